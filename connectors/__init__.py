@@ -1,0 +1,1 @@
+"""Kafka and file sources, replay, log and changelog transports, and sinks."""

@@ -1,0 +1,1 @@
+"""Window assigners, triggers, watermarks, aggregations and the operators built from them."""

@@ -1,0 +1,1 @@
+"""What drives the commit protocol: this process (embedded) or Spark (foreachBatch)."""

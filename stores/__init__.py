@@ -1,0 +1,1 @@
+"""Key layouts, RocksDB, the message and window-metadata stores, changelogs and snapshots."""

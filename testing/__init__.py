@@ -1,0 +1,1 @@
+"""Public helpers for users' tests: manual clock, test driver, fault injection, oracle."""
