@@ -4,14 +4,16 @@ from pathlib import Path
 
 from setuptools import setup
 
-_PACKAGE = Path(__file__).resolve().parent / "src" / "windrow"
-_entries = sorted(_PACKAGE.iterdir())
+PACKAGE = Path(__file__).resolve().parent / "src" / "windrow"
+
 # A clone without symlinks holds a text file, without a suffix, in place of each link.
-_broken = [path.name for path in _entries if not path.suffix and not path.is_dir()]
-if _broken or not any((path / "__init__.py").is_file() for path in _entries):
+entries = sorted(PACKAGE.iterdir())
+broken = [path.name for path in entries if not path.suffix and not path.is_dir()]
+if broken or not any((path / "__init__.py").is_file() for path in entries):
     raise SystemExit(
-        f"src/windrow: not a folder: {', '.join(_broken) or 'no package found'}. This clone has no symbolic links, "
-        "so the build would hold no code. Clone again with `git clone -c core.symlinks=true` (on Windows: in WSL)."
+        f"src/windrow: not a folder: {', '.join(broken) or 'no package found'}. "
+        "This clone has no symbolic links, so the build would hold no code. "
+        "Clone again with `git clone -c core.symlinks=true` (on Windows: in WSL)."
     )
 
 setup()

@@ -1,0 +1,1 @@
+"""The only door to pyspark: drives shards from foreachBatch."""
