@@ -1,0 +1,65 @@
+# make test: what CI runs. Everything runs from .venv, which is made from requirements.lock.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Spark's executors take the system's Python unless told otherwise.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.PHONY: help tools .venv demo lint test bench format clean
+
+help:
+	@echo "make .venv    install the pinned environment"
+	@echo "make demo     run examples/flights.py"
+	@echo "make lint     ruff, mypy, import layers"
+	@echo "make test     lint, then pytest"
+	@echo "make bench    run the benchmarks"
+	@echo "make format   format the code and sort imports"
+	@echo "make clean    remove caches, build output and written data (keeps .venv)"
+
+tools:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "windrow needs Python 3.11 or newer; '$(PYTHON)' is missing or too old." >&2; \
+	  echo "Install it (Debian, Ubuntu: apt install python3.11 python3.11-venv; macOS: brew install python@3.11)," >&2; \
+	  echo "then run: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' || { \
+	  echo "'$(PYTHON)' cannot make virtual environments." >&2; \
+	  echo "Install its venv module (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	@version=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	  [ "$${version:-0}" -ge 17 ] || { \
+	  echo "Spark needs Java 17 or newer; found on PATH: $${version:-none}." >&2; \
+	  echo "Install it (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)" >&2; \
+	  echo "and put its bin folder on PATH." >&2; exit 1; }
+
+.venv: .venv/stamp
+
+.venv/stamp: requirements.lock pyproject.toml setup.py | tools
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: .venv/stamp
+	$(BIN)/python examples/flights.py
+
+lint: .venv/stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p windrow
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+bench: .venv/stamp
+	$(BIN)/python -m benchmarks
+
+format: .venv/stamp
+	$(BIN)/ruff check --fix-only --select I .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist out ckpt spark-warehouse metastore_db derby.log htmlcov .coverage
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
