@@ -1,0 +1,137 @@
+"""The folders at the root are one package: links, wheel, imports, layers and pins (docs/adr/0001)."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_PACKAGED = {"tests", "examples", "benchmarks"}
+FOLDERS = sorted(
+    path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in NOT_PACKAGED
+)
+SHIPPED_SUFFIXES = {".py", ".css", ".html", ".js"}
+
+
+def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with standard error joined to its output."""
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    """Check the import contracts of the package in `tree`, which need not be the installed one."""
+    command = str(Path(sys.executable).parent / "lint-imports")
+    return run(command, "--no-cache", cwd=tree, PYTHONPATH=str(tree / "src"))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what the build reads, links kept as links."""
+    copy = tmp_path / "tree"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ["src", *FOLDERS]:
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
+    for name in ["pyproject.toml", "setup.py", "LICENSE", "README.md"]:
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+def test_every_folder_of_the_root_is_linked_into_the_package() -> None:
+    links = [path for path in (ROOT / "src" / "windrow").iterdir() if path.is_symlink()]
+    assert sorted(path.name for path in links) == FOLDERS
+    for link in links:
+        assert link.is_dir()
+        assert link.readlink() == Path("..", "..", link.name)
+
+
+def test_a_clone_without_symbolic_links_does_not_build(tree: Path) -> None:
+    link = tree / "src" / "windrow" / "stores"
+    link.unlink()
+    link.write_text("../../stores")  # what git writes where core.symlinks is false
+    result = run(sys.executable, "setup.py", "--version", cwd=tree)
+    assert result.returncode != 0
+    assert "not a folder: stores." in result.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_built_from_the_sdist_holds_every_module(tree: Path, tmp_path: Path) -> None:
+    expected = {"windrow/__init__.py", "windrow/py.typed"}
+    for folder in FOLDERS:
+        files = (path for path in (tree / folder).rglob("*") if path.suffix in SHIPPED_SUFFIXES)
+        expected |= {f"windrow/{path.relative_to(tree).as_posix()}" for path in files}
+    # Without --wheel or --sdist, build makes the wheel from the sdist; without isolation it needs no network.
+    result = run(
+        sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), cwd=tree
+    )
+    assert result.returncode == 0, result.stdout
+    [wheel] = (tmp_path / "dist").glob("*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == expected
+
+
+def test_importing_windrow_loads_neither_spark_nor_kafka() -> None:
+    code = "import sys, windrow; print(*({'pyspark', 'confluent_kafka'} & set(sys.modules)))"
+    result = run(sys.executable, "-c", code, cwd=ROOT)
+    assert (result.returncode, result.stdout.strip()) == (0, "")
+
+
+def test_imports_only_point_down() -> None:
+    result = lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("core", "import windrow.stores"),
+        ("stores", "import windrow.operators"),
+        ("operators", "import windrow.checkpoint"),
+        ("checkpoint", "import windrow.connectors"),
+        ("connectors", "import windrow.runners"),
+        ("runners", "import windrow.console"),
+        ("runners", "import windrow.testing"),
+        ("testing", "import windrow.console"),
+        ("testing", "import windrow.runners.spark"),
+        ("operators", "import rocksdict"),
+        ("runners", "import confluent_kafka"),
+        ("connectors", "import pyspark"),
+    ],
+)
+def test_an_import_that_points_up_is_found(tree: Path, module: str, line: str) -> None:
+    (tree / module / "planted.py").write_text(f"{line}\n")
+    result = lint_imports(tree)
+    assert result.returncode == 1
+    assert f"windrow.{module}.planted -> {line.removeprefix('import ')}" in result.stdout
+
+
+def test_the_lock_pins_all_that_the_project_asks_for() -> None:
+    lines = [
+        line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")
+    ]
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+    pinned = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(text for extra in project["optional-dependencies"].values() for text in extra),
+    ]
+    for requirement in map(Requirement, wanted):
+        if requirement.name != "windrow":
+            assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
