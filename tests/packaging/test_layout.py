@@ -70,7 +70,6 @@ def test_a_clone_without_symbolic_links_does_not_build(tree: Path) -> None:
     assert "not a folder: stores." in result.stdout
 
 
-@pytest.mark.slow
 def test_the_wheel_built_from_the_sdist_holds_every_module(tree: Path, tmp_path: Path) -> None:
     expected = {"windrow/__init__.py", "windrow/py.typed"}
     for folder in FOLDERS:
