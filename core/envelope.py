@@ -1,0 +1,85 @@
+"""The frame around everything that windrow persists.
+
+    "WR" | u8 kind | u8 version | u32 crc32 | u32 length | payload
+
+Integers are big-endian. The checksum (zlib's crc32) covers kind, version and payload. A reader learns from
+the first twelve bytes whether this is ours, what it is, whether it can be read, and where it ends; it never
+guesses. A version above what is known is refused, an older one is read. Records of a file stand one after the
+other.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from typing import Final
+
+from windrow.core.errors import CorruptState, NewerFormat
+
+MAGIC: Final = b"WR"
+_HEADER: Final = struct.Struct(">2sBBII")
+HEADER_SIZE: Final = _HEADER.size
+MAX_PAYLOAD: Final = 0xFFFF_FFFF
+
+
+class Kind(enum.IntEnum):
+    """What a payload is. Numbers are persisted: never reuse one."""
+
+    SEGMENT = 1
+    PANES = 2
+    LOG_RECORD = 3
+    SNAPSHOT_MANIFEST = 4
+    CHANGELOG_HEADER = 5
+    CHANGELOG = 6
+    STATE_VALUE = 7
+    MESSAGE = 8
+    SINK_MANIFEST = 9
+    DEFINITION = 10
+
+
+def seal(kind: Kind, payload: bytes, version: int = 1) -> bytes:
+    """The framed payload."""
+    if len(payload) > MAX_PAYLOAD:
+        raise ValueError(f"a {kind.name} of {len(payload)} bytes is above {MAX_PAYLOAD}: split it")
+    return _HEADER.pack(MAGIC, kind, version, _checksum(kind, version, payload), len(payload)) + payload
+
+
+def unseal(kind: Kind, data: bytes, max_version: int = 1) -> bytes:
+    """The payload of data that holds exactly one frame of `kind`."""
+    payload, end = unseal_at(kind, data, 0, max_version)
+    if end != len(data):
+        raise CorruptState(
+            f"a {kind.name} of {end} bytes is followed by {len(data) - end} bytes that are not its own"
+        )
+    return payload
+
+
+def unseal_at(kind: Kind, data: bytes, start: int, max_version: int = 1) -> tuple[bytes, int]:
+    """(payload, index after it) of the frame at `start`."""
+    if len(data) - start < HEADER_SIZE:
+        raise CorruptState(
+            f"a {kind.name} is cut short: {len(data) - start} bytes, its header has {HEADER_SIZE}"
+        )
+    magic, found, version, checksum, length = _HEADER.unpack_from(data, start)
+    if magic != MAGIC:
+        raise CorruptState(f"not a {kind.name}: it starts with {magic.hex()}, ours start with {MAGIC.hex()}")
+    end = start + HEADER_SIZE + length
+    if len(data) < end:
+        raise CorruptState(f"a {kind.name} is cut short: {len(data) - start} of {end - start} bytes")
+    payload = bytes(memoryview(data)[start + HEADER_SIZE : end])
+    actual = _checksum(found, version, payload)
+    if actual != checksum:
+        raise CorruptState(f"a {kind.name} is damaged: checksum {actual:08x}, recorded {checksum:08x}")
+    if found != kind:
+        raise CorruptState(f"expected a {kind.name} ({kind.value}), found kind {found}")
+    if version > max_version:
+        raise NewerFormat(
+            f"this {kind.name} has format version {version}, this windrow knows versions up to "
+            f"{max_version}: upgrade windrow"
+        )
+    return payload, end
+
+
+def _checksum(kind: int, version: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(bytes((kind, version))))

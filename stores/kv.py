@@ -1,0 +1,318 @@
+"""The seam between windrow and what holds its state: batches, the KV protocol, and an overlay of pending
+changes.
+
+A store is a set of named column families ("cfs"), each an ordered map from bytes to bytes. It changes by
+whole batches only. Operators read through an `Overlay` and write into its batch; the batch becomes a segment,
+and only when the commit that names the segment exists is it written to the store (log first, apply later).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgpack
+
+from windrow.core.errors import CorruptState
+from windrow.stores.sorted_map import RangeSet, SortedMap
+
+Pair: TypeAlias = tuple[bytes, bytes]
+Op: TypeAlias = tuple[Literal["put", "delete", "delete_range"], str, bytes, bytes]
+_UNSET: Final = object()
+
+
+class _Changes:
+    """The changes of one cf: ranges that were deleted, then points (None: deleted) that came after them."""
+
+    __slots__ = ("points", "ranges")
+
+    def __init__(self) -> None:
+        self.points: SortedMap[bytes | None] = SortedMap()
+        self.ranges = RangeSet()
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        self.points.remove_range(start, end)
+        self.ranges.add(start, end)
+
+
+class Batch:
+    """Changes that take effect together, the later of two on one key winning.
+
+    Kept in its net form: for each cf the deleted ranges, then one last change for each key. So what is
+    encoded, logged and written is what matters, and a batch can be read through (`Overlay`).
+    """
+
+    __slots__ = ("_changes",)
+
+    def __init__(self) -> None:
+        self._changes: dict[str, _Changes] = {}
+
+    def put(self, cf: str, key: bytes, value: bytes) -> None:
+        self._of(cf).points.set(key, value)
+
+    def put_many(self, cf: str, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """`put` of each pair, much faster."""
+        self._of(cf).points.update(zip(keys, values, strict=True))
+
+    def delete(self, cf: str, key: bytes) -> None:
+        self._of(cf).points.set(key, None)
+
+    def delete_many(self, cf: str, keys: Iterable[bytes]) -> None:
+        self._of(cf).points.update((key, None) for key in keys)
+
+    def delete_range(self, cf: str, start: bytes, end: bytes) -> None:
+        """Deletes start <= key < end; nothing where that is empty (RocksDB would take it and fail at its next
+        flush)."""
+        if start < end:
+            self._of(cf).delete_range(start, end)
+
+    def extend(self, later: Batch) -> None:
+        """Adds the changes of a later batch."""
+        for cf, changes in later._changes.items():
+            mine = self._of(cf)
+            for start, end in changes.ranges:
+                mine.delete_range(start, end)
+            mine.points.update(changes.points.data.items())
+
+    def clear(self) -> None:
+        self._changes.clear()
+
+    def only(self, cfs: Iterable[str]) -> Batch:
+        """The part that concerns these cfs (shared with this batch, not copied)."""
+        part = Batch()
+        part._changes = {cf: self._changes[cf] for cf in cfs if cf in self._changes}
+        return part
+
+    @property
+    def cfs(self) -> tuple[str, ...]:
+        return tuple(cf for cf, changes in self._changes.items() if changes.points or changes.ranges)
+
+    @property
+    def ops(self) -> Iterator[Op]:
+        """Net changes, for each cf ranges first: (kind, cf, key or start, value or end; a delete has b"")."""
+        for cf, changes in self._changes.items():
+            for start, end in changes.ranges:
+                yield "delete_range", cf, start, end
+            for key, value in changes.points.data.items():
+                yield ("delete", cf, key, b"") if value is None else ("put", cf, key, value)
+
+    def ranges(self, cf: str) -> RangeSet:
+        """Deleted ranges of a cf; they take effect before its points."""
+        return self._changes[cf].ranges if cf in self._changes else RangeSet()
+
+    def points(self, cf: str) -> dict[bytes, bytes | None]:
+        """Last change of each key of a cf, None for a delete. Not to be changed."""
+        return self._changes[cf].points.data if cf in self._changes else {}
+
+    def changes(self, cf: str) -> tuple[SortedMap[bytes | None], RangeSet] | None:
+        """Live points and ranges of a cf, None where nothing changed yet."""
+        changes = self._changes.get(cf)
+        return None if changes is None else (changes.points, changes.ranges)
+
+    def __len__(self) -> int:
+        return sum(len(changes.points) + len(changes.ranges) for changes in self._changes.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Batch) and self._net() == other._net()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        of = self._changes.items()
+        counts = ", ".join(f"{cf}: {len(c.points)} points, {len(c.ranges)} ranges" for cf, c in of)
+        return f"<Batch {counts or 'empty'}>"
+
+    def encode(self) -> bytes:
+        """msgpack [[cf, [start, ...], [end, ...], [key, ...], [value or nil, ...]], ...]; see
+        docs/formats.md."""
+        return bytes(
+            msgpack.packb(
+                [
+                    [cf, c.ranges.starts, c.ranges.ends, list(c.points.data), list(c.points.data.values())]
+                    for cf, c in self._changes.items()
+                    if c.points or c.ranges
+                ]
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Batch:
+        batch = cls()
+        try:
+            for cf, starts, ends, keys, values in msgpack.unpackb(data):
+                changes = batch._of(cf)
+                for start, end in zip(starts, ends, strict=True):
+                    changes.ranges.add(start, end)
+                changes.points.update(zip(keys, values, strict=True))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise CorruptState(f"a batch of {len(data)} bytes cannot be read: {error}") from error
+        return batch
+
+    def _of(self, cf: str) -> _Changes:
+        changes = self._changes.get(cf)
+        if changes is None:
+            changes = self._changes[cf] = _Changes()
+        return changes
+
+    def _net(self) -> dict[str, Any]:
+        return {cf: (list(self.ranges(cf)), self.points(cf)) for cf in self.cfs}
+
+
+@runtime_checkable
+class KV(Protocol):
+    """Column families of ordered bytes. A scan sees the store as of the call, whatever is written
+    meanwhile."""
+
+    @property
+    def cfs(self) -> tuple[str, ...]: ...
+
+    def get(self, cf: str, key: bytes) -> bytes | None: ...
+
+    def multi_get(self, cf: str, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(
+        self, cf: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
+    ) -> Iterator[Pair]:
+        """Pairs with start <= key < end in key order, or from the end backwards."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """All of the batch or nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MemoryKV:
+    """A store that lives as long as its process: for tests, and for state that is cheap to rebuild."""
+
+    def __init__(self, cfs: Sequence[str]) -> None:
+        self._maps: dict[str, SortedMap[bytes]] = {cf: SortedMap() for cf in cfs}
+
+    @property
+    def cfs(self) -> tuple[str, ...]:
+        return tuple(self._maps)
+
+    def get(self, cf: str, key: bytes) -> bytes | None:
+        return self._maps[cf].data.get(key)
+
+    def multi_get(self, cf: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self._maps[cf].data.get, keys))
+
+    def scan(
+        self, cf: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
+    ) -> Iterator[Pair]:
+        return self._maps[cf].scan(start, end, reverse)
+
+    def write(self, batch: Batch) -> None:
+        maps = [self._maps[cf] for cf in batch.cfs]  # an unknown cf fails before anything changes
+        for cf, target in zip(batch.cfs, maps, strict=True):
+            for start, end in batch.ranges(cf):
+                target.remove_range(start, end)
+            points = batch.points(cf)
+            target.remove(key for key, value in points.items() if value is None)
+            target.update((key, value) for key, value in points.items() if value is not None)
+
+    def close(self) -> None:
+        """Nothing to release; the contents stay readable."""
+
+
+class Overlay:
+    """A store with a pending batch on top: what was written is read back, the store below does not change.
+
+    Writes go to `batch`, through the overlay or directly. While an overlay is in use nobody else writes to
+    its base.
+    """
+
+    def __init__(self, base: KV) -> None:
+        self.base = base
+        self.batch = Batch()
+
+    @property
+    def cfs(self) -> tuple[str, ...]:
+        return self.base.cfs
+
+    def put(self, cf: str, key: bytes, value: bytes) -> None:
+        self.batch.put(cf, key, value)
+
+    def delete(self, cf: str, key: bytes) -> None:
+        self.batch.delete(cf, key)
+
+    def delete_range(self, cf: str, start: bytes, end: bytes) -> None:
+        self.batch.delete_range(cf, start, end)
+
+    def write(self, batch: Batch) -> None:
+        unknown = set(batch.cfs) - set(self.cfs)
+        if unknown:
+            raise KeyError(unknown.pop())
+        self.batch.extend(batch)
+
+    def get(self, cf: str, key: bytes) -> bytes | None:
+        changes = self.batch.changes(cf)
+        if changes is not None:
+            points, ranges = changes
+            value = points.data.get(key, _UNSET)
+            if value is not _UNSET:
+                return value  # type: ignore[return-value]
+            if ranges and key in ranges:
+                return None
+        return self.base.get(cf, key)
+
+    def multi_get(self, cf: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        changes = self.batch.changes(cf)
+        if changes is None:
+            return self.base.multi_get(cf, keys)
+        points, ranges = changes
+        found: list[Any] = [points.data.get(key, _UNSET) for key in keys]
+        asked = [i for i, value in enumerate(found) if value is _UNSET and not (ranges and keys[i] in ranges)]
+        for i, value in zip(asked, self.base.multi_get(cf, [keys[i] for i in asked]), strict=True):
+            found[i] = value
+        return [None if value is _UNSET else value for value in found]
+
+    def scan(
+        self, cf: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
+    ) -> Iterator[Pair]:
+        changes = self.batch.changes(cf)
+        if changes is None:
+            return self.base.scan(cf, start, end, reverse)
+        points, ranges = changes
+        pending = points.scan(start, end, reverse)
+        gaps = list(ranges.gaps(start, end))
+        if reverse:
+            gaps.reverse()
+        below = _chain(self.base, cf, gaps, reverse)
+        return _merge(below, pending, reverse) if points else below
+
+    def close(self) -> None:
+        """Forgets the pending batch; the base stays open."""
+        self.batch = Batch()
+
+
+def _chain(base: KV, cf: str, gaps: list[tuple[bytes, bytes | None]], reverse: bool) -> Iterator[Pair]:
+    """Scans of the base over the gaps between deleted ranges: deleted rows are not even read."""
+    if len(gaps) == 1:
+        return base.scan(cf, *gaps[0], reverse)
+    return (pair for gap in gaps for pair in base.scan(cf, *gap, reverse))
+
+
+def _merge(
+    below: Iterator[Pair], pending: Iterator[tuple[bytes, bytes | None]], reverse: bool
+) -> Iterator[Pair]:
+    """Both in key order; of two with one key the pending one, and a pending None hides it."""
+    mine = next(pending, None)
+    for pair in below:
+        key = pair[0]
+        while mine is not None and (mine[0] > key if reverse else mine[0] < key):
+            if mine[1] is not None:
+                yield mine[0], mine[1]
+            mine = next(pending, None)
+        if mine is None or mine[0] != key:
+            yield pair
+            continue
+        if mine[1] is not None:
+            yield key, mine[1]
+        mine = next(pending, None)
+    while mine is not None:
+        if mine[1] is not None:
+            yield mine[0], mine[1]
+        mine = next(pending, None)
