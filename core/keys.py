@@ -273,6 +273,12 @@ def encode_position(source: str, partition: int, offset: int, ordinal: int) -> b
     return escape(source.encode()) + _POSITION_TAIL.pack(partition, offset + _SIGN, ordinal)
 
 
+def position_prefix(parts: Sequence[Any]) -> bytes:
+    """What every position that begins with these one to four parts begins with; b"" for none."""
+    encoders = (lambda source: escape(source.encode()), encode_u32, encode_i64, encode_u32)
+    return b"".join([encode(part) for encode, part in zip(encoders, parts, strict=False)])
+
+
 def decode_position(data: bytes, start: int = 0) -> tuple[Position, int]:
     """((source, partition, offset, ordinal), index after it)."""
     source, i = unescape(data, start)

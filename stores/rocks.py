@@ -93,8 +93,8 @@ class RocksKV:
                     raise _translate(error, self.path) from error
                 if time.monotonic() >= deadline:
                     raise StateLocked(
-                        f"the store {self.path} is still open elsewhere after {lock_wait_s:g} seconds: wait for "
-                        f"the other process to end, or build a private copy ({error})"
+                        f"the store {self.path} is still open elsewhere after {lock_wait_s:g} seconds: wait "
+                        f"for the other process to end, or build a private copy ({error})"
                     ) from error
             time.sleep(0.02)
 
@@ -190,9 +190,8 @@ class RocksKV:
         except Exception as error:
             raise _translate(error, self.path) from error
 
-    def _absent(self, cf: str) -> None:
-        """A cf that a read-only store was asked for and does not have yet reads as empty; any other is a
-        mistake."""
+    def _refuse_unknown(self, cf: str) -> None:
+        """A cf that a read-only store was asked for and lacks reads as empty; any other is a mistake."""
         if self._db is None:
             raise StateError(f"the store {self.path} is closed")
         if cf not in self._cfs:

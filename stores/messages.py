@@ -1,0 +1,373 @@
+"""The message store: every message of the retained windows, once, under a key that suits how it is read.
+
+Seed 003's matrix chooses the layout (`choose_layout`):
+
+    OFFSET              <position>                            tuple windows FIELDS_OFFSET       <equal fields>
+    00 <position>          tuple joins on equal fields, large windows TIME_OFFSET         <time i64><position>
+    time windows; joins without equal fields FIELDS_TIME_OFFSET  <equal fields> 00 <time i64><position>
+    time joins on equal fields TIME_FIELDS_OFFSET  <time i64><equal fields> 00 <position>    the same, with a
+    time range and small windows
+
+Fields are `encode_key` of the equal fields (a session key first, where there is one); `00` closes them, so
+that a key can be taken apart without knowing the definition. The position makes a replayed message the same
+row.
+
+Expiry of a layout that begins with time is one range. Where fields come first, a second cf lists which fields
+have rows in which bucket of time, `<bucket i64><fields>` -> b"" (tuple windows: `<source><partition><bucket
+i64><fields>`), so that a key that never returns is freed too, by one range for each key and not by one delete
+for each row. It frees whole buckets only; readers clip to the retention floor themselves. The width of a
+bucket is part of the layout.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.keys import (
+    FIELDS_END,
+    Position,
+    bytes_to_i64_array,
+    decode_fields,
+    decode_i64,
+    decode_position,
+    encode_i64,
+    message_keys,
+    position_prefix,
+    prefix_end,
+)
+from windrow.stores.kv import KV, Batch, Pair
+
+HOUR_US: Final = 3_600_000_000
+_I64_MIN: Final = -(1 << 63)
+
+Rows: TypeAlias = tuple[list[bytes], list[bytes]]
+Bound: TypeAlias = tuple[int, int | Sequence[Any] | None]
+"""(time, offset): the offset as a number, as the leading parts of a position, or None for all of that
+time."""
+
+
+class Layout(enum.Enum):
+    """What a message key is made of, in order."""
+
+    OFFSET = "offset"
+    FIELDS_OFFSET = "fields_offset"
+    TIME_OFFSET = "time_offset"
+    FIELDS_TIME_OFFSET = "fields_time_offset"
+    TIME_FIELDS_OFFSET = "time_fields_offset"
+
+    @property
+    def has_time(self) -> bool:
+        return "time" in self.value
+
+    @property
+    def has_fields(self) -> bool:
+        return "fields" in self.value
+
+    @property
+    def fields_first(self) -> bool:
+        return self.value.startswith("fields")
+
+
+def choose_layout(
+    *, tuples: bool, equal: bool = False, time_range: bool = False, large: bool = True
+) -> Layout:
+    """Seed 003's matrix. `equal`: a join on equal fields; `time_range`: it also has a time condition;
+    `large`: its window.
+
+    Aggregates and joins without equal fields take the defaults.
+    """
+    if tuples:
+        return Layout.FIELDS_OFFSET if equal and large else Layout.OFFSET
+    if not equal:
+        return Layout.TIME_OFFSET
+    return Layout.TIME_FIELDS_OFFSET if time_range and not large else Layout.FIELDS_TIME_OFFSET
+
+
+class Positions(NamedTuple):
+    """Positions of rows, column by column; scalars stand for a column of one value."""
+
+    sources: Sequence[str] | pa.Array | pa.ChunkedArray
+    partitions: npt.ArrayLike
+    offsets: npt.ArrayLike
+    ordinals: npt.ArrayLike
+
+
+class Parts(NamedTuple):
+    """A message key taken apart; what the layout does not have is None."""
+
+    fields: bytes | None
+    time_us: int | None
+    position: Position
+
+
+class MessageStore:
+    """Reads and writes messages of one layout in a cf of any store. It holds no state of its own."""
+
+    def __init__(
+        self, layout: Layout, cf: str = "messages", index_cf: str = "message_index", bucket: int = HOUR_US
+    ) -> None:
+        """`bucket`: microseconds (tuple windows: offsets) that are freed together where fields come first."""
+        if bucket <= 0:
+            raise ValueError(f"a bucket of {bucket} has no width: use a positive one")
+        self.layout = layout
+        self.cf = cf
+        self.index_cf = index_cf
+        self.bucket = bucket
+
+    @property
+    def cfs(self) -> tuple[str, ...]:
+        """Column families that the layout needs."""
+        return (self.cf, self.index_cf) if self.layout.fields_first else (self.cf,)
+
+    # -- keys ------------------------------------------------------------------------------------------------
+
+    def row_keys(
+        self,
+        times: npt.NDArray[np.int64] | None,
+        positions: Positions | tuple[Any, Any, Any, Any],
+        keys: Sequence[bytes] | None = None,
+    ) -> list[bytes]:
+        """The store's key of each row; `keys` are the encoded equal fields of each row."""
+        if self.layout.has_fields != (keys is not None):
+            raise ValueError(
+                f"the layout {self.layout.name} {'needs' if keys is None else 'has no'} equal fields"
+            )
+        if not self.layout.has_time:
+            times = None
+        if keys is None:
+            return message_keys(times, *positions)
+        if self.layout.fields_first:
+            sources, partitions, offsets, ordinals = positions
+            heads = [key + FIELDS_END for key in keys]
+            return message_keys(times, sources, partitions, offsets, ordinals, heads)
+        rows = zip(encode_times(times), keys, message_keys(None, *positions), strict=True)
+        return [b"%b%b\x00%b" % row for row in rows]
+
+    def split(self, key: bytes) -> Parts:
+        """A stored key taken apart."""
+        at, fields, time_us = 0, None, None
+        if self.layout is Layout.TIME_FIELDS_OFFSET:
+            at, time_us = 8, decode_i64(key)
+        if self.layout.has_fields:
+            _, end = decode_fields(key, at)
+            fields, at = key[at:end], end + 1
+        if self.layout.has_time and time_us is None:
+            time_us, at = decode_i64(key, at), at + 8
+        return Parts(fields, time_us, decode_position(key, at)[0])
+
+    def times(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+        """Event time of each stored key, in microseconds."""
+        if not keys:
+            return np.empty(0, dtype=np.int64)
+        if not self.layout.fields_first:
+            packed = b"".join([key[:8] for key in keys])
+        else:
+            starts = [decode_fields(key)[1] + 1 for key in keys]
+            packed = b"".join([key[at : at + 8] for key, at in zip(keys, starts, strict=True)])
+        return bytes_to_i64_array(np.frombuffer(packed, dtype=np.uint8).reshape(-1, 8))
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def put_rows(
+        self,
+        batch: Batch,
+        times: npt.NDArray[np.int64] | None,
+        positions: Positions | tuple[Any, Any, Any, Any],
+        keys: Sequence[bytes] | None,
+        values: Sequence[bytes],
+    ) -> list[bytes]:
+        """Files rows, and where fields come first their index; returns the rows' keys."""
+        rows = self.row_keys(times, positions, keys)
+        batch.put_many(self.cf, rows, values)
+        if self.layout.fields_first and keys:
+            index = self._index_keys(times, positions, keys)
+            batch.put_many(self.index_cf, index, [b""] * len(index))
+        return rows
+
+    def exists(
+        self,
+        kv: KV,
+        times: npt.NDArray[np.int64] | None,
+        positions: Positions | tuple[Any, Any, Any, Any],
+        keys: Sequence[bytes] | None = None,
+    ) -> list[bool]:
+        """For each row, True if the store has it already."""
+        found = kv.multi_get(self.cf, self.row_keys(times, positions, keys))
+        return [value is not None for value in found]
+
+    def _index_keys(
+        self,
+        times: npt.NDArray[np.int64] | None,
+        positions: Positions | tuple[Any, ...],
+        keys: Sequence[bytes],
+    ) -> list[bytes]:
+        """Distinct index keys of rows, in the order in which they first occur."""
+        if self.layout.has_time:
+            buckets = np.asarray(times, dtype=np.int64) // self.bucket
+            heads = encode_times(buckets)
+        else:
+            sources, partitions, offsets, _ = positions
+            buckets = np.asarray(offsets, dtype=np.int64) // self.bucket
+            # <source><partition><bucket><ordinal 0>, less the ordinal
+            heads = [head[:-4] for head in message_keys(None, sources, partitions, buckets, 0)]
+        return [head + key for head, key in dict.fromkeys(zip(heads, keys, strict=True))]
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        kv: KV,
+        start_time: int,
+        end_time: int,
+        key: bytes | None = None,
+        *,
+        key_prefix: bytes | None = None,
+    ) -> Rows:
+        """(keys, values) with start_time <= time < end_time, in key order; of one `key`, of the keys whose
+        first fields are `key_prefix`, or of all.
+        """
+        if not self.layout.has_time:
+            raise ValueError(f"the layout {self.layout.name} has no time: use scan_between with positions")
+        if end_time <= start_time:
+            return [], []
+        return self.scan_between(kv, (start_time, None), (end_time - 1, None), key, key_prefix=key_prefix)
+
+    def scan_between(
+        self,
+        kv: KV,
+        start: Bound,
+        end: Bound,
+        key: bytes | None = None,
+        *,
+        key_prefix: bytes | None = None,
+    ) -> Rows:
+        """(keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages.
+
+        A bound's offset counts among messages of the bound's own time. Layouts without time ignore the times.
+        """
+        if key is not None and key_prefix is not None:
+            raise ValueError("give a whole key or its first fields, not both")
+        if (key is not None or key_prefix is not None) and not self.layout.has_fields:
+            raise ValueError(f"the layout {self.layout.name} has no equal fields to look for")
+        pairs: Iterator[Pair] | list[Pair]
+        if key is None and self.layout.fields_first:
+            low = key_prefix or b""
+            pairs = kv.scan(self.cf, low, prefix_end(low))
+            exact = False
+        else:
+            low, high = self._bounds(start, end, key)
+            pairs = kv.scan(self.cf, low, high)
+            exact = self.layout is not Layout.TIME_FIELDS_OFFSET
+            wanted = key_prefix if key is None else key + FIELDS_END
+            if not exact and wanted:
+                pairs = [pair for pair in pairs if pair[0].startswith(wanted, 8)]
+        if not exact or isinstance(start[1], int) or isinstance(end[1], int):
+            pairs = self._within(pairs, start, end)
+        found = list(pairs)
+        return [pair[0] for pair in found], [pair[1] for pair in found]
+
+    def _bounds(self, start: Bound, end: Bound, key: bytes | None) -> tuple[bytes, bytes | None]:
+        """Key range that holds all rows between the bounds; a little more for number offsets and
+        TIME_FIELDS_OFFSET."""
+        head = key + FIELDS_END if key is not None and self.layout.fields_first else b""
+        with_positions = self.layout is not Layout.TIME_FIELDS_OFFSET
+
+        def edge(bound: Bound) -> bytes:
+            time, position = bound
+            parts = () if position is None or isinstance(position, int) or not with_positions else position
+            return head + (encode_i64(time) if self.layout.has_time else b"") + position_prefix(parts)
+
+        return edge(start), prefix_end(edge(end))
+
+    def _within(self, pairs: Iterator[Pair] | list[Pair], start: Bound, end: Bound) -> Iterator[Pair]:
+        """Those of the pairs between the bounds, found by taking each key apart."""
+        timed = self.layout.has_time
+        for pair in pairs:
+            parts = self.split(pair[0])
+            if parts.time_us is not None and not start[0] <= parts.time_us <= end[0]:
+                continue
+            if (not timed or parts.time_us == start[0]) and _compare(parts.position, start[1]) < 0:
+                continue
+            if (not timed or parts.time_us == end[0]) and _compare(parts.position, end[1]) > 0:
+                continue
+            yield pair
+
+    # -- expiry ----------------------------------------------------------------------------------------------
+
+    def expire(self, kv: KV, batch: Batch, floor_time: int) -> int:
+        """Plans the deletion of messages older than `floor_time`; returns how many ranges that takes.
+
+        Where fields come first only whole buckets go, up to the one that holds the floor.
+        """
+        if not self.layout.has_time:
+            raise ValueError(f"the layout {self.layout.name} has no time: use expire_offsets")
+        if self.layout.fields_first:
+            return self._expire_buckets(kv, batch, b"", b"", floor_time)
+        return self._expire_range(kv, batch, b"", encode_i64(floor_time))
+
+    def expire_offsets(self, kv: KV, batch: Batch, source: str, partition: int, floor_offset: int) -> int:
+        """Tuple windows: plans the deletion of messages of a partition below `floor_offset`."""
+        if self.layout.has_time:
+            raise ValueError(f"the layout {self.layout.name} is by time: use expire")
+        group = position_prefix((source, partition))
+        if self.layout.fields_first:
+            return self._expire_buckets(kv, batch, group, group, floor_offset)
+        return self._expire_range(kv, batch, group, group + encode_i64(floor_offset))
+
+    def expire_key(self, batch: Batch, key: bytes, floor: int | tuple[str, int, int]) -> None:
+        """Plans the deletion of one key's messages below a time, or below (source, partition, offset),
+        exactly."""
+        if not self.layout.fields_first:
+            raise ValueError(f"the layout {self.layout.name} does not lead with fields: use expire")
+        head = key + FIELDS_END
+        if isinstance(floor, int):
+            batch.delete_range(self.cf, head, head + encode_i64(floor))
+        else:
+            batch.delete_range(self.cf, head + position_prefix(floor[:2]), head + position_prefix(floor))
+
+    def _expire_range(self, kv: KV, batch: Batch, start: bytes, end: bytes) -> int:
+        if next(kv.scan(self.cf, start, end), None) is None:
+            return 0
+        batch.delete_range(self.cf, start, end)
+        return 1
+
+    def _expire_buckets(self, kv: KV, batch: Batch, group: bytes, head: bytes, floor: int) -> int:
+        """Frees every bucket of `group` that lies wholly below the floor; `head` goes between fields and
+        number."""
+        last = floor // self.bucket
+        end = group + encode_i64(last)
+        first_of: dict[bytes, int] = {}
+        at = len(group)
+        for entry, _ in kv.scan(self.index_cf, group, end):
+            first_of.setdefault(entry[at + 8 :], decode_i64(entry, at))
+        for fields, first in first_of.items():
+            low = fields + FIELDS_END + head
+            start = encode_i64(max(first * self.bucket, _I64_MIN))
+            batch.delete_range(self.cf, low + start, low + encode_i64(last * self.bucket))
+        if first_of:
+            batch.delete_range(self.index_cf, group, end)
+        return len(first_of)
+
+
+def encode_times(values: npt.NDArray[np.int64] | None) -> list[bytes]:
+    """`encode_i64` of each value."""
+    packed = (np.asarray(values, dtype=np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()
+    return [packed[i : i + 8] for i in range(0, len(packed), 8)]
+
+
+def _compare(position: Position, bound: int | Sequence[Any] | None) -> int:
+    """Below, at or above a bound: -1, 0, 1. A shorter bound stands for all positions that begin with it."""
+    if bound is None:
+        return 0
+    if isinstance(bound, int):
+        mine: Any = position[2]
+        other: Any = bound
+    else:
+        mine, other = tuple(position[: len(bound)]), tuple(bound)
+    return int(mine > other) - int(mine < other)

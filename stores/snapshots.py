@@ -1,0 +1,271 @@
+"""Snapshots of a shard's store, its large files shared by content.
+
+    blobs/<xxh3-128 of the content, hex>                         one SST file, immutable
+    manifests/<shard>-<commit>-<xxh3-128 of the file>.manifest   immutable, recorded last
+    manifest = SNAPSHOT_MANIFEST, msgpack [shard, commit, [[name, size, digest, content or nil], ...]]
+
+SST files are named by content because two copies of one shard write different files under one number: by
+name, a snapshot could mix them and be corrupt. The few small files beside them (CURRENT, MANIFEST, OPTIONS)
+change with every snapshot and lie in the manifest itself. A manifest is recorded after every blob that it
+names is there and verified, so a recorded snapshot is whole, and it is checked once more, byte for byte, when
+it is restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+import msgpack
+import xxhash
+
+from windrow.core.envelope import Kind, seal, unseal
+from windrow.core.errors import CorruptState, StateError
+from windrow.stores.files import sync_directory, write_whole
+from windrow.stores.rocks import RocksKV
+
+_BLOCK_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")
+SWEEP_GRACE_S: Final = 900.0
+Names: TypeAlias = list[str]
+
+
+class StoredFile(NamedTuple):
+    """A file of a store: its content lies in the manifest, or where `content` is None in the blob
+    `digest`."""
+
+    name: str
+    size: int
+    digest: str
+    content: bytes | None
+
+
+class Snapshot(NamedTuple):
+    """What a manifest says."""
+
+    shard: int
+    commit: int
+    files: tuple[StoredFile, ...]
+
+    @property
+    def blobs(self) -> dict[str, int]:
+        """Size of each blob by digest."""
+        return {file.digest: file.size for file in self.files if file.content is None}
+
+
+class SnapshotStore:
+    """Snapshots of any number of shards in one directory."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, fsync: bool = True) -> None:
+        self.directory = os.fspath(directory)
+        self._blobs = os.path.join(self.directory, "blobs")
+        self._manifests = os.path.join(self.directory, "manifests")
+        self._fsync = fsync
+        os.makedirs(self._blobs, exist_ok=True)
+        os.makedirs(self._manifests, exist_ok=True)
+
+    def create(self, kv: RocksKV, shard: int, commit: int, workdir: str | os.PathLike[str]) -> str:
+        """Stores what `kv` holds now and returns the manifest's name. Only files that no snapshot has are
+        copied.
+
+        `workdir` should be on the store's own file system: files are hard-linked there for the time of the
+        call.
+        """
+        os.makedirs(workdir, exist_ok=True)
+        copy = os.path.join(os.fspath(workdir), f"snapshot-{shard}-{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            kv.checkpoint(copy)
+            files = tuple(self._store(os.path.join(copy, name)) for name in sorted(os.listdir(copy)))
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        if self._fsync:
+            sync_directory(self._blobs)
+        data = seal(Kind.SNAPSHOT_MANIFEST, msgpack.packb([shard, commit, files]))
+        name = f"{shard}-{commit}-{_digest(data)}.manifest"
+        write_whole(os.path.join(self._manifests, name), [data], fsync=self._fsync)
+        self._refuse_missing(name, Snapshot(shard, commit, files))
+        return name
+
+    def restore(self, manifest: str, target: str | os.PathLike[str], *, link: bool = False) -> Snapshot:
+        """Rebuilds the store's directory at `target`, which must be empty or not there, and verifies every
+        byte.
+
+        With `link` SST files are hard-linked rather than copied: faster, and safe as RocksDB never changes
+        one, but damage to either is then damage to both.
+        """
+        snapshot = self.read(manifest)
+        target = os.fspath(target)
+        if os.path.isdir(target) and os.listdir(target):
+            raise StateError(f"{target} is not empty: move it aside before restoring {manifest} there")
+        staging = f"{target}.{secrets.token_hex(4)}.tmp"
+        os.makedirs(staging)
+        try:
+            for file in snapshot.files:
+                self._bring(file, os.path.join(staging, file.name), manifest, link)
+            if os.path.isdir(target):
+                os.rmdir(target)
+            os.rename(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        return snapshot
+
+    def verify(self, manifest: str) -> Snapshot:
+        """Reads every byte of a snapshot; CorruptState names what is damaged."""
+        snapshot = self.read(manifest)
+        for digest, size in snapshot.blobs.items():
+            self._check(digest, size, manifest, self._read_blob(digest, manifest))
+        return snapshot
+
+    def read(self, manifest: str) -> Snapshot:
+        """What a manifest says, its own bytes verified."""
+        match = _NAME.fullmatch(manifest)
+        if match is None:
+            raise CorruptState(f"{manifest!r} is no name of a snapshot manifest")
+        try:
+            with open(os.path.join(self._manifests, manifest), "rb") as file:
+                data = file.read()
+        except FileNotFoundError as error:
+            raise CorruptState(f"the snapshot {manifest} is gone from {self._manifests}") from error
+        if _digest(data) != match[3]:
+            raise CorruptState(
+                f"the snapshot manifest {manifest} is damaged: its content has digest {_digest(data)}"
+            )
+        shard, commit, files = msgpack.unpackb(unseal(Kind.SNAPSHOT_MANIFEST, data))
+        return Snapshot(shard, commit, tuple(StoredFile(*file) for file in files))
+
+    def list(self, shard: int | None = None) -> Names:
+        """Manifest names, oldest commit first; of one shard, or of all."""
+        found = []
+        for name in os.listdir(self._manifests):
+            match = _NAME.fullmatch(name)
+            if match is not None and shard in (None, int(match[1])):
+                found.append((int(match[2]), int(match[1]), name))
+        return [name for _, _, name in sorted(found)]
+
+    def drop(self, keep: Iterable[str], shard: int | None = None, *, grace_s: float = SWEEP_GRACE_S) -> int:
+        """Removes the manifests not in `keep` (of one shard, or of all) and the blobs that none names; bytes
+        freed.
+
+        Blobs younger than `grace_s` stay, as a snapshot that is being taken may be about to name them.
+        """
+        kept = set(keep)
+        for name in self.list(shard):
+            if name not in kept:
+                os.unlink(os.path.join(self._manifests, name))
+        named = {digest for name in self.list() for digest in self.read(name).blobs}
+        horizon_ns = self._now_ns() - int(grace_s * 1e9)
+        unnamed = [os.path.join(self._blobs, name) for name in os.listdir(self._blobs) if name not in named]
+        torn = [os.path.join(self._manifests, n) for n in os.listdir(self._manifests) if n.endswith(".tmp")]
+        freed = 0
+        for path in unnamed + torn:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(path)
+                if status.st_mtime_ns <= horizon_ns:
+                    os.unlink(path)
+                    freed += status.st_size
+        return freed
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def _store(self, path: str) -> StoredFile:
+        name, size = os.path.basename(path), os.path.getsize(path)
+        if not name.endswith(".sst"):
+            with open(path, "rb") as file:
+                content = file.read()
+            return StoredFile(name, len(content), _digest(content), content)
+        digest = _copy(_blocks(path))
+        blob = os.path.join(self._blobs, digest)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.getsize(blob) == size:
+                os.utime(blob)  # young again, so that no sweep takes it before the manifest is there
+                return StoredFile(name, size, digest, None)
+        temporary = f"{blob}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        try:
+            _copy(_blocks(path), temporary, self._fsync)
+            written = _copy(_blocks(temporary))
+            if written != digest:
+                raise CorruptState(f"{temporary} reads back as {written}, {path} has digest {digest}")
+            os.rename(temporary, blob)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return StoredFile(name, size, digest, None)
+
+    def _bring(self, file: StoredFile, path: str, manifest: str, link: bool) -> None:
+        if file.content is not None:
+            self._check(file.digest, file.size, manifest, iter([file.content]), path)
+            return
+        source = self._read_blob(file.digest, manifest)
+        if link:
+            self._check(file.digest, file.size, manifest, source)
+            with contextlib.suppress(OSError):
+                os.link(os.path.join(self._blobs, file.digest), path)
+                return
+            source = self._read_blob(file.digest, manifest)
+        self._check(file.digest, file.size, manifest, source, path)
+
+    def _read_blob(self, digest: str, manifest: str) -> Iterator[bytes]:
+        try:
+            yield from _blocks(os.path.join(self._blobs, digest))
+        except FileNotFoundError as error:
+            raise CorruptState(f"the snapshot {manifest} names the blob {digest}, which is gone") from error
+
+    def _check(
+        self, digest: str, size: int, manifest: str, blocks: Iterator[bytes], path: str | None = None
+    ) -> None:
+        found = _copy(blocks, path)
+        if found != digest:
+            raise CorruptState(
+                f"the snapshot {manifest} is damaged: the file {digest} of {size} bytes reads back as {found}"
+            )
+
+    def _refuse_missing(self, name: str, snapshot: Snapshot) -> None:
+        for digest, size in snapshot.blobs.items():
+            path = os.path.join(self._blobs, digest)
+            if not os.path.exists(path) or os.path.getsize(path) != size:
+                os.unlink(os.path.join(self._manifests, name))
+                raise StateError(
+                    f"the blob {digest} was swept while {name} was taken: take the snapshot again"
+                )
+
+    def _now_ns(self) -> int:
+        """Now, by the clock of the file system that stamps the blobs."""
+        path = os.path.join(self.directory, f"now.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        with open(path, "xb"):
+            pass
+        try:
+            return os.stat(path).st_mtime_ns
+        finally:
+            os.unlink(path)
+
+
+def _digest(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
+
+
+def _copy(blocks: Iterator[bytes], path: str | None = None, fsync: bool = False) -> str:
+    """Digest of what the blocks hold; with `path` they are also written there."""
+    state = xxhash.xxh3_128()
+    with contextlib.ExitStack() as stack:
+        target = None if path is None else stack.enter_context(open(path, "xb"))
+        for block in blocks:
+            state.update(block)
+            if target is not None:
+                target.write(block)
+        if target is not None and fsync:
+            target.flush()
+            os.fsync(target.fileno())
+    return state.hexdigest()
