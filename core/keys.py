@@ -330,11 +330,12 @@ def message_keys(
     names, codes = _escaped_sources(sources)
     if len(codes) != count:
         raise ValueError(f"{len(codes)} sources for {count} offsets")
-    keys: list[bytes]
+    if not count:
+        return []
     lengths = np.array([len(name) for name in names], dtype=np.int64)
     if len(set(lengths.tolist())) <= 1:
         table = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), -1)
-        keys = rows_to_bytes(*heads, table[codes], *columns) if count else []
+        keys = rows_to_bytes(*heads, table[codes], *columns)
     else:
         keys = [b""] * count
         for length in np.unique(lengths):
@@ -354,9 +355,11 @@ def _escaped_sources(
     sources: Sequence[str] | pa.Array | pa.ChunkedArray,
 ) -> tuple[list[bytes], npt.NDArray[np.int64]]:
     """(distinct escaped names, the code of each row)."""
-    column = sources if isinstance(sources, pa.Array | pa.ChunkedArray) else pa.array(sources, pa.string())
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+    if not isinstance(sources, pa.Array | pa.ChunkedArray):
+        code_of = {name: code for code, name in enumerate(dict.fromkeys(sources))}
+        codes = np.array([code_of[name] for name in sources], dtype=np.int64)
+        return [escape(name.encode()) for name in code_of], codes
+    column = sources.combine_chunks() if isinstance(sources, pa.ChunkedArray) else sources
     coded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
     if coded.null_count:
         raise ValueError("a position without a source")

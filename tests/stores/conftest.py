@@ -1,0 +1,61 @@
+"""Every kind of store, opened empty, for the contract suite."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from windrow.stores.changelog import ChangeloggedKV
+from windrow.stores.kv import KV, MemoryKV, Overlay
+from windrow.stores.rocks import RocksKV
+from windrow.testing.faults import FaultyKV
+
+# No time limits in tests: a slow machine is not a wrong result.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
+
+CFS = ("data", "meta", "other")
+MakeKV = Callable[[], KV]
+
+KINDS: dict[str, Callable[[Path], KV]] = {
+    "memory": lambda path: MemoryKV(CFS),
+    "rocks": lambda path: RocksKV(path / "db", CFS),
+    "changelogged": lambda path: ChangeloggedKV(RocksKV(path / "db", CFS), path / "log"),
+    "faulty": lambda path: FaultyKV(CFS),
+    "overlay-memory": lambda path: Overlay(MemoryKV(CFS)),
+    "overlay-rocks": lambda path: Overlay(RocksKV(path / "db", CFS)),
+    "overlay-changelogged": lambda path: Overlay(ChangeloggedKV(RocksKV(path / "db", CFS), path / "log")),
+    "overlay-faulty": lambda path: Overlay(FaultyKV(CFS)),
+    "overlay-overlay": lambda path: Overlay(Overlay(MemoryKV(CFS))),
+}
+
+
+@pytest.fixture(params=KINDS)
+def make_kv(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeKV]:
+    """Makes empty stores of one kind, and closes them with all that is under them."""
+    numbers = itertools.count()
+    opened: list[KV] = []
+
+    def make() -> KV:
+        path = tmp_path / str(next(numbers))
+        path.mkdir()
+        kv = KINDS[request.param](path)
+        opened.append(kv)
+        return kv
+
+    yield make
+    for kv in opened:
+        while isinstance(kv, Overlay):
+            kv = kv.base
+        with contextlib.suppress(Exception):
+            kv.close()
+
+
+@pytest.fixture
+def kv(make_kv: MakeKV) -> KV:
+    return make_kv()

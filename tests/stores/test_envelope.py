@@ -1,0 +1,65 @@
+"""A frame says what it is, and is refused when it is not what it says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.core import envelope
+from windrow.core.envelope import HEADER_SIZE, Kind, seal, unseal, unseal_at
+from windrow.core.errors import CorruptState, NewerFormat
+
+
+@given(st.sampled_from(Kind), st.binary(max_size=40), st.integers(0, 255))
+def test_what_was_sealed_is_unsealed(kind: Kind, payload: bytes, version: int) -> None:
+    assert unseal(kind, seal(kind, payload, version), max_version=version) == payload
+
+
+@given(st.binary(max_size=20), st.data())
+def test_any_changed_bit_is_refused(payload: bytes, data: st.DataObject) -> None:
+    sealed = bytearray(seal(Kind.SEGMENT, payload))
+    bit = data.draw(st.integers(0, 8 * len(sealed) - 1))
+    sealed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptState):
+        unseal(Kind.SEGMENT, bytes(sealed))
+
+
+@given(st.binary(max_size=20), st.data())
+def test_a_frame_cut_short_is_refused(payload: bytes, data: st.DataObject) -> None:
+    sealed = seal(Kind.SEGMENT, payload)
+    with pytest.raises(CorruptState):
+        unseal(Kind.SEGMENT, sealed[: data.draw(st.integers(0, len(sealed) - 1))])
+
+
+def test_a_frame_followed_by_other_bytes_is_refused() -> None:
+    with pytest.raises(CorruptState, match="followed by 1 bytes"):
+        unseal(Kind.SEGMENT, seal(Kind.SEGMENT, b"x") + b"y")
+
+
+def test_a_newer_version_is_refused_with_both_versions_and_the_remedy() -> None:
+    with pytest.raises(NewerFormat, match=r"SEGMENT has format version 3.*up to 2: upgrade windrow"):
+        unseal(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=3), max_version=2)
+    assert unseal(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=1), max_version=2) == b"x"
+
+
+def test_another_kind_is_refused() -> None:
+    with pytest.raises(CorruptState, match=r"expected a SEGMENT \(1\), found kind 2"):
+        unseal(Kind.SEGMENT, seal(Kind.PANES, b"x"))
+
+
+def test_frames_stand_one_after_the_other() -> None:
+    data = b"".join(seal(Kind.CHANGELOG, payload) for payload in (b"one", b"", b"three"))
+    at, read = 0, []
+    while at < len(data):
+        payload, at = unseal_at(Kind.CHANGELOG, data, at)
+        read.append(payload)
+    assert read == [b"one", b"", b"three"]
+    assert at == len(data) == 3 * HEADER_SIZE + 8
+
+
+def test_a_payload_above_the_length_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envelope, "MAX_PAYLOAD", 3)
+    assert seal(Kind.PANES, b"abc")
+    with pytest.raises(ValueError, match="PANES of 4 bytes is above 3"):
+        seal(Kind.PANES, b"abcd")
