@@ -1,0 +1,397 @@
+"""The definition of a windowed aggregate: a frozen value, checked when built, whose `repr` builds it again.
+
+Seed 003 "Configuration of A Windowed Aggregator": required are the aggregator function, the window's unit, size and
+step, and the retention by size and time; optional the early, full-size and late policies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.emit import Emit, EveryPeriod
+from windrow.core.errors import (
+    BadAggregate,
+    BadDuration,
+    BadWatermark,
+    BadWindow,
+    ConfigurationError,
+    ReservedColumn,
+    RetentionMissing,
+    RetentionTooShort,
+)
+from windrow.core.show import call
+from windrow.core.time import Duration, duration_us, show_duration
+from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
+
+RESERVED_COLUMNS = ("window", "pane", "commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Forever:
+    """Keep everything: unbounded state must be asked for."""
+
+    def __repr__(self) -> str:
+        return "wr.forever"
+
+
+forever = Forever()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long and how much is kept. `time_us` counts from the end of a window; None is no limit by time.
+
+    `windows` and `messages` limit the number kept, per "key" or per "job".
+    """
+
+    time_us: int | None = None
+    windows: int | None = None
+    messages: int | None = None
+    per: str = "key"
+
+    def __repr__(self) -> str:
+        time = None if self.time_us is None else show_duration(self.time_us)
+        per = None if self.per == "key" else self.per
+        return call("Retain", time, windows=self.windows, messages=self.messages, per=per)
+
+
+def Retain(
+    time: Duration | Forever | None = None,
+    *,
+    windows: int | None = None,
+    messages: int | None = None,
+    per: str = "key",
+) -> Retention:
+    """Retention by time and by size: `wr.Retain("7 days", windows=100)`; sizes per "key" or per "job"."""
+    for name, n in (("windows", windows), ("messages", messages)):
+        if n is not None and n <= 0:
+            raise ConfigurationError(f"retention of {n} {name}: must be positive")
+    if per not in ("key", "job"):
+        raise ConfigurationError(f"retention per={per!r}: use 'key' or 'job'")
+    time_us = None if time is None or isinstance(time, Forever) else duration_us(time, "retention")
+    if time_us is not None and time_us < 0:
+        raise BadDuration(f"retention {time!r} is negative")
+    return Retention(time_us, windows, messages, per)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Up to which event time input is believed complete. Build it with `wr.bounded`, `wr.fixed`, `wr.explicit`, `wr.custom`.
+
+    kind "bounded": per partition the largest event time less `delay_us`, minimum over partitions that are not idle;
+    "fixed": now less `delay_us` (seed 001 "Fixed Watermark"); "explicit": only what the caller advances it to;
+    "custom": `function(marks, now_us) -> us`, marks being {(source, partition): largest event time}.
+    """
+
+    kind: str
+    delay_us: int = 0
+    idle_us: int | None = None
+    partitions: tuple[tuple[str, int], ...] = ()
+    function: Callable[[dict[tuple[str, int], int], int], int | None] | None = field(
+        default=None, compare=False
+    )
+    name: str = ""
+
+    def __repr__(self) -> str:
+        idle = None if self.idle_us is None else show_duration(self.idle_us)
+        match self.kind:
+            case "bounded":
+                return call(
+                    "bounded", show_duration(self.delay_us), idle=idle, partitions=self.partitions or None
+                )
+            case "fixed":
+                return call("fixed", show_duration(self.delay_us))
+            case "explicit":
+                return call("explicit")
+            case _:
+                return call("custom", name=self.name)
+
+
+def bounded(
+    delay: Duration = "0 seconds",
+    *,
+    idle: Duration | None = None,
+    partitions: Sequence[tuple[str, int]] = (),
+) -> Watermark:
+    """Bounded out-of-orderness per partition. A partition without rows for `idle` of `now` does not hold it back.
+
+    `partitions` that are declared hold the watermark until they are seen; others do not.
+    """
+    delay_us = duration_us(delay, "watermark delay")
+    if delay_us < 0:
+        raise BadWatermark(f"watermark delay {delay!r} is negative: use '0 seconds' or more")
+    idle_us = None if idle is None else duration_us(idle, "idle time")
+    return Watermark("bounded", delay_us, idle_us, tuple((str(s), int(p)) for s, p in partitions))
+
+
+def fixed(delay: Duration) -> Watermark:
+    """`now` less `delay` (seed 001, "Fixed Watermark")."""
+    return Watermark("fixed", duration_us(delay, "watermark delay"))
+
+
+def explicit() -> Watermark:
+    """A watermark that moves only when the caller advances it."""
+    return Watermark("explicit")
+
+
+def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *, name: str) -> Watermark:
+    """A watermark of your own: a pure function of the largest event times by partition and of `now` (microseconds)."""
+    return Watermark("custom", function=function, name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The columns of a frame that say where a row comes from."""
+
+    offset: str
+    partition: str | None = None
+    source: str | None = None
+
+    def __repr__(self) -> str:
+        return call("positions", self.offset, partition=self.partition, source=self.source)
+
+
+def positions(offset: str, *, partition: str | None = None, source: str | None = None) -> Positions:
+    """Name the columns that hold a row's position; offsets must increase within a (source, partition)."""
+    return Positions(offset, partition, source)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AggregateDefinition:
+    """A windowed aggregate. See `wr.Aggregate` for the parameters."""
+
+    by: tuple[str, ...]
+    event_time: str
+    window: WindowSpec
+    agg: Mapping[str, Aggregation]
+    retention: Retention
+    watermark: Watermark
+    allowed_lateness_us: int
+    emit: Emit
+    name: str
+    null_keys: str
+    time_zone: str | None
+    max_ahead_us: int | None
+    scale: str
+    integer_overflow: str
+    positions: Positions | None
+    dead_letter_limit: int
+
+    @property
+    def full_state(self) -> bool:
+        """True if some aggregation needs the window's messages: the second design of seed 003."""
+        return any(a.full_state for a in self.agg.values())
+
+    @property
+    def tuple_window(self) -> bool:
+        return isinstance(self.window, Tuples)
+
+    def describe(self) -> dict[str, Any]:
+        """What shapes the state, as plain values: the text behind the fingerprint."""
+        return {
+            "operator": "aggregate",
+            "by": list(self.by),
+            "event_time": self.event_time,
+            "window": repr(self.window),
+            "agg": {name: a.describe() for name, a in self.agg.items()},
+            "design": "full-state" if self.full_state else "incremental",
+            "mode": "discarding" if self.emit.mode == "discarding" else "accumulating",
+            "null_keys": self.null_keys,
+            "time_zone": self.time_zone,
+            "scale": self.scale,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of `describe()`: state is read only under the fingerprint it was written with."""
+        text = json.dumps(self.describe(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _identity(self) -> tuple[Any, ...]:
+        return tuple(
+            tuple(v.items()) if isinstance(v, Mapping) else v
+            for v in (getattr(self, f.name) for f in fields(self))
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AggregateDefinition) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __repr__(self) -> str:
+        retention: Any = self.retention
+        if retention == Retention():
+            retention = forever
+        elif retention == Retention(time_us=retention.time_us):
+            retention = show_duration(retention.time_us)
+        lateness = (
+            None
+            if self.allowed_lateness_us == _default_lateness(self.retention, self.emit)
+            else self.allowed_lateness_us
+        )
+        return call(
+            "Aggregate",
+            by=self.by,
+            event_time=self.event_time,
+            window=self.window,
+            agg=dict(self.agg),
+            retention=retention,
+            watermark=self.watermark,
+            allowed_lateness=None if lateness is None else show_duration(lateness),
+            emit=None if self.emit == Emit() else self.emit,
+            name=None if self.name == "aggregate" else self.name,
+            null_keys=None if self.null_keys == "group" else self.null_keys,
+            time_zone=self.time_zone,
+            max_ahead=None if self.max_ahead_us is None else show_duration(self.max_ahead_us),
+            scale=self.scale,
+            integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
+            positions=self.positions,
+            dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {f.name: getattr(self, f.name) for f in fields(self)}
+        state["agg"] = dict(state["agg"])
+        return (_restore, (type(self), state))
+
+
+def _restore(cls: type[AggregateDefinition], state: dict[str, Any]) -> AggregateDefinition:
+    state["agg"] = MappingProxyType(state["agg"])
+    made = object.__new__(cls)
+    for name, value in state.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+#: Lateness without end: the window takes messages as long as the state lives.
+UNBOUNDED_US = 2**62
+
+
+def _default_lateness(retention: Retention, emit: Emit) -> int:
+    if emit.drop_late:
+        return 0
+    return UNBOUNDED_US if retention.time_us is None else retention.time_us
+
+
+def normalise(
+    *,
+    by: str | Sequence[str],
+    event_time: str,
+    window: WindowSpec,
+    agg: Mapping[str, Aggregation],
+    retention: Duration | Retention | Forever | None,
+    watermark: Duration | Watermark,
+    allowed_lateness: Duration | None,
+    emit: Emit,
+    name: str,
+    null_keys: str,
+    time_zone: str | None,
+    max_ahead: Duration | None,
+    scale: str | None,
+    integer_overflow: str,
+    positions: Positions | None,
+    dead_letter_limit: int,
+) -> dict[str, Any]:
+    """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
+    keys = (by,) if isinstance(by, str) else tuple(by)
+    if len(set(keys)) != len(keys):
+        raise ConfigurationError(f"by={keys!r} names a column twice")
+    if not isinstance(window, WindowSpec):
+        raise BadWindow(
+            f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.tuples or wr.global_window"
+        )
+    if not agg:
+        raise BadAggregate("agg is empty: name at least one aggregation, e.g. agg={'n': wr.count()}")
+    for alias, aggregation in agg.items():
+        if not isinstance(aggregation, Aggregation):
+            raise BadAggregate(
+                f"agg[{alias!r}] = {aggregation!r}: use an aggregation such as wr.count() or wr.avg('x')"
+            )
+    for column in (*keys, *agg):
+        if column in RESERVED_COLUMNS:
+            raise ReservedColumn(
+                f"column {column!r} would clash with the pane's own column {column!r}: rename it (a pane has the columns "
+                f"{', '.join(RESERVED_COLUMNS)} beside keys and aggregates)"
+            )
+        if column in keys and column in agg:
+            raise ReservedColumn(f"{column!r} is both a key and an aggregate: rename one of them")
+    kept = _retention(retention, window)
+    marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+    if allowed_lateness is None:
+        lateness_us = _default_lateness(kept, emit)
+    else:
+        lateness_us = duration_us(allowed_lateness, "allowed lateness")
+        if emit.drop_late and lateness_us != 0:
+            raise RetentionTooShort(
+                f"allowed_lateness {allowed_lateness!r} with {emit!r}: Spark's output modes take nothing late; "
+                "leave allowed_lateness out or use wr.Emit(...)"
+            )
+    if lateness_us < 0:
+        raise BadDuration(f"allowed_lateness {allowed_lateness!r} is negative")
+    if kept.time_us is not None and kept.time_us < lateness_us:
+        raise RetentionTooShort(
+            f"retention {show_duration(kept.time_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
+            f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
+        )
+    if null_keys not in ("group", "dead_letter"):
+        raise ConfigurationError(f"null_keys={null_keys!r}: use 'group' or 'dead_letter'")
+    if integer_overflow not in ("dead_letter", "decimal"):
+        raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
+    if time_zone is not None:
+        try:
+            ZoneInfo(time_zone)
+        except (KeyError, ValueError):
+            raise ConfigurationError(f"time zone {time_zone!r} is not known: use an IANA name") from None
+    if scale not in (None, "small", "large"):
+        raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
+    if isinstance(window, Tuples) and isinstance(emit.late, EveryPeriod):
+        pass  # the default; tuple windows have no late panes
+    return {
+        "by": keys,
+        "event_time": event_time,
+        "window": window,
+        "agg": MappingProxyType(dict(agg)),
+        "retention": kept,
+        "watermark": marked,
+        "allowed_lateness_us": lateness_us,
+        "emit": emit,
+        "name": name,
+        "null_keys": null_keys,
+        "time_zone": time_zone,
+        "max_ahead_us": None if max_ahead is None else duration_us(max_ahead, "max_ahead"),
+        "scale": scale or ("small" if span_is_small(window) else "large"),
+        "integer_overflow": integer_overflow,
+        "positions": positions,
+        "dead_letter_limit": dead_letter_limit,
+    }
+
+
+def _retention(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:
+    if isinstance(retention, Forever):
+        return Retention()
+    if isinstance(retention, (str, timedelta)):
+        retention = Retain(retention)
+    if retention is None:
+        if isinstance(window, Tuples):
+            raise RetentionMissing(
+                f"{window!r} needs a retention by count: use retention=wr.Retain(windows=100), or wr.forever"
+            )
+        raise RetentionMissing(f"{window!r} needs a retention by time: use retention='7 days', or wr.forever")
+    if isinstance(window, Tuples) and retention.windows is None and retention.messages is None:
+        raise RetentionMissing(
+            f"{window!r} counts messages, retention {retention!r} does not: use retention=wr.Retain(windows=100), or wr.forever"
+        )
+    if isinstance(window, Global) and retention.time_us is not None:
+        raise RetentionMissing(
+            f"{window!r} never ends, so it cannot expire by time: use retention=wr.forever"
+        )
+    return retention

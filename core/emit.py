@@ -1,0 +1,128 @@
+"""Emission policies: when a window's result is sent, and what a later pane says about an earlier one.
+
+Sources: seed 003 ("Proposed Basic Windowing Model", "Configuration of A Windowed Aggregator"), seed 001 ("Triggers",
+"Accumulation Mode"); semantics "Emission", "Retractions".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from windrow.core.errors import BadTrigger
+from windrow.core.show import call
+from windrow.core.time import Duration, duration_us, show_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """No pane of this timing."""
+
+    def __repr__(self) -> str:
+        return "wr.never"
+
+
+@dataclass(frozen=True, slots=True)
+class EveryBatch:
+    """A pane for each (key, window) that an ingest step changed."""
+
+    def __repr__(self) -> str:
+        return "wr.every_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class EveryCount:
+    """A pane when a (key, window) has taken `n` messages or more since its last pane; judged once per ingest step."""
+
+    n: int
+
+    def __repr__(self) -> str:
+        return call("every", self.n)
+
+
+@dataclass(frozen=True, slots=True)
+class EveryPeriod:
+    """A pane for each (key, window) with something new, whenever `now` crosses a multiple of the period."""
+
+    period_us: int
+
+    def __repr__(self) -> str:
+        return call("every", show_duration(self.period_us))
+
+
+Trigger = Never | EveryBatch | EveryCount | EveryPeriod
+
+never = Never()
+every_batch = EveryBatch()
+
+MODES = ("accumulating", "discarding", "retracting")
+
+
+def every(what: Duration | int) -> EveryCount | EveryPeriod:
+    """A repeated trigger: of `now` (`every("10 seconds")`) or of messages (`every(100)`)."""
+    if isinstance(what, bool):
+        raise BadTrigger(f"wr.every({what!r}): use a duration such as '10 seconds' or a number of messages")
+    if isinstance(what, int):
+        if what <= 0:
+            raise BadTrigger(f"wr.every({what}): a number of messages must be positive")
+        return EveryCount(what)
+    period_us = duration_us(what, "trigger period")
+    if period_us <= 0:
+        raise BadTrigger(f"wr.every({what!r}): a period must be positive")
+    return EveryPeriod(period_us)
+
+
+def _trigger(value: Any, name: str) -> Trigger:
+    if isinstance(value, (Never, EveryBatch, EveryCount, EveryPeriod)):
+        return value
+    raise BadTrigger(
+        f"Emit({name}={value!r}): use wr.every('10 seconds'), wr.every(100), wr.every_batch or wr.never"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Early x on-time x late emission, and the accumulation mode.
+
+    early: before the watermark passes the end of the window (default never)
+    on_time: one pane when it does, for every window that holds a message (default True)
+    late: for messages that come after (default every 10 seconds of `now`, as seed 003 batches them)
+    mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
+        "retracting" (the whole result, and the former pane is taken back first)
+    only_if_changed: no pane whose values equal the former pane's
+    closing_pane: one more pane when the window expires, marked `is_last`
+    drop_late: nothing is taken once the window has fired (allowed lateness 0), as in Spark's output modes
+    """
+
+    early: Trigger = never
+    late: Trigger = EveryPeriod(10_000_000)
+    on_time: bool = True
+    mode: str = "accumulating"
+    only_if_changed: bool = False
+    closing_pane: bool = False
+    drop_late: bool = False
+
+    def __post_init__(self) -> None:
+        _trigger(self.early, "early")
+        _trigger(self.late, "late")
+        if self.mode not in MODES:
+            raise BadTrigger(f"Emit(mode={self.mode!r}): use one of {', '.join(MODES)}")
+
+    @classmethod
+    def append(cls) -> Emit:
+        """The rows of Spark's append mode: ON_TIME only, and nothing is taken once the window has fired."""
+        return cls(early=never, late=never, drop_late=True)
+
+    @classmethod
+    def update(cls) -> Emit:
+        """The rows of Spark's update mode: every (key, window) that a batch changed, and no ON_TIME pane."""
+        return cls(early=every_batch, late=every_batch, on_time=False, drop_late=True)
+
+    def __repr__(self) -> str:
+        if self == Emit.append():
+            return "wr.Emit.append()"
+        if self == Emit.update():
+            return "wr.Emit.update()"
+        default = Emit()
+        changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(default, n)}
+        return call("Emit", **changed)

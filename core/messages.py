@@ -1,0 +1,159 @@
+"""The value types that cross every seam: position, message, window, pane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_instant
+
+
+class Position(NamedTuple):
+    """Where a message stands in its source: total order inside one partition.
+
+    `ordinal` tells apart rows made from one record.
+    """
+
+    source: str
+    partition: int
+    offset: int
+    ordinal: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: its fields, among them event time and keys, and where it came from.
+
+    Without a position the embedded runner numbers messages on arrival; a redelivery then cannot be recognised.
+    """
+
+    payload: Mapping[str, Any]
+    position: Position | None = None
+
+
+class Timing(str, Enum):
+    """When a pane was emitted, relative to the watermark passing the end of its window."""
+
+    EARLY = "EARLY"
+    ON_TIME = "ON_TIME"
+    LATE = "LATE"
+
+
+class Kind(str, Enum):
+    """What a pane does to the ledger: adds a row, or takes back one that was added before."""
+
+    INSERT = "INSERT"
+    RETRACT = "RETRACT"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """Half-open `[start_us, end_us)` in event time."""
+
+    start_us: int
+    end_us: int
+
+    def __repr__(self) -> str:
+        if self.start_us == START_OF_TIME_US and self.end_us == END_OF_TIME_US:
+            return "[global)"
+        start, end = show_instant(self.start_us), show_instant(self.end_us)
+        if end.startswith(start[:11]):
+            end = end[11:]
+        return f"[{start}, {end})Z"
+
+    def __contains__(self, time_us: object) -> bool:
+        return isinstance(time_us, int) and self.start_us <= time_us < self.end_us
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TupleWindow:
+    """A range of sequence numbers of one key, both ends included; numbers start at 1."""
+
+    first: int
+    last: int
+
+    def __repr__(self) -> str:
+        return f"#[{self.first}, {self.last}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a sink is idempotent on: one commit of one job."""
+
+    job: str
+    commit: int
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.commit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """One emission of one (key, window).
+
+    `index` counts the panes of the (key, window) from 0; a retraction carries the index of what it takes back.
+    `is_last` is true only when no later pane is possible.
+    """
+
+    window: Window | TupleWindow
+    key: dict[str, Any]
+    values: dict[str, Any]
+    timing: Timing
+    index: int
+    is_last: bool = False
+    kind: Kind = Kind.INSERT
+    commit: int = -1
+    token: Token | None = field(default=None, compare=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name] if name in self.values else self.key[name]
+
+    def __str__(self) -> str:
+        key = " ".join(str(v) for v in self.key.values())
+        values = " ".join(
+            f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.values.items()
+        )
+        mark = "" if self.kind is Kind.INSERT else "  RETRACT"
+        last = " last" if self.is_last else ""
+        return f"{self.window!r}  {key}  {self.timing.value} #{self.index}{last}{mark}  {values}"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowInfo:
+    """Window metadata as `get_windows` answers it: one window of one key.
+
+    `first` and `last` are the first and last position in position order; `messages` counts all that the window took;
+    `values` holds the present results; `panes` counts the panes emitted so far.
+    """
+
+    window: Window | TupleWindow
+    key: dict[str, Any]
+    messages: int
+    first: Position | None
+    last: Position | None
+    values: dict[str, Any]
+    panes: int
+    fired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as `get_messages` answers it."""
+
+    event_time_us: int
+    position: Position
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that could not be counted, with the reason. Never silent."""
+
+    reason: str
+    detail: str
+    position: Position | None
+    event_time_us: int | None
+    payload: str
+    commit: int = -1

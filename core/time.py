@@ -1,0 +1,112 @@
+"""Time as integers: event time is int64 microseconds since the epoch, UTC; a duration is int64 microseconds.
+
+The public API takes `timedelta`, `datetime` (aware only) or text such as `"10 seconds"`; everything below the facade
+speaks integers with `_us` in their names.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from windrow.core.errors import BadDuration, NaiveDatetime
+
+SECOND_US = 1_000_000
+MINUTE_US = 60 * SECOND_US
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
+
+#: The end of time: the end of the global window, and the watermark of a drained job.
+END_OF_TIME_US = 2**63 - 1
+#: Before all time: the watermark of a job that has seen nothing.
+START_OF_TIME_US = -(2**63)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS_US = {
+    "us": 1, "microsecond": 1, "microseconds": 1,
+    "ms": 1_000, "millisecond": 1_000, "milliseconds": 1_000,
+    "s": SECOND_US, "sec": SECOND_US, "second": SECOND_US, "seconds": SECOND_US,
+    "m": MINUTE_US, "min": MINUTE_US, "minute": MINUTE_US, "minutes": MINUTE_US,
+    "h": HOUR_US, "hour": HOUR_US, "hours": HOUR_US,
+    "d": DAY_US, "day": DAY_US, "days": DAY_US,
+    "w": 7 * DAY_US, "week": 7 * DAY_US, "weeks": 7 * DAY_US,
+}  # fmt: skip
+_TERM = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+
+Duration = timedelta | str
+Instant = datetime | int
+
+
+def duration_us(value: Duration, what: str = "duration") -> int:
+    """Microseconds of a `timedelta` or of text such as `"10 seconds"`, `"1 hour 30 minutes"`, `"1h30m"`.
+
+    Raises `BadDuration`, naming `what`, for anything else; months and years have no fixed length and belong to
+    calendar windows.
+    """
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    if not isinstance(value, str):
+        raise BadDuration(f"{what} {value!r} is not a duration: use a timedelta or text such as '10 seconds'")
+    text = value.strip().lower()
+    text = text.removeprefix("interval ").strip()
+    total, end = 0.0, 0
+    exact = 0
+    while end < len(text):
+        term = _TERM.match(text, end)
+        if term is None or term[2] not in _UNITS_US:
+            raise BadDuration(
+                f"{what} {value!r} is not a duration: use a timedelta or text such as '10 seconds' or '1h30m' "
+                "(months and years are for wr.calendar)"
+            )
+        if "." in term[1]:
+            total += float(term[1]) * _UNITS_US[term[2]]
+        else:
+            exact += int(term[1]) * _UNITS_US[term[2]]
+        end = term.end()
+    if not text:
+        raise BadDuration(f"{what} is empty: use a timedelta or text such as '10 seconds'")
+    return exact + round(total)
+
+
+def instant_us(value: Instant, what: str = "time") -> int:
+    """Microseconds since the epoch of an aware `datetime`; an `int` is taken as such already.
+
+    Raises `NaiveDatetime` for a datetime without a zone.
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise NaiveDatetime(
+                f"{what} {value!r} has no time zone: use an aware datetime, e.g. tzinfo=timezone.utc"
+            )
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return int(value)
+
+
+def to_datetime(time_us: int) -> datetime:
+    """The aware UTC datetime of `time_us`, clipped to what `datetime` can hold."""
+    try:
+        return _EPOCH + timedelta(microseconds=int(time_us))
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if time_us > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def show_duration(us: int) -> str:
+    """The shortest text that `duration_us` reads back to `us`."""
+    for name, unit in (("day", DAY_US), ("hour", HOUR_US), ("minute", MINUTE_US), ("second", SECOND_US)):
+        if us and us % unit == 0:
+            n = us // unit
+            return f"{n} {name}" + ("" if abs(n) == 1 else "s")
+    if us % 1000 == 0:
+        return f"{us // 1000} ms"
+    return f"{us} us"
+
+
+def show_instant(time_us: int) -> str:
+    if time_us >= END_OF_TIME_US:
+        return "end of time"
+    if time_us <= START_OF_TIME_US:
+        return "start of time"
+    t = to_datetime(time_us)
+    if t.microsecond:
+        return t.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return t.strftime("%Y-%m-%d %H:%M:%S" if t.second else "%Y-%m-%d %H:%M")

@@ -1,0 +1,203 @@
+"""What an aggregation does, in columns: lift rows to accumulators, merge accumulators of a group, finish to a value.
+
+An accumulator is a handful of Arrow columns ("parts"), one row per (key, window). Parts of an older commit and of a
+newer one meet in one table, the older first, so `merge` is a left fold in commit order and in position order inside a
+commit. A part may be null or missing altogether (the input's type widened since, or only rows have it and states do
+not): that is the identity. `docs/aggregations.md` lists the parts of every kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.errors import BadAggregate
+from windrow.operators.groups import Groups, IntArray
+
+Parts = dict[str, pa.Array]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Input rows to be lifted, in position order.
+
+    time_us: int64 event times; order: binary, encoded positions (sort order = position order), or None where the rows
+    have no positions. values: the argument columns, already evaluated.
+    """
+
+    time_us: pa.Array
+    order: pa.Array | None
+    values: tuple[pa.Array, ...]
+
+    def __len__(self) -> int:
+        return len(self.time_us)
+
+    def take(self, indices: pa.Array) -> Rows:
+        """These rows, in the order of `indices`."""
+        order = None if self.order is None else self.order.take(indices)
+        return Rows(self.time_us.take(indices), order, tuple(v.take(indices) for v in self.values))
+
+
+@dataclass
+class Failure:
+    """A user's code raised for one group."""
+
+    group: int
+    error: Exception
+
+
+class Kernel(Protocol):
+    """The behaviour of one kind of aggregation. Stateless; made from its `Aggregation` and the argument types."""
+
+    def lift(self, rows: Rows) -> Parts:
+        """One accumulator per row."""
+        ...
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        """One accumulator per group. A group in `failures` has the identity: keep its old state instead."""
+        ...
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        """One value per accumulator, the identity's too.
+
+        Raises nothing for data: an int64 overflow is a null told by `overflowed`, and what a user's code raises goes
+        into `failures` with a null value (without a list it is raised).
+        """
+        ...
+
+    def output_type(self) -> pa.DataType:
+        """The Arrow type of the value."""
+        ...
+
+    def overflowed(self, values: pa.Array) -> pa.Array:
+        """True where a value of `finish` did not fit its type."""
+        return pa.array(np.zeros(len(values), dtype=np.bool_))
+
+    def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
+        """Part -> Spark SQL aggregate expression over the argument columns; None where only `lift` has the meaning."""
+        return None
+
+
+KernelFactory = Callable[[Aggregation, tuple[pa.DataType, ...], Mapping[str, Any]], Kernel]
+KERNELS: dict[str, KernelFactory] = {}
+
+
+def kernel(kind: str) -> Callable[[KernelFactory], KernelFactory]:
+    """Register the factory of a kind."""
+
+    def register(factory: KernelFactory) -> KernelFactory:
+        KERNELS[kind] = factory
+        return factory
+
+    return register
+
+
+def make_kernel(
+    aggregation: Aggregation, types: Sequence[pa.DataType], options: Mapping[str, Any] | None = None
+) -> Kernel:
+    """The kernel of `aggregation` over argument columns of `types`; TypeClash where it cannot take them."""
+    if aggregation.kind not in KERNELS:
+        raise BadAggregate(f"{aggregation!r} is no incremental aggregation: known are {', '.join(sorted(KERNELS))}")
+    return KERNELS[aggregation.kind](aggregation, tuple(types), options or {})
+
+
+def lift_where(kernel: Kernel, rows: Rows, mask: pa.Array) -> Parts:
+    """`kernel.lift(rows)` with the identity where `mask` is not true. Only the rows that count are lifted."""
+    chosen = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
+    if chosen.all():
+        return kernel.lift(rows)
+    lifted = kernel.lift(rows.take(pa.array(np.flatnonzero(chosen))))
+    target = np.where(chosen, np.cumsum(chosen) - 1, -1)
+    return {name: take_or_null(part, target) for name, part in lifted.items()}
+
+
+def concat_parts(pieces: Sequence[tuple[Mapping[str, pa.Array], int]]) -> Parts:
+    """Parts of several (parts, size), one below the other; nulls where a piece lacks a part, types widened.
+
+    Not `pa.concat_tables`: it refuses to promote an integer beyond 2**53 to a float.
+    """
+    types: dict[str, pa.DataType] = {}
+    for parts, _ in pieces:
+        for name, part in parts.items():
+            types[name] = _common_type(types[name], part.type) if name in types else part.type
+    return {
+        name: pa.concat_arrays(
+            [conform(p[name], kind) if name in p else pa.nulls(size, kind) for p, size in pieces]
+        )
+        for name, kind in types.items()
+    }
+
+
+def _common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    if a == b:
+        return a
+    schemas = [pa.schema([("x", a)]), pa.schema([("x", b)])]
+    return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values of a column of type `kind` have here: neither dictionaries nor views."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if kind == pa.string_view():
+        return pa.string()
+    return pa.binary() if kind == pa.binary_view() else kind
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """`values` as `plain_type`."""
+    kind = plain_type(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def conform(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`values` as `kind`; integers become the nearest floats, also inside lists."""
+    if values.type == kind:
+        return values
+    return values.cast(kind, safe=not _to_float(values.type, kind))
+
+
+def _to_float(source: pa.DataType, target: pa.DataType) -> bool:
+    if pa.types.is_list(source) and pa.types.is_list(target):
+        return _to_float(source.value_type, target.value_type)
+    return bool(pa.types.is_floating(target) and not pa.types.is_floating(source))
+
+
+def present(parts: Mapping[str, pa.Array], name: str, size: int, kind: pa.DataType) -> pa.Array:
+    """Part `name`, or nulls where no commit has written it yet."""
+    return parts[name] if name in parts else pa.nulls(size, kind)
+
+
+def take_or_null(values: pa.Array, rows: IntArray) -> pa.Array:
+    """`values[rows]`, null where the row is -1."""
+    return values.take(pa.array(rows, mask=rows < 0))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """True if arithmetic takes `kind`: integers, floats, decimals, booleans as 0 and 1, and the type of no value."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def is_ordered(kind: pa.DataType) -> bool:
+    """True if values of `kind` have an order."""
+    kind = plain_type(kind)
+    return not (pa.types.is_nested(kind) or pa.types.is_interval(kind))
+
+
+def quoted(column: str) -> str:
+    """A column name in Spark SQL."""
+    return "`" + column.replace("`", "``") + "`"

@@ -1,0 +1,295 @@
+"""count, sum, avg, min, max.
+
+Integers are summed as two limbs, `hi * 2**32 + lo` with `0 <= lo < 2**32`, so that no sum of int64 values can wrap
+(Arrow's own int64 sum wraps silently, and so does its sum of decimal128: decimals are summed in 256 bits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.errors import TypeClash
+from windrow.operators.aggregations.base import (
+    Failure,
+    Kernel,
+    Parts,
+    Rows,
+    conform,
+    is_number,
+    is_ordered,
+    kernel,
+    plain,
+    plain_type,
+    present,
+    quoted,
+)
+from windrow.operators.groups import Groups
+
+_LIMB = 32
+_MASK = (1 << _LIMB) - 1
+_DIGITS = 38  # of the largest decimal that Spark knows
+
+
+def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """(hi, lo) of integers."""
+    wide = values if pa.types.is_uint64(values.type) else values.cast(pa.int64())
+    hi = pc.shift_right(wide, pa.scalar(_LIMB, wide.type)).cast(pa.int64())
+    lo = pc.bit_wise_and(wide, pa.scalar(_MASK, wide.type)).cast(pa.int64())
+    return hi, lo
+
+
+def normalise_limbs(hi: pa.Array, lo: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The same sums with `0 <= lo < 2**32`. A null `hi` counts as 0 where there is a `lo`: partials may lack it."""
+    carry = pc.shift_right(lo, _LIMB)
+    return pc.add(pc.coalesce(hi, pc.multiply(lo, 0)), carry), pc.bit_wise_and(lo, pa.scalar(_MASK, pa.int64()))
+
+
+def join_limbs(hi: pa.Array, lo: pa.Array) -> pa.Array:
+    """int64 sums; null where the sum does not fit int64."""
+    fits = pc.and_(pc.greater_equal(hi, -(1 << 31)), pc.less(hi, 1 << 31))
+    safe = pc.if_else(fits, hi, pa.scalar(None, pa.int64()))
+    return pc.add(pc.shift_left(safe, _LIMB), lo)
+
+
+class Count(Kernel):
+    """Rows, or non-null values. Part: n."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        self._column = bool(aggregation.args)
+
+    def lift(self, rows: Rows) -> Parts:
+        if self._column:
+            return {"n": pc.is_valid(rows.values[0]).cast(pa.int64())}
+        return {"n": pa.array(np.ones(len(rows), dtype=np.int64))}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        return {"n": groups.aggregate([(parts["n"], "sum")])[0]}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return pc.fill_null(present(parts, "n", size, pa.int64()), 0)
+
+    def output_type(self) -> pa.DataType:
+        return pa.int64()
+
+    def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
+        return {"n": f"count({quoted(column_names[0])})" if self._column else "count(1)"}
+
+
+kernel("count")(Count)
+
+
+class Sum(Kernel):
+    """Parts: hi, lo of integers; f of floats; d of decimals. A column that widened from int to float has both."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        kind = plain_type(types[0])
+        if not is_number(kind) or (pa.types.is_decimal(kind) and not 0 <= kind.scale <= _DIGITS):
+            raise TypeClash(
+                f"{aggregation!r}: column of type {types[0]} cannot be summed: cast it to a number first"
+            )
+        self._decimal_overflow = options.get("integer_overflow") == "decimal"
+        if pa.types.is_null(kind):
+            kind = pa.int64()
+        if pa.types.is_boolean(kind):
+            kind = pa.int8()
+        self._kind = kind
+
+    def lift(self, rows: Rows) -> Parts:
+        values = conform(plain(rows.values[0]), self._kind)
+        if pa.types.is_decimal(self._kind):
+            return {"d": values.cast(self._wide_decimal)}
+        if pa.types.is_floating(self._kind):
+            return {"f": values.cast(pa.float64())}
+        hi, lo = split_limbs(values)
+        return {"hi": hi, "lo": lo}
+
+    @property
+    def _wide_decimal(self) -> pa.DataType:
+        return pa.decimal256(76, self._kind.scale)
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        columns = {n: parts[n] for n in ("hi", "lo", "f", "d") if n in parts}
+        if "d" in columns:
+            columns["d"] = columns["d"].cast(self._wide_decimal)
+        sums = groups.aggregate([(column, "sum") for column in columns.values()])
+        merged = dict(zip(columns, sums, strict=True))
+        if "lo" in merged:
+            hi = present(merged, "hi", groups.size, pa.int64())
+            merged["hi"], merged["lo"] = normalise_limbs(hi, merged["lo"])
+        return merged
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        if pa.types.is_decimal(self._kind):
+            return self._decimals(parts, size)
+        hi = pc.fill_null(present(parts, "hi", size, pa.int64()), 0)
+        lo = pc.fill_null(present(parts, "lo", size, pa.int64()), 0)
+        if pa.types.is_floating(self._kind):
+            whole = pc.add(pc.multiply(conform(hi, pa.float64()), float(1 << _LIMB)), conform(lo, pa.float64()))
+            return pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
+        if self._decimal_overflow:
+            exact = [(int(h) << _LIMB) + int(low) for h, low in zip(hi.to_pylist(), lo.to_pylist(), strict=True)]
+            return pa.array(exact, pa.decimal128(_DIGITS, 0))
+        return join_limbs(hi, lo)
+
+    def _decimals(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
+        """Decimal sums, and integer sums from before the column widened; null beyond 38 digits."""
+        wide = self._wide_decimal
+        total = pc.fill_null(present(parts, "d", size, wide).cast(wide), pa.scalar(0, pa.int64()).cast(wide))
+        if "lo" in parts:
+            scale = pa.scalar(1 << _LIMB, pa.int64()).cast(pa.decimal128(10, 0))
+            hi, lo = (pc.fill_null(parts[n], 0).cast(pa.decimal128(19, 0)) for n in ("hi", "lo"))
+            whole = pc.add(pc.multiply(hi, scale).cast(wide), lo.cast(wide))
+            total = pc.add(total, whole).cast(wide)
+        limit = pa.scalar("9" * (_DIGITS - self._kind.scale) + "." + "9" * self._kind.scale).cast(wide)
+        fits = pc.less_equal(pc.abs(total), limit)
+        return pc.if_else(fits, total, pa.scalar(None, wide)).cast(self.output_type())
+
+    def output_type(self) -> pa.DataType:
+        if pa.types.is_decimal(self._kind):
+            return pa.decimal128(_DIGITS, self._kind.scale)
+        if pa.types.is_floating(self._kind):
+            return pa.float64()
+        return pa.decimal128(_DIGITS, 0) if self._decimal_overflow else pa.int64()
+
+    def overflowed(self, values: pa.Array) -> pa.Array:
+        """True where a sum did not fit int64, or 38 digits."""
+        return pc.is_null(values)
+
+    def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
+        name, kind = quoted(column_names[0]), self._kind
+        if pa.types.is_floating(kind):
+            return {"f": f"sum(cast({name} as double))"}
+        if kind in (pa.int8(), pa.int16(), pa.int32()):
+            return {"lo": f"sum(cast({name} as bigint))"}  # 2**32 rows of a group fit; merge makes hi
+        if kind == pa.int64():
+            return {"hi": f"sum(shiftright({name}, {_LIMB}))", "lo": f"sum({name} & {_MASK}L)"}
+        if pa.types.is_decimal128(kind) and kind.precision <= _DIGITS - 10:  # Spark's sum has 10 digits more
+            return {"d": f"cast(sum({name}) as decimal({_DIGITS}, {kind.scale}))"}
+        return None
+
+
+kernel("sum")(Sum)
+
+
+class Avg(Kernel):
+    """Parts of the sum, and n. The quotient of the exact sum and the count, as float64."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        self._sum = Sum(aggregation, types, {"integer_overflow": "decimal"})
+        self._decimal = pa.types.is_decimal(plain_type(types[0]))
+
+    def lift(self, rows: Rows) -> Parts:
+        return {**self._sum.lift(rows), "n": pc.is_valid(rows.values[0]).cast(pa.int64())}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        return {**self._sum.merge(parts, groups, failures), "n": groups.aggregate([(parts["n"], "sum")])[0]}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        n = pc.fill_null(present(parts, "n", size, pa.int64()), 0)
+        count = pc.if_else(pc.equal(n, 0), pa.scalar(None, pa.float64()), n.cast(pa.float64()))
+        if self._decimal:
+            return pc.divide(self._sum.finish(parts, size).cast(pa.float64()), count)
+        if "f" not in parts and "hi" in parts:
+            return self._exact(parts, count)
+        hi = conform(pc.fill_null(present(parts, "hi", size, pa.int64()), 0), pa.float64())
+        lo = conform(pc.fill_null(present(parts, "lo", size, pa.int64()), 0), pa.float64())
+        whole = pc.add(pc.multiply(hi, float(1 << _LIMB)), lo)
+        total = pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
+        return pc.divide(total, count)
+
+    def _exact(self, parts: Mapping[str, pa.Array], count: pa.Array) -> pa.Array:
+        hi, lo = pc.fill_null(parts["hi"], 0), pc.fill_null(parts["lo"], 0)
+        total = join_limbs(hi, lo)
+        if total.null_count == 0:
+            return pc.divide(total.cast(pa.float64(), safe=False), count)
+        sums = [(int(h) << _LIMB) + int(low) for h, low in zip(hi.to_pylist(), lo.to_pylist(), strict=True)]
+        counts = count.to_pylist()
+        return pa.array(
+            [None if n is None else s / int(n) for s, n in zip(sums, counts, strict=True)], pa.float64()
+        )
+
+    def output_type(self) -> pa.DataType:
+        return pa.float64()
+
+    def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
+        parts = self._sum.spark_partials(column_names)
+        return None if parts is None else {**parts, "n": f"count({quoted(column_names[0])})"}
+
+
+kernel("avg")(Avg)
+
+
+def extremes(values: pa.Array, fn: str, groups: Groups) -> pa.Array:
+    """min or max of each group; NaN is larger than any number."""
+    if not pa.types.is_floating(values.type):
+        return groups.aggregate([(values, fn)])[0]
+    nan = pc.is_nan(values)
+    number = pc.if_else(nan, pa.scalar(None, values.type), values)
+    best, any_nan = groups.aggregate([(number, fn), (nan.cast(pa.int8()), "max")])
+    any_nan = pc.equal(pc.fill_null(any_nan, 0), 1)
+    takes_nan = any_nan if fn == "max" else pc.and_(any_nan, pc.is_null(best))
+    return pc.if_else(takes_nan, pa.scalar(float("nan"), values.type), best)
+
+
+class Extreme(Kernel):
+    """min and max of any ordered type. Part: v, in a type that Arrow can group."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_ordered(types[0]):
+            raise TypeClash(f"{aggregation!r}: column of type {types[0]} has no order: name one of its fields")
+        self._fn = aggregation.kind
+        self._kind = plain_type(types[0])
+
+    def lift(self, rows: Rows) -> Parts:
+        values = plain(rows.values[0])
+        if pa.types.is_float16(values.type):
+            values = values.cast(pa.float32())
+        elif pa.types.is_duration(values.type):
+            values = values.cast(pa.int64())
+        return {"v": values}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        return {"v": extremes(parts["v"], self._fn, groups)}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return conform(present(parts, "v", size, self._kind), self._kind)
+
+    def output_type(self) -> pa.DataType:
+        return self._kind
+
+    def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
+        """None for text and bytes: their min and max make Spark sort instead of hash."""
+        kind = self._kind
+        fixed = (
+            pa.types.is_signed_integer(kind)
+            or kind in (pa.float32(), pa.float64(), pa.bool_(), pa.date32())
+            or pa.types.is_timestamp(kind)
+            or pa.types.is_decimal128(kind)
+        )
+        return {"v": f"{self._fn}({quoted(column_names[0])})"} if fixed else None
+
+
+kernel("min")(Extreme)
+kernel("max")(Extreme)

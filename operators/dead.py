@@ -1,0 +1,105 @@
+"""Dead letters of a step: every message that could not be counted, with its reason. Never silent, and bounded.
+
+All are counted; of each step at most `limit` are kept whole, with payloads cut at `PAYLOAD_LIMIT` bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+
+PAYLOAD_LIMIT = 4096
+
+MALFORMED = "malformed"
+NULL_KEY = "null_key"
+TOO_LATE = "too_late"
+OUT_OF_RETENTION = "out_of_retention"
+AGGREGATE_FAILED = "aggregate_failed"
+INTEGER_OVERFLOW = "integer_overflow"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("source", pa.string()),
+        pa.field("partition", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("ordinal", pa.int64()),
+        pa.field("event_time_us", pa.int64()),
+        pa.field("payload", pa.string()),
+    ]
+)
+
+
+class DeadLetters:
+    """Collects the dead letters of one step."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rows: list[dict[str, Any]] = []
+        self.counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+    def add_rows(
+        self, reason: str, detail: str, table: pa.Table, rows: npt.NDArray[np.int64], times: pa.Array | None
+    ) -> None:
+        """Rows of a slice, by index."""
+        if len(rows) == 0:
+            return
+        room = self._room(reason, len(rows))
+        if room == 0:
+            return
+        some = table.take(pa.array(rows[:room]))
+        stamps = [None] * room if times is None else times.take(pa.array(rows[:room])).to_pylist()
+        user = [c for c in some.column_names if not c.startswith("__")]
+        for row, payload, time_us in zip(some.to_pylist(), some.select(user).to_pylist(), stamps, strict=True):
+            self._rows.append(
+                {
+                    "reason": reason,
+                    "detail": detail,
+                    "source": row.get(SOURCE),
+                    "partition": row.get(PARTITION),
+                    "offset": row.get(OFFSET),
+                    "ordinal": row.get(ORDINAL),
+                    "event_time_us": time_us,
+                    "payload": show_payload(payload),
+                }
+            )
+
+    def add(self, reason: str, detail: str, payload: Any, *, position: tuple[Any, ...] | None = None, count: int = 1) -> None:
+        """One letter that is no row of a slice: a pane that cannot be, or a message that never became a row."""
+        if self._room(reason, count) == 0:
+            return
+        source, partition, offset, ordinal = position or (None, None, None, None)
+        self._rows.append(
+            {
+                "reason": reason,
+                "detail": detail,
+                "source": source,
+                "partition": partition,
+                "offset": offset,
+                "ordinal": ordinal,
+                "event_time_us": None,
+                "payload": show_payload(payload),
+            }
+        )
+
+    def _room(self, reason: str, count: int) -> int:
+        self.counts[reason] = self.counts.get(reason, 0) + count
+        return max(0, min(count, self._limit - len(self._rows)))
+
+    def table(self) -> pa.Table | None:
+        return pa.Table.from_pylist(self._rows, SCHEMA) if self._rows else None
+
+
+def show_payload(payload: Any) -> str:
+    text = json.dumps(payload, default=str, ensure_ascii=False)
+    return text if len(text) <= PAYLOAD_LIMIT else text[:PAYLOAD_LIMIT] + "..."

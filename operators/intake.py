@@ -1,0 +1,188 @@
+"""From columns as they come to rows that can be counted: event times as integers, positions, what is malformed.
+
+Semantics "Too late, out of retention, malformed", "Time zones", "Positions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.keys import message_keys
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.dead import MALFORMED, NULL_KEY, DeadLetters
+from windrow.operators.groups import Groups, combine
+
+#: The years 1 to 9999: what a timestamp of Spark and of Python can hold.
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows that can be counted, in position order. `times` are int64 microseconds, no nulls."""
+
+    table: pa.Table
+    times: IntArray
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def take(self, rows: IntArray) -> Slice:
+        return Slice(self.table.take(pa.array(rows)), self.times[rows])
+
+    @property
+    def has_positions(self) -> bool:
+        return OFFSET in self.table.column_names
+
+    @cached_property
+    def order(self) -> pa.Array | None:
+        """Encoded positions, sortable as bytes; None where rows have none."""
+        return encoded_positions(self.table)
+
+
+def encoded_positions(table: pa.Table) -> pa.Array | None:
+    """The position columns of `table` as order-preserving bytes."""
+    if OFFSET not in table.column_names:
+        return None
+    n = len(table)
+    keys = message_keys(
+        None,
+        table.column(SOURCE),
+        table.column(PARTITION).to_numpy(),
+        table.column(OFFSET).to_numpy(),
+        table.column(ORDINAL).to_numpy() if ORDINAL in table.column_names else np.zeros(n, dtype=np.int64),
+    )
+    return pa.array(keys, pa.binary())
+
+
+def in_position_order(table: pa.Table) -> pa.Table:
+    """Rows sorted by (source, partition, offset, ordinal); a table without positions stays as it is."""
+    present = [c for c in POSITION_COLUMNS if c in table.column_names]
+    if OFFSET not in present or len(table) < 2:
+        return table
+    order = pc.sort_indices(table, sort_keys=[(c, "ascending") for c in present])
+    indices = order.to_numpy()
+    if np.array_equal(indices, np.arange(len(indices))):
+        return table
+    return table.take(order)
+
+
+def event_times(column: pa.ChunkedArray, name: str, time_zone: str | None) -> pa.Array:
+    """int64 microseconds; null where the value is no time. Raises `TypeClash` where the type can never be one."""
+    values = combine(column)
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), pa.int64())
+    if pa.types.is_timestamp(kind):
+        if kind.tz is None:
+            return _localised(values, name, time_zone)
+        return values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+    if pa.types.is_integer(kind):
+        return values.cast(pa.int64())
+    if pa.types.is_date(kind):
+        return _localised(values.cast(pa.timestamp("us")), name, time_zone)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _parsed(values, time_zone)
+    if pa.types.is_floating(kind):
+        return pa.nulls(len(values), pa.int64())
+    raise TypeClash(
+        f"event time {name!r} is of type {kind}: use a timestamp, or microseconds since the epoch as an integer"
+    )
+
+
+def _localised(values: pa.Array, name: str, time_zone: str | None) -> pa.Array:
+    if time_zone is None:
+        raise TypeClash(
+            f"event time {name!r} has no time zone (type {values.type}): declare it with time_zone='Europe/Berlin', or 'UTC'"
+        )
+    naive = values.cast(pa.timestamp("us"), safe=False)
+    zoned = pc.assume_timezone(naive, time_zone, ambiguous="earliest", nonexistent="latest")
+    return zoned.cast(pa.int64())
+
+
+def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    from windrow.core.time import instant_us
+
+    zone = None if time_zone is None else ZoneInfo(time_zone)
+    distinct = values.dictionary_encode()
+
+    def parse(text: str | None) -> int | None:
+        if text is None:
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        if moment.tzinfo is None:
+            if zone is None:
+                return None
+            moment = moment.replace(tzinfo=zone)
+        return instant_us(moment)
+
+    return pa.array([parse(t) for t in distinct.dictionary.to_pylist()], pa.int64()).take(distinct.indices)
+
+
+def take_in(definition: AggregateDefinition, table: pa.Table, now_us: int, dead: DeadLetters) -> Slice:
+    """The rows of `table` that can be counted; the others go to `dead`."""
+    missing = [c for c in (definition.event_time, *definition.by) if c not in table.column_names]
+    if missing:
+        raise UnknownColumn(
+            f"column {missing[0]!r} of {definition.name!r} is not in the input, which has {user_columns(table)}"
+        )
+    table = in_position_order(table)
+    times = event_times(table.column(definition.event_time), definition.event_time, definition.time_zone)
+    limit = LAST_US if definition.max_ahead_us is None else min(LAST_US, now_us + definition.max_ahead_us)
+    good = pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, limit)), False)
+    keep = good.to_numpy(zero_copy_only=False)
+    if not keep.all():
+        bad = ~keep
+        null = times.is_null().to_numpy(zero_copy_only=False)
+        dead.add_rows(MALFORMED, f"{definition.event_time} is no time", table, np.flatnonzero(bad & null), None)
+        detail = f"{definition.event_time} is outside the years 1 to 9999"
+        if definition.max_ahead_us is not None:
+            detail += f" or more than {definition.max_ahead_us} us ahead of now"
+        dead.add_rows(MALFORMED, detail, table, np.flatnonzero(bad & ~null), times)
+    if definition.null_keys == "dead_letter" and definition.by:
+        null_key = np.zeros(len(table), dtype=bool)
+        for name in definition.by:
+            null_key |= combine(table.column(name)).is_null().to_numpy(zero_copy_only=False)
+        dead.add_rows(NULL_KEY, "a key field is null", table, np.flatnonzero(keep & null_key), times)
+        keep = keep & ~null_key
+    if not keep.all():
+        rows = np.flatnonzero(keep)
+        table, times = table.take(pa.array(rows)), times.take(pa.array(rows))
+    return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
+
+
+def user_columns(table: pa.Table) -> list[str]:
+    return [c for c in table.column_names if not c.startswith("__")]
+
+
+def event_time_marks(rows: Slice) -> Mapping[tuple[str, int], int]:
+    """Per (source, partition) the largest event time; rows without positions are one partition, ("", 0)."""
+    if len(rows) == 0:
+        return {}
+    if not rows.has_positions:
+        return {("", 0): int(rows.times.max())}
+    groups = Groups([rows.table.column(SOURCE), rows.table.column(PARTITION)], len(rows))
+    [largest] = groups.aggregate([(pa.array(rows.times), "max")])
+    first = rows.table.take(pa.array(groups.first_rows))
+    return {
+        (s, p): m
+        for s, p, m in zip(
+            first.column(SOURCE).to_pylist(), first.column(PARTITION).to_pylist(), largest.to_pylist(), strict=True
+        )
+    }

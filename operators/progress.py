@@ -1,0 +1,54 @@
+"""What an operator remembers between steps, one small value: trigger, timer and emission progress are state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+
+from windrow.core.errors import NewerFormat
+from windrow.core.time import START_OF_TIME_US
+from windrow.stores.kv import KV
+
+FORMAT = 1
+KEY = b"\x00progress"
+
+
+@dataclass
+class Progress:
+    """step: number of the last step; now_us, watermark_us: as of it. dirty: starts of windows with something that no
+    pane has told yet and that waits for a period. purged_us: windows that start before it are gone. schema: of the input.
+    """
+
+    step: int = 0
+    now_us: int | None = None
+    watermark_us: int = START_OF_TIME_US
+    dirty: set[int] = field(default_factory=set)
+    purged_us: int = START_OF_TIME_US
+    schema: pa.Schema | None = None
+    evict: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, kv_put: Any) -> None:
+        schema = None if self.schema is None else self.schema.serialize().to_pybytes()
+        body = [self.step, self.now_us, self.watermark_us, sorted(self.dirty), self.purged_us, schema, self.evict]
+        kv_put(KEY, bytes((FORMAT,)) + msgpack.packb(body))
+
+    @classmethod
+    def load(cls, kv: KV, cf: str) -> Progress:
+        value = kv.get(cf, KEY)
+        if value is None:
+            return cls()
+        if value[0] > FORMAT:
+            raise NewerFormat(f"operator progress of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow")
+        step, now_us, watermark_us, dirty, purged_us, schema, evict = msgpack.unpackb(value[1:], strict_map_key=False)
+        return cls(
+            step,
+            now_us,
+            watermark_us,
+            set(dirty),
+            purged_us,
+            None if schema is None else pa.ipc.read_schema(pa.py_buffer(schema)),
+            evict,
+        )

@@ -1,0 +1,153 @@
+"""State rows: one row per (window, key), merged from what is stored and what a step brings.
+
+Stored rows come oldest first. An upsert row stands for everything before it; deltas after it are merged in. The merge is
+a left fold in that order, so the same commits give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.operators.calculation import Broken, Calculation
+from windrow.operators.columns import (
+    ACCUMULATOR,
+    EMIT_STEP,
+    EMITTED,
+    END,
+    FIRST,
+    LAST,
+    MESSAGES,
+    PANES,
+    PENDING,
+    START,
+    UPSERT,
+)
+from windrow.operators.groups import Groups, combine
+from windrow.operators.intake import Slice
+
+IntArray = npt.NDArray[np.int64]
+
+
+def delta_rows(
+    calculation: Calculation, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray
+) -> tuple[pa.Table, Groups, list[Broken]]:
+    """Deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key)."""
+    by = calculation.definition.by
+    identity = len(row_of) == len(rows) and bool((row_of == np.arange(len(rows))).all())
+    index = None if identity else pa.array(row_of)
+    keys = [combine(rows.table.column(b)) for b in by]
+    if index is not None:
+        keys = [k.take(index) for k in keys]
+    groups = Groups([pa.array(starts), *keys], len(row_of))
+    lifted = calculation.lift(rows)
+    if index is not None:
+        lifted = {name: column.take(index) for name, column in lifted.items()}
+    merged, broken = calculation.merge(lifted, groups)
+    first, last = groups.first_rows, groups.last_rows
+    counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
+    if rows.has_positions:
+        order = rows.order
+        assert order is not None
+        first_position = order.take(pa.array(row_of[first]))
+        last_position = order.take(pa.array(row_of[last]))
+    else:
+        first_position = last_position = pa.nulls(groups.size, pa.binary())
+    zeros = pa.array(np.zeros(groups.size, dtype=np.int64))
+    columns = {
+        START: pa.array(starts[first]),
+        END: pa.array(ends[first]),
+        **{b: k.take(pa.array(first)) for b, k in zip(by, keys, strict=True)},
+        MESSAGES: pa.array(counts),
+        PENDING: pa.array(counts),
+        PANES: zeros,
+        EMIT_STEP: pa.nulls(groups.size, pa.int64()),
+        FIRST: first_position,
+        LAST: last_position,
+        **merged,
+    }
+    return pa.table(columns), groups, broken
+
+
+def merge_rows(
+    calculation: Calculation, rows: pa.Table, touched_from: int | None = None
+) -> tuple[pa.Table, list[Broken]]:
+    """One row per (window, key) of `rows`, which come oldest first.
+
+    With `touched_from`, only those (window, key) that have a row at that index or later.
+    """
+    by = calculation.definition.by
+    groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
+    if touched_from is not None and touched_from > 0:
+        touched = np.zeros(groups.size, dtype=bool)
+        touched[groups.codes[touched_from:]] = True
+        keep = touched[groups.codes]
+        if not keep.all():
+            rows = rows.filter(pa.array(keep))
+            groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
+    if groups.size == len(rows):
+        return without(rows, UPSERT), []
+    upsert = rows.column(UPSERT).to_numpy(zero_copy_only=False)
+    if upsert.any():
+        newest = np.full(groups.size, -1, dtype=np.int64)
+        at = np.flatnonzero(upsert)
+        newest[groups.codes[at]] = at
+        keep = np.arange(len(rows)) >= newest[groups.codes]
+        if not keep.all():
+            rows = rows.filter(pa.array(keep))
+            groups = Groups.of_codes(groups.codes[keep], groups.size)
+    first = pa.array(groups.first_rows)
+    head = rows.take(first)
+    sums = [MESSAGES, PENDING]
+    wanted = [(rows.column(c), "sum") for c in sums]
+    wanted += [(rows.column(PANES), "max"), (rows.column(EMIT_STEP), "max")]
+    wanted += [(rows.column(FIRST), "min"), (rows.column(LAST), "max")]
+    names = [*sums, PANES, EMIT_STEP, FIRST, LAST]
+    accumulators = {c: combine(rows.column(c)) for c in rows.column_names if c.startswith(ACCUMULATOR)}
+    merged, broken = calculation.merge(accumulators, groups)
+    fresh = dict(zip(names, groups.aggregate(wanted), strict=True))
+    columns = {}
+    for name in rows.column_names:
+        if name == UPSERT:
+            continue
+        if name in fresh:
+            columns[name] = fresh[name]
+        elif name in merged:
+            columns[name] = merged[name]
+        elif not name.startswith(ACCUMULATOR):
+            columns[name] = head.column(name)
+    for name, column in merged.items():
+        columns.setdefault(name, column)
+    return pa.table(columns), broken
+
+
+def without(rows: pa.Table, *names: str) -> pa.Table:
+    present = [n for n in names if n in rows.column_names]
+    return rows.drop_columns(present) if present else rows
+
+
+def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
+    """Indices that sort by (start, end, key): the order of panes in a step. Null keys come first."""
+    if len(rows) < 2:
+        return np.arange(len(rows), dtype=np.int64)
+    if len(by) == 0:
+        keys = [(START, "ascending"), (END, "ascending")]
+        import pyarrow.compute as pc
+
+        return np.asarray(pc.sort_indices(rows, sort_keys=keys).to_numpy(), dtype=np.int64)
+    import pyarrow.compute as pc
+
+    sort_keys = [(START, "ascending"), (END, "ascending"), *((b, "ascending") for b in by)]
+    return np.asarray(
+        pc.sort_indices(rows, sort_keys=sort_keys, null_placement="at_start").to_numpy(), dtype=np.int64
+    )
+
+
+def emitted_columns(rows: pa.Table, aliases: Sequence[str]) -> list[pa.Array] | None:
+    """What was last emitted, by alias; None where no row of the table was emitted yet."""
+    if any(EMITTED + a not in rows.column_names for a in aliases):
+        return None
+    return [combine(rows.column(EMITTED + a)) for a in aliases]

@@ -1,0 +1,48 @@
+"""How far event time has come: a pure function of what was seen of each partition, and of `now`.
+
+Semantics "Watermark": per partition the largest event time less the delay, the minimum over partitions that are not idle;
+it never goes back. A declared partition holds it until seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from windrow.core.definition import Watermark
+from windrow.core.time import START_OF_TIME_US
+
+Partition = tuple[str, int]
+
+
+def idle_partitions(
+    watermark: Watermark, seen_us: Mapping[Partition, int], now_us: int
+) -> frozenset[Partition]:
+    """Partitions without a row for the idle time of `now`."""
+    if watermark.idle_us is None:
+        return frozenset()
+    return frozenset(p for p, seen in seen_us.items() if now_us - seen >= watermark.idle_us)
+
+
+def watermark_us(
+    watermark: Watermark,
+    marks: Mapping[Partition, int],
+    now_us: int,
+    before_us: int,
+    idle: Collection[Partition] = (),
+) -> int:
+    """The watermark, not below `before_us`; `marks` is the largest event time of each partition."""
+    match watermark.kind:
+        case "explicit":
+            return before_us
+        case "fixed":
+            return max(before_us, now_us - watermark.delay_us)
+        case "custom":
+            assert watermark.function is not None
+            value = watermark.function(dict(marks), now_us)
+            return before_us if value is None else max(before_us, int(value))
+    if any(p not in marks for p in watermark.partitions):
+        return before_us
+    active = [largest for partition, largest in marks.items() if partition not in idle]
+    if not active:
+        return before_us
+    return max(before_us, min(active) - watermark.delay_us, START_OF_TIME_US)

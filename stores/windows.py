@@ -1,0 +1,321 @@
+"""Window metadata: two layouts behind one Protocol.
+
+Both keep *state rows*, Arrow columns with one row per (window, key): `__start`, `__end`, the key columns, counts, first and
+last position, what was emitted, and the accumulators. A row is either a *delta*, to be merged with the rows before it,
+or an *upsert*, which stands for all of them (`__upsert`).
+
+`BlockWindows`: one value per window and commit, an Arrow record batch of the rows of that commit, under
+`<start><number>`. Appending needs no read; a window is merged when it fires or is asked for; expiry is one range.
+`PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order, seed 003) or, for tuple windows and
+sessions, `<key><start>`. It cannot merge on read: its writer reads first and upserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.keys import decode_i64, encode_i64, encode_key, prefix_end
+from windrow.core.time import END_OF_TIME_US
+from windrow.stores.kv import KV, Batch
+
+FORMAT = 1
+START, END, UPSERT = "__start", "__end", "__upsert"
+
+
+class WindowStore(Protocol):
+    """Where state rows live. `kv` is read-your-writes inside a commit."""
+
+    #: True if `append` takes deltas that were not merged with what is stored.
+    merges_on_read: bool
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
+        """Add rows; `upsert` rows replace what is stored for their (window, key)."""
+        ...
+
+    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        """The rows of the windows that start at `starts`, oldest first, with `__upsert`; None where there are none.
+
+        `keys`, a table of `__start` and the key columns, may narrow the answer to those (window, key).
+        """
+        ...
+
+    def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        """The starts of stored windows with `low <= start < high`, sorted."""
+        ...
+
+    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
+        """`rows` are from now on all that the window at `start` holds."""
+        ...
+
+    def drop(self, kv: KV, low: int, high: int) -> None:
+        """Forget all windows with `low <= start < high`."""
+        ...
+
+
+def pack_table(rows: pa.Table) -> bytes:
+    """An Arrow IPC stream of one record batch, behind a version byte."""
+    sink = pa.BufferOutputStream()
+    sink.write(bytes((FORMAT,)))
+    batch = rows.combine_chunks().to_batches()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        for b in batch:
+            writer.write_batch(b)
+    value: bytes = sink.getvalue().to_pybytes()
+    return value
+
+
+def unpack_table(value: bytes) -> pa.Table:
+    """The table of `pack_table`; refuses a newer format and damage."""
+    if not value or value[0] > FORMAT:
+        raise NewerFormat(
+            f"window block of format {value[0] if value else '-'}, this windrow reads up to {FORMAT}: upgrade windrow"
+        )
+    try:
+        return pa.ipc.open_stream(pa.py_buffer(value)[1:]).read_all()
+    except pa.ArrowInvalid as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table of rows whose columns may have come or widened over time."""
+    if len(tables) == 1:
+        return tables[0]
+    first = tables[0].schema
+    if all(t.schema.equals(first) for t in tables[1:]):
+        return pa.concat_tables(tables)
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+class BlockWindows:
+    """The columnar layout: `<start i64><number u64>` -> version, Arrow stream of rows."""
+
+    merges_on_read = True
+
+    def __init__(self, cf: str) -> None:
+        self.cf = cf
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
+        batch = Batch()
+        rows = rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert)))
+        for start, part in split_by_start(rows):
+            prefix = encode_i64(start)
+            batch.put(self.cf, prefix + self._next_number(kv, prefix), pack_table(part))
+        kv.write(batch)
+
+    def _next_number(self, kv: KV, prefix: bytes) -> bytes:
+        newest = next(iter(kv.scan(self.cf, prefix, prefix_end(prefix), reverse=True)), None)
+        number = 0 if newest is None else int.from_bytes(newest[0][8:], "big") + 1
+        return number.to_bytes(8, "big")
+
+    def blocks(self, kv: KV, start: int) -> int:
+        """How many blocks the window at `start` has."""
+        prefix = encode_i64(start)
+        return sum(1 for _ in kv.scan(self.cf, prefix, prefix_end(prefix)))
+
+    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        tables = [unpack_table(value) for low, high in _runs(self, kv, starts) for _, value in kv.scan(self.cf, low, high)]
+        return concat(tables) if tables else None
+
+    def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        found: list[int] = []
+        at, end = encode_i64(low), _bound(high)
+        while True:
+            entry = next(iter(kv.scan(self.cf, at, end)), None)
+            if entry is None:
+                return found
+            start = decode_i64(entry[0][:8])
+            found.append(start)
+            after = prefix_end(entry[0][:8])
+            if after is None or (end is not None and after >= end):
+                return found
+            at = after
+
+    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
+        prefix = encode_i64(start)
+        number = self._next_number(kv, prefix)
+        batch = Batch()
+        batch.delete_range(self.cf, prefix, prefix + number)
+        if len(rows):
+            whole = rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
+            batch.put(self.cf, prefix + number, pack_table(whole))
+        kv.write(batch)
+
+    def drop(self, kv: KV, low: int, high: int) -> None:
+        batch = Batch()
+        end = _bound(high)
+        batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
+        kv.write(batch)
+
+
+def _runs(store: BlockWindows, kv: KV, starts: Sequence[int]) -> Iterator[tuple[bytes, bytes | None]]:
+    for start in sorted(set(starts)):
+        prefix = encode_i64(start)
+        yield prefix, prefix_end(prefix)
+
+
+def _bound(high: int) -> bytes | None:
+    return None if high >= END_OF_TIME_US else encode_i64(high)
+
+
+def split_by_start(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """(start, its rows) for each window of `rows`, starts ascending, row order kept."""
+    starts = rows.column(START).to_numpy()
+    if len(starts) == 0:
+        return
+    if (starts[0] == starts).all():
+        yield int(starts[0]), rows
+        return
+    order = np.argsort(starts, kind="stable")
+    ordered = starts[order]
+    rows = rows.take(pa.array(order))
+    cuts = np.flatnonzero(np.diff(ordered)) + 1
+    for low, high in zip(np.r_[0, cuts], np.r_[cuts, len(ordered)], strict=True):
+        yield int(ordered[low]), rows.slice(int(low), int(high - low))
+
+
+class PlainWindows:
+    """One msgpack value per (window, key); `key_first` chooses `<key><start>` over `<start><key>`."""
+
+    merges_on_read = False
+
+    def __init__(self, cf: str, aux: str, by: Sequence[str], *, key_first: bool) -> None:
+        self.cf, self.aux, self.by, self.key_first = cf, aux, tuple(by), key_first
+
+    def _schema_key(self, packed: bytes) -> bytes:
+        return b"s" + xxhash.xxh3_64_digest(packed)
+
+    def _keys(self, rows: pa.Table) -> list[bytes]:
+        starts = [encode_i64(s) for s in rows.column(START).to_pylist()]
+        if not self.by:
+            return starts
+        fields = [encode_key(k) for k in zip(*(key_values(rows.column(b)) for b in self.by), strict=True)]
+        if self.key_first:
+            return [k + s for k, s in zip(fields, starts, strict=True)]
+        return [s + k for k, s in zip(fields, starts, strict=True)]
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
+        if not upsert:
+            raise ValueError("the plain layout holds merged rows: read and upsert")
+        batch = Batch()
+        columns = [pack_column(c) for c in rows.columns]
+        packed = rows.schema.serialize().to_pybytes()
+        schema = self._schema_key(packed)
+        if kv.get(self.aux, schema) is None:
+            batch.put(self.aux, schema, packed)
+        for key, values in zip(self._keys(rows), zip(*columns, strict=True), strict=True):
+            batch.put(self.cf, key, bytes((FORMAT,)) + msgpack.packb((schema, values)))
+        kv.write(batch)
+
+    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        if keys is not None:
+            values = [v for v in kv.multi_get(self.cf, self._keys(keys)) if v is not None]
+        else:
+            wanted = set(starts)
+            values = [v for k, v in kv.scan(self.cf) if self._start(k) in wanted]
+        return self._table(kv, values)
+
+    def _table(self, kv: KV, values: Sequence[bytes]) -> pa.Table | None:
+        by_schema: dict[bytes, list[Sequence[Any]]] = {}
+        for value in values:
+            if value[0] > FORMAT:
+                raise NewerFormat(f"window value of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow")
+            schema, row = msgpack.unpackb(value[1:])
+            by_schema.setdefault(schema, []).append(row)
+        tables = []
+        for packed, rows in by_schema.items():
+            stored = kv.get(self.aux, packed)
+            if stored is None:
+                raise CorruptState(f"window values of schema {packed.hex()} are here, the schema is not")
+            schema = pa.ipc.read_schema(pa.py_buffer(stored))
+            columns = [unpack_column(list(c), f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)]
+            tables.append(pa.table(columns, schema=schema).append_column(UPSERT, pa.array([True] * len(rows))))
+        return concat(tables) if tables else None
+
+    def _start(self, key: bytes) -> int:
+        return decode_i64(key[-8:]) if self.key_first else decode_i64(key[:8])
+
+    def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        if self.key_first:
+            return sorted({s for k, _ in kv.scan(self.cf) if low <= (s := self._start(k)) < high})
+        return sorted({self._start(k) for k, _ in kv.scan(self.cf, encode_i64(low), _bound(high))})
+
+    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
+        if not self.key_first:
+            self.drop(kv, start, start + 1)
+        self.append(kv, rows, upsert=True)
+
+    def drop(self, kv: KV, low: int, high: int) -> None:
+        batch = Batch()
+        if self.key_first:
+            raise ValueError("windows kept by key expire key by key: use drop_key")
+        end = _bound(high)
+        batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
+        kv.write(batch)
+
+    def drop_key(self, kv: KV, key: Sequence[Any], low: int, high: int) -> None:
+        """Forget the windows of one key with `low <= start < high`."""
+        prefix = encode_key(key) if self.by else b""
+        batch = Batch()
+        batch.delete_range(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))
+        kv.write(batch)
+
+    def read_key(self, kv: KV, key: Sequence[Any], low: int, high: int) -> pa.Table | None:
+        """The rows of one key with `low <= start < high`."""
+        prefix = encode_key(key) if self.by else b""
+        return self._table(kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))])
+
+    def read_all(self, kv: KV) -> pa.Table | None:
+        """Every row."""
+        return self._table(kv, [v for _, v in kv.scan(self.cf)])
+
+
+def key_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """Key fields as what `encode_key` takes: temporal values as integers, decimals as text."""
+    return pack_column(column)
+
+
+def pack_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """Values that msgpack takes, without loss under the column's type."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind) or pa.types.is_date64(kind):
+        column = column.cast(pa.int64())
+    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_decimal(kind):
+        column = column.cast(pa.string())
+    elif pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    elif pa.types.is_nested(kind):
+        return [None if v is None else _pack_nested(v, kind) for v in column]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _pack_nested(value: pa.Scalar, kind: pa.DataType) -> Any:
+    """Nested values travel as an Arrow stream of their own: rare, and without loss."""
+    if not value.is_valid:
+        return None
+    return pack_table(pa.table({"v": pa.array([value.as_py()], type=kind)}))
+
+
+def unpack_column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The column that `pack_column` took apart."""
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind) or pa.types.is_date64(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        return pa.array(values, pa.int32()).cast(kind)
+    if pa.types.is_decimal(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    if pa.types.is_nested(kind):
+        if not any(v is not None for v in values):
+            return pa.nulls(len(values), kind)
+        tables = [pa.table({"v": pa.nulls(1, kind)}) if v is None else unpack_table(v) for v in values]
+        return pa.concat_tables(tables).column("v").combine_chunks()
+    return pa.array(values, kind)
