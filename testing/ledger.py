@@ -1,0 +1,82 @@
+"""What a consumer of panes holds in the end, and when two panes say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from windrow.core.messages import Kind, Pane, TupleWindow, Window
+from windrow.testing.plain_aggregates import is_nan
+
+#: Sums of floats depend on the order of addition; design section 4.
+RELATIVE_TOLERANCE = 1e-9
+ABSOLUTE_TOLERANCE = 1e-12
+
+LedgerKey = tuple[tuple[tuple[str, Any], ...], Window | TupleWindow]
+
+
+class LedgerBroken(AssertionError):
+    """Inserts minus retracts left something else than at most the current pane."""
+
+
+def values_equal(a: Any, b: Any) -> bool:
+    """Equality of results: floats within 1e-9 relative, NaN equals NaN, an integer is not a float."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(values_equal(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(values_equal(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float):
+        if is_nan(a) or is_nan(b):
+            return is_nan(a) and is_nan(b)
+        return math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
+    if isinstance(a, bool) != isinstance(b, bool):
+        return False
+    return bool(a == b)
+
+
+def panes_equal(a: Pane, b: Pane) -> bool:
+    """True if two panes say the same; in which commit they were sent does not count."""
+    return (
+        (a.window, a.timing, a.index, a.is_last, a.kind) == (b.window, b.timing, b.index, b.is_last, b.kind)
+        and values_equal(a.key, b.key)
+        and values_equal(a.values, b.values)
+    )
+
+
+def all_panes_equal(a: Sequence[Pane], b: Sequence[Pane]) -> bool:
+    """True if two runs sent the same panes in the same order."""
+    return len(a) == len(b) and all(panes_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def ledger_key(pane: Pane) -> LedgerKey:
+    """The (key, window) of a pane as a value that can be looked up (one NaN, no negative zero)."""
+    fields = tuple(
+        (name, "NaN" if is_nan(v) else v + 0.0 if isinstance(v, float) else v) for name, v in pane.key.items()
+    )
+    return (fields, pane.window)
+
+
+def ledger(panes: Iterable[Pane], *, retracting: bool = False) -> dict[LedgerKey, dict[str, Any]]:
+    """The current values of every (key, window) after `panes`, in the order they were sent.
+
+    Raises `LedgerBroken` where a retraction takes back something else than the current pane, where an insert
+    has the wrong index, and, if `retracting`, where a second insert comes without a retraction of the first.
+    """
+    current: dict[LedgerKey, Pane] = {}
+    panes_of: dict[LedgerKey, int] = {}
+    for pane in panes:
+        key = ledger_key(pane)
+        held = current.get(key)
+        if pane.kind is Kind.RETRACT:
+            if held is None or held.index != pane.index or not values_equal(held.values, pane.values):
+                raise LedgerBroken(f"{pane} takes back what is not there: {held}")
+            del current[key]
+            continue
+        if retracting and held is not None:
+            raise LedgerBroken(f"{pane} comes while {held} still stands")
+        if pane.index != panes_of.get(key, 0):
+            raise LedgerBroken(f"{pane} should have index {panes_of.get(key, 0)}")
+        panes_of[key] = pane.index + 1
+        current[key] = pane
+    return {key: pane.values for key, pane in current.items()}

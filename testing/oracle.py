@@ -1,0 +1,376 @@
+"""The windowed aggregate in the plainest possible Python: lists and loops, no store, no cleverness.
+
+Fed with the steps of a job, it says which panes and dead letters each step must give. Operators are compared
+with it; it shares nothing with them but the value types of `windrow.core`. Seed 003 "Basic Algorithm for
+Windowed Aggregators", seed 001 "Triggers" and "Accumulation Mode".
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
+from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
+from windrow.core.messages import (
+    DeadLetter,
+    Kind,
+    Message,
+    Pane,
+    Position,
+    Timing,
+    TupleWindow,
+    Window,
+    WindowInfo,
+)
+from windrow.core.time import START_OF_TIME_US, instant_us
+from windrow.core.windows import Tuples
+from windrow.testing.ledger import LedgerBroken as LedgerBroken
+from windrow.testing.ledger import all_panes_equal as all_panes_equal
+from windrow.testing.ledger import ledger as ledger
+from windrow.testing.ledger import panes_equal as panes_equal
+from windrow.testing.ledger import values_equal as values_equal
+from windrow.testing.plain_aggregates import Arguments, IntegerOverflow, Row, evaluate, same
+from windrow.testing.plain_cells import Cell, Key, Taken, key_field, place
+from windrow.testing.plain_watermark import WatermarkOracle as WatermarkOracle
+from windrow.testing.plain_windows import tuple_windows_of, windows_of
+
+#: The first moment of year 1 and the last of year 9999.
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+class Step(NamedTuple):
+    """What one step gives."""
+
+    panes: list[Pane]
+    dead_letters: list[DeadLetter]
+
+
+class AggregateOracle:
+    """The expected behaviour of one `AggregateDefinition`.
+
+    `advance(watermark_us, now_us)` and `ingest(messages, now_us, watermark_us)` are the two kinds of step.
+    `now` and the watermark never go back: an earlier one is taken as the latest seen.
+    """
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        self.definition = definition
+        self.watermark_us = START_OF_TIME_US
+        self._now_us: int | None = None
+        self._ticked_us: int | None = None  # `now` of the last advance, or of the very first step
+        self._cells: dict[tuple[Key, Window | TupleWindow], Cell] = {}
+        self._numbers: dict[Key, int] = {}  # tuple windows: messages of each key so far
+        self._floors_us: dict[Key | None, int] = {}  # newest end dropped by size, per key (None: the job)
+        self._arrived = 0
+        self._arguments = Arguments(dict(definition.agg))
+        #: (source, partition, event time) of what the last ingest counted: only these move the watermark.
+        self.counted: list[tuple[str, int, int]] = []
+        self._dead: list[DeadLetter] = []
+
+    def advance(self, watermark_us: int, now_us: int) -> Step:
+        """Fire, tick, close and expire."""
+        self._dead = []
+        now = self._now(now_us)
+        ticked = now if self._ticked_us is None else self._ticked_us
+        before, after = self.watermark_us, max(watermark_us, self.watermark_us)
+        self.watermark_us, self._ticked_us = after, now
+        emit, panes = self.definition.emit, list[Pane]()
+
+        expiry = self._drop_by_size(after)
+        for cell in self._sorted():
+            if before < self._end(cell) <= after and (
+                emit.on_time or (cell.pending and isinstance(emit.late, Never))
+            ):
+                cell.fired = True
+                no_more = isinstance(emit.late, Never) and not emit.closing_pane
+                panes += self._emit(cell, Timing.ON_TIME, no_more or self._closed(cell, after))
+        for cell in self._sorted():
+            early = self._is_early(cell, after)
+            if cell.pending and _ticks(emit.early if early else emit.late, ticked, now):
+                if early:
+                    panes += self._emit(cell, Timing.EARLY, False)
+                else:
+                    panes += self._emit(cell, Timing.LATE, self._closed(cell, after))
+        for cell in self._sorted():
+            if not self._closed(cell, before) and self._closed(cell, after) and not cell.ended:
+                late = cell.pending and not isinstance(emit.late, Never)
+                if late or emit.closing_pane:
+                    expiry.append((cell, Timing.LATE))
+        for cell, timing in sorted(expiry, key=lambda pair: place(pair[0])):
+            panes += self._emit(cell, timing, True, closing=True)
+
+        for cell in self._sorted():
+            if self._expired(cell, after):
+                del self._cells[cell.key, cell.window]
+        return Step(panes, self._buried())
+
+    def ingest(self, messages: Sequence[Message], now_us: int, watermark_us: int) -> Step:
+        """File messages in position order, then judge each (key, window) that they touched, once."""
+        self._dead = []
+        now = self._now(now_us)
+        self._ticked_us = now if self._ticked_us is None else self._ticked_us
+        taken = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
+        self._arguments.learn([t.payload for t in taken])
+        self.counted = []
+        touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
+        for message in taken:
+            key = tuple(key_field(message.payload.get(column)) for column in self.definition.by)
+            windows = self._windows_for(message, key, watermark_us)
+            if windows is not None:
+                self.counted.append((message.position.source, message.position.partition, message.time_us))
+            for window in windows or []:
+                touched.setdefault((key, window), []).append(message)
+        cells = [self._file(key, window, new) for (key, window), new in touched.items()]
+        panes: list[Pane] = []
+        for cell in sorted([cell for cell in cells if cell is not None], key=place):
+            panes += self._judge(cell, watermark_us)
+        return Step(panes, self._buried())
+
+    def windows(self) -> list[WindowInfo]:
+        """Every window that is kept, sorted by (start, end, key).
+
+        In discarding mode the values are of the messages since the last pane: the rest was discarded with it.
+        """
+        return [
+            WindowInfo(
+                window=cell.window,
+                key=self._key(cell),
+                messages=len(cell.messages),
+                first=min(m.position for m in cell.messages),
+                last=max(m.position for m in cell.messages),
+                values={alias: self._value_or_none(alias, cell) for alias in self.definition.agg},
+                panes=cell.panes,
+                fired=cell.fired,
+            )
+            for cell in self._sorted()
+        ]
+
+    def _in_order(self, messages: Iterable[Message]) -> list[tuple[Position, Message]]:
+        """By (source, partition, offset, ordinal); messages without a position are numbered on arrival."""
+        placed = []
+        for message in messages:
+            position = message.position
+            if position is None:
+                position = Position("", 0, self._arrived)
+                self._arrived += 1
+            placed.append((position, message))
+        return sorted(placed, key=lambda pair: pair[0])
+
+    def _admit(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:
+        position, message = placed
+        payload = dict(message.payload)
+        time_us = self._event_time(payload.get(self.definition.event_time), now_us)
+        if time_us is None:
+            detail = (
+                f"event time {self.definition.event_time!r} is {payload.get(self.definition.event_time)!r}"
+            )
+            self._bury("malformed", detail, position, None, payload)
+            return None
+        nulls = [column for column in self.definition.by if payload.get(column) is None]
+        if nulls and self.definition.null_keys == "dead_letter":
+            self._bury("null_key", f"key field {nulls[0]!r} is null", position, time_us, payload)
+            return None
+        return Taken(time_us, position, payload, {})
+
+    def _event_time(self, value: Any, now_us: int) -> int | None:
+        """Microseconds, or None if the value is malformed."""
+        if isinstance(value, datetime):
+            if value.tzinfo is None:
+                if self.definition.time_zone is None:
+                    return None
+                value = value.replace(tzinfo=ZoneInfo(self.definition.time_zone))
+        elif not isinstance(value, int) or isinstance(value, bool):
+            return None
+        time_us = instant_us(value)
+        ahead_us = self.definition.max_ahead_us
+        if not FIRST_US <= time_us <= LAST_US or (ahead_us is not None and time_us > now_us + ahead_us):
+            return None
+        return time_us
+
+    def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
+        """The windows that take the message (in a gap between hopping windows: none), or None: a dead letter."""
+        spec = self.definition.window
+        if isinstance(spec, Tuples):
+            self._numbers[key] = self._numbers.get(key, 0) + 1
+            return [*tuple_windows_of(spec, self._numbers[key])]
+        covering = windows_of(spec, message.time_us)
+        floor = self._floors_us.get(key if self.definition.retention.per == "key" else None, START_OF_TIME_US)
+        late = self.definition.allowed_lateness_us
+        kept = self.definition.retention.time_us
+        open_ = [w for w in covering if w.end_us > floor and not _past(w.end_us, late, watermark_us)]
+        if covering and not open_:
+            gone = all(
+                w.end_us <= floor or (kept is not None and _past(w.end_us, kept, watermark_us))
+                for w in covering
+            )
+            reason = "out_of_retention" if gone else "too_late"
+            detail = f"no window of {covering!r} takes messages at watermark {watermark_us}"
+            self._bury(reason, detail, message.position, message.time_us, message.payload)
+            return None
+        return [*open_]
+
+    def _file(self, key: Key, window: Window | TupleWindow, new: list[Taken]) -> Cell | None:
+        """Put messages into a window, unless an aggregate of the user's cannot take them: then none."""
+        for message in new:
+            message.arguments = message.arguments or self._arguments.of(message.payload)
+        former = self._cells.get((key, window))
+        cell = Cell(key, window) if former is None else former
+        cell.messages = cell.messages + new
+        cell.pending = cell.pending + new
+        try:
+            for alias, aggregation in self.definition.agg.items():
+                if aggregation.function is not None:
+                    self._value(alias, cell)
+        except Exception:
+            for message in new:
+                self._bury(
+                    "aggregate_failed",
+                    traceback.format_exc(),
+                    message.position,
+                    message.time_us,
+                    message.payload,
+                )
+            cell.messages = cell.messages[: -len(new)]
+            cell.pending = cell.pending[: -len(new)]
+            return None
+        self._cells[key, window] = cell
+        return cell
+
+    def _judge(self, cell: Cell, watermark_us: int) -> list[Pane]:
+        """Full tuple windows fire; else the early or the late trigger decides, by batch or by count."""
+        emit = self.definition.emit
+        if isinstance(cell.window, TupleWindow) and self._numbers[cell.key] >= cell.window.last:
+            cell.fired = True
+            return self._emit(cell, Timing.ON_TIME, True)
+        early = self._is_early(cell, watermark_us)
+        trigger = emit.early if early else emit.late
+        fires = isinstance(trigger, EveryBatch) or (
+            isinstance(trigger, EveryCount) and len(cell.pending) >= trigger.n
+        )
+        return self._emit(cell, Timing.EARLY if early else Timing.LATE, False) if fires else []
+
+    def _emit(self, cell: Cell, timing: Timing, is_last: bool, closing: bool = False) -> list[Pane]:
+        """The panes of one judgement: none, one, or a retraction and what replaces it."""
+        emit = self.definition.emit
+        news = bool(cell.pending)
+        try:
+            values = {alias: self._value(alias, cell) for alias in self.definition.agg}
+        except Exception as error:
+            cell.pending = []
+            reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
+            self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
+            return []
+        cell.pending = []
+        unchanged = cell.sent is not None and same(cell.sent, values)
+        if emit.only_if_changed and (not news if emit.mode == "discarding" else unchanged):
+            return []
+        panes = []
+        if emit.mode == "retracting" and cell.sent is not None:
+            if unchanged and not closing and timing is not Timing.ON_TIME:
+                return []
+            panes.append(
+                Pane(cell.window, self._key(cell), cell.sent, timing, cell.panes - 1, False, Kind.RETRACT)
+            )
+        panes.append(Pane(cell.window, self._key(cell), values, timing, cell.panes, is_last))
+        cell.panes += 1
+        cell.sent = values
+        cell.ended = is_last
+        return panes
+
+    def _value(self, alias: str, cell: Cell) -> Any:
+        discarding = self.definition.emit.mode == "discarding"
+        rows = []
+        for message in cell.pending if discarding else cell.messages:
+            arguments = message.arguments[alias]
+            if arguments is not None:
+                rows.append(Row(message.time_us, message.position, message.payload, arguments))
+        return evaluate(self.definition.agg[alias], rows, self.definition.integer_overflow)
+
+    def _value_or_none(self, alias: str, cell: Cell) -> Any:
+        try:
+            return self._value(alias, cell)
+        except Exception:
+            return None
+
+    def _key(self, cell: Cell) -> dict[str, Any]:
+        return dict(zip(self.definition.by, cell.key, strict=True))
+
+    def _sorted(self) -> list[Cell]:
+        return sorted(self._cells.values(), key=place)
+
+    def _end(self, cell: Cell) -> int:
+        """The end of a window of event time; a tuple window has none that a watermark could pass."""
+        return 2**64 if isinstance(cell.window, TupleWindow) else cell.window.end_us
+
+    def _is_early(self, cell: Cell, watermark_us: int) -> bool:
+        return self._end(cell) > watermark_us
+
+    def _closed(self, cell: Cell, watermark_us: int) -> bool:
+        """True if the window takes nothing more."""
+        return _past(self._end(cell), self.definition.allowed_lateness_us, watermark_us)
+
+    def _expired(self, cell: Cell, watermark_us: int) -> bool:
+        kept = self.definition.retention.time_us
+        return kept is not None and _past(self._end(cell), kept, watermark_us)
+
+    def _drop_by_size(self, watermark_us: int) -> list[tuple[Cell, Timing]]:
+        """Drop the oldest windows beyond the limits by number; returns those that have something to say.
+
+        Decided from the counts as the step before left them.
+        """
+        retention, emit = self.definition.retention, self.definition.emit
+        groups: dict[Key | None, list[Cell]] = {}
+        for cell in self._cells.values():
+            groups.setdefault(cell.key if retention.per == "key" else None, []).append(cell)
+        last_words = []
+        for group, cells in groups.items():
+            windows = sorted({(cell.end_us, cell.first_us) for cell in cells})
+            count, total = len(windows), sum(len(cell.messages) for cell in cells)
+            for window in windows:
+                too_many = retention.windows is not None and count > retention.windows
+                too_large = retention.messages is not None and total > retention.messages
+                if not too_many and not too_large:
+                    break
+                here = [cell for cell in cells if (cell.end_us, cell.first_us) == window]
+                dropped = [cell for cell in here if not isinstance(cell.window, TupleWindow) or cell.fired]
+                count -= len(dropped) == len(here)
+                for cell in dropped:
+                    total -= len(cell.messages)
+                    del self._cells[cell.key, cell.window]
+                    if isinstance(cell.window, Window):
+                        self._floors_us[group] = max(window[0], self._floors_us.get(group, START_OF_TIME_US))
+                    early = self._is_early(cell, watermark_us)
+                    if cell.pending and not isinstance(emit.early if early else emit.late, Never):
+                        last_words.append((cell, Timing.EARLY if early else Timing.LATE))
+        return last_words
+
+    def _now(self, now_us: int) -> int:
+        self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
+        return self._now_us
+
+    def _bury(
+        self,
+        reason: str,
+        detail: str,
+        position: Position | None,
+        time_us: int | None,
+        payload: dict[str, Any],
+    ) -> None:
+        self._dead.append(DeadLetter(reason, detail, position, time_us, repr(payload)))
+
+    def _buried(self) -> list[DeadLetter]:
+        """By position; panes that could not be come last."""
+        return sorted(self._dead, key=lambda letter: (letter.position is None, letter.position or ()))
+
+
+def _past(end_us: int, by_us: int, watermark_us: int) -> bool:
+    """True if the watermark is `by_us` or more past the end; never, if that is without bound."""
+    return by_us < UNBOUNDED_US and end_us + by_us <= watermark_us
+
+
+def _ticks(trigger: Trigger, before_us: int, now_us: int) -> bool:
+    """True if `now` crossed a multiple of the period."""
+    return isinstance(trigger, EveryPeriod) and now_us // trigger.period_us > before_us // trigger.period_us

@@ -1,0 +1,57 @@
+"""What the oracle remembers: messages, and the windows they lie in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from windrow.core.messages import Position, TupleWindow, Window
+from windrow.testing.plain_aggregates import is_nan
+
+Key = tuple[Any, ...]
+
+
+@dataclass
+class Taken:
+    """A message that was counted."""
+
+    time_us: int
+    position: Position
+    payload: dict[str, Any]
+    arguments: dict[str, tuple[Any, ...] | None]
+
+
+@dataclass
+class Cell:
+    """One window of one key."""
+
+    key: Key
+    window: Window | TupleWindow
+    messages: list[Taken] = field(default_factory=list)  # in order of arrival
+    pending: list[Taken] = field(default_factory=list)  # came since the last pane was judged
+    panes: int = 0
+    sent: dict[str, Any] | None = None  # values of the last pane
+    fired: bool = False  # an ON_TIME pane was judged
+    ended: bool = False  # a pane marked `is_last` was sent
+
+    @property
+    def first_us(self) -> int:
+        return self.window.first if isinstance(self.window, TupleWindow) else self.window.start_us
+
+    @property
+    def end_us(self) -> int:
+        return self.window.last if isinstance(self.window, TupleWindow) else self.window.end_us
+
+
+def place(cell: Cell) -> tuple[Any, ...]:
+    """The order of panes: window start, window end, key; a null key field first, NaN last."""
+    key = [(0, 0) if v is None else (2, 0) if is_nan(v) else (1, v) for v in cell.key]
+    return (cell.first_us, cell.end_us, key)
+
+
+_NAN = float("nan")
+
+
+def key_field(value: Any) -> Any:
+    """One NaN, one zero."""
+    return _NAN if is_nan(value) else value + 0.0 if isinstance(value, float) else value

@@ -1,0 +1,82 @@
+"""The watermark, tracked in the plainest way. Semantics "Watermark", seed 001 "Watermarks"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from windrow.core.definition import Watermark
+from windrow.core.time import START_OF_TIME_US
+
+Partition = tuple[str, int]
+
+
+class WatermarkOracle:
+    """Up to which event time input is believed complete; never goes back.
+
+    After each ingest call `observe` with the event times that were counted (dead letters never move the
+    watermark); `advance(now_us)` gives the watermark of the next step.
+    """
+
+    def __init__(self, definition: Watermark) -> None:
+        self._definition = definition
+        self._marks_us: dict[Partition, int] = {}
+        self._active_us: dict[Partition, int] = {}
+        self._declared_idle: set[Partition] = set()
+        self._first_now_us: int | None = None
+        self.watermark_us = START_OF_TIME_US
+
+    def observe(self, times: Iterable[tuple[str, int, int]], now_us: int) -> None:
+        """Take (source, partition, event time) of messages that were ingested at `now_us`."""
+        self._start(now_us)
+        for source, partition, time_us in times:
+            key = (source, partition)
+            self._marks_us[key] = max(time_us, self._marks_us.get(key, time_us))
+            self._active_us[key] = now_us
+            self._declared_idle.discard(key)
+
+    def declare_idle(self, partition: Partition) -> None:
+        """The source says that the newest offset of a partition has not moved; its next message ends it."""
+        self._declared_idle.add(partition)
+
+    def advance(self, now_us: int, explicit_us: int | None = None) -> int:
+        """The watermark at `now_us`; `explicit_us` is where the caller asks it to go, as drain does."""
+        self._start(now_us)
+        for candidate in (self._candidate(now_us), explicit_us):
+            if candidate is not None and candidate > self.watermark_us:
+                self.watermark_us = candidate
+        return self.watermark_us
+
+    def _start(self, now_us: int) -> None:
+        if self._first_now_us is None:
+            self._first_now_us = now_us
+
+    def _candidate(self, now_us: int) -> int | None:
+        match self._definition.kind:
+            case "bounded":
+                return self._bounded(now_us)
+            case "fixed":
+                return now_us - self._definition.delay_us
+            case "custom":
+                assert self._definition.function is not None
+                return self._definition.function(dict(self._marks_us), now_us)
+            case _:
+                return None
+
+    def _bounded(self, now_us: int) -> int | None:
+        """The minimum over partitions that are not idle; none while a declared partition is awaited."""
+        candidates = []
+        for partition in {*self._marks_us, *self._definition.partitions}:
+            if self._idle(partition, now_us):
+                continue
+            if partition not in self._marks_us:
+                return None
+            candidates.append(self._marks_us[partition] - self._definition.delay_us)
+        return min(candidates, default=None)
+
+    def _idle(self, partition: Partition, now_us: int) -> bool:
+        """True if the source said so, or no row has come for the idle time of `now`."""
+        if partition in self._declared_idle:
+            return True
+        assert self._first_now_us is not None
+        since_us = self._active_us.get(partition, self._first_now_us)
+        return self._definition.idle_us is not None and now_us - since_us >= self._definition.idle_us
