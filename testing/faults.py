@@ -1,7 +1,8 @@
 """Stores and files that fail on purpose, and come back with only what would have survived.
 
-`FaultyKV` is a store in memory that crashes at the n-th write. Like RocksDB without its log it loses, when its process dies,
-what was not flushed; like RocksDB with atomic flush it keeps a prefix of the batches, and never a part of one.
+`FaultyKV` is a store in memory that crashes at the n-th write. Like RocksDB without its log it loses, when
+its process dies, what was not flushed; like RocksDB with atomic flush it keeps a prefix of the batches, and
+never a part of one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class CrashPoint(enum.Enum):
 
 
 class FaultyKV:
-    """A store that crashes at write number `crash_at` (the first is 1) and is dead from then on, until `reopen`."""
+    """A store that crashes at write number `crash_at` (the first is 1) and is dead from then on, until
+    `reopen`."""
 
     def __init__(
         self,
@@ -98,7 +100,8 @@ class FaultyKV:
         crash_at: int | None = None,
         crash_point: CrashPoint = CrashPoint.BEFORE_WRITE,
     ) -> FaultyKV:
-        """The store after a restart: what was flushed, and the first `survivors` of the batches that were not."""
+        """The store after a restart: what was flushed, and the first `survivors` of the batches that were
+        not."""
         if not 0 <= survivors <= len(self._unflushed):
             raise ValueError(f"{survivors} of {len(self._unflushed)} unflushed batches cannot survive")
         again = FaultyKV(self._cfs, crash_at, crash_point)

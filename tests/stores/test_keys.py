@@ -147,7 +147,7 @@ def test_bytes_that_are_no_key_are_refused() -> None:
             k.decode_position(bytes.fromhex(data))
 
 
-# -- integers ---------------------------------------------------------------------------------------------------
+# -- integers ------------------------------------------------------------------------------------------------
 
 
 @given(I64, I64)
@@ -181,11 +181,11 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
         with pytest.raises(struct.error):
             call()
     for partition in (-1, 2**32):
-        with pytest.raises(ValueError, match="outside 0..4294967295"):
+        with pytest.raises(ValueError, match=r"outside 0\.\.4294967295"):
             k.message_keys(None, ["t"], [partition], [0], [0])
 
 
-# -- positions and message keys ---------------------------------------------------------------------------------
+# -- positions and message keys ------------------------------------------------------------------------------
 
 POSITION = st.tuples(st.text(max_size=3), st.integers(0, 2**32 - 1), I64, st.integers(0, 2**32 - 1))
 
@@ -242,7 +242,7 @@ def test_prefix_end_of_all_ff_is_none() -> None:
     assert k.prefix_end(b"a\xff") == b"b"
 
 
-# -- columns ----------------------------------------------------------------------------------------------------
+# -- columns -------------------------------------------------------------------------------------------------
 
 COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "int64": (pa.int64(), I64),
