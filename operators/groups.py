@@ -34,7 +34,7 @@ def _dense(column: pa.Array) -> tuple[IntArray, int]:
 
 
 def stable_order(codes: IntArray, size: int) -> IntArray:
-    """Rows sorted by group number below `size`, in row order inside a group. numpy sorts 16 bits by radix, in O(n)."""
+    """Rows by group number below `size`, then in row order. numpy sorts 16 bits by radix, in O(n)."""
     if len(codes) < 2 or bool(np.all(codes[1:] >= codes[:-1])):
         return np.arange(len(codes))
     order: IntArray = np.argsort(codes.astype(np.uint16), kind="stable")  # the low 16 bits
@@ -98,9 +98,7 @@ class Groups:
         spec: list[tuple[str, str, Any]] = []
         for name, (_, fn) in zip(names, requests, strict=True):
             options: Any = None
-            if fn in ("sum", "min", "max"):
-                options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
-            elif fn in ("first", "last"):
+            if fn in ("sum", "min", "max") or fn in ("first", "last"):
                 options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
             spec.append((name, fn, options))
         out = table.group_by("code", use_threads=False).aggregate(spec)

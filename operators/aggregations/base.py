@@ -1,9 +1,10 @@
-"""What an aggregation does, in columns: lift rows to accumulators, merge accumulators of a group, finish to a value.
+"""What an aggregation does, in columns: lift rows to accumulators, merge those of a group, finish to a value.
 
-An accumulator is a handful of Arrow columns ("parts"), one row per (key, window). Parts of an older commit and of a
-newer one meet in one table, the older first, so `merge` is a left fold in commit order and in position order inside a
-commit. A part may be null or missing altogether (the input's type widened since, or only rows have it and states do
-not): that is the identity. `docs/aggregations.md` lists the parts of every kind.
+An accumulator is a handful of Arrow columns ("parts"), one row per (key, window). Parts of an older commit
+and of a newer one meet in one table, the older first, so `merge` is a left fold in commit order and in
+position order inside a commit. A part may be null or missing altogether (the input's type widened since, or
+only rows have it and states do not): that is the identity. `docs/aggregations.md` lists the parts of every
+kind.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Parts = dict[str, pa.Array]
 class Rows:
     """Input rows to be lifted, in position order.
 
-    time_us: int64 event times; order: binary, encoded positions (sort order = position order), or None where the rows
-    have no positions. values: the argument columns, already evaluated.
+    time_us: int64 event times; order: binary, encoded positions (sort order = position order), or None where
+    the rows have no positions. values: the argument columns, already evaluated.
     """
 
     time_us: pa.Array
@@ -53,7 +54,7 @@ class Failure:
 
 
 class Kernel(Protocol):
-    """The behaviour of one kind of aggregation. Stateless; made from its `Aggregation` and the argument types."""
+    """The behaviour of one kind of aggregation. Made from an `Aggregation` and its argument types."""
 
     def lift(self, rows: Rows) -> Parts:
         """One accumulator per row."""
@@ -68,8 +69,8 @@ class Kernel(Protocol):
     ) -> pa.Array:
         """One value per accumulator, the identity's too.
 
-        Raises nothing for data: an int64 overflow is a null told by `overflowed`, and what a user's code raises goes
-        into `failures` with a null value (without a list it is raised).
+        Raises nothing for data: an int64 overflow is a null told by `overflowed`, and what a user's code
+        raises goes into `failures` with a null value (without a list it is raised).
         """
         ...
 
@@ -82,7 +83,7 @@ class Kernel(Protocol):
         return pa.array(np.zeros(len(values), dtype=np.bool_))
 
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
-        """Part -> Spark SQL aggregate expression over the argument columns; None where only `lift` has the meaning."""
+        """Part -> Spark SQL aggregate expression over the argument columns; None where there is none."""
         return None
 
 
@@ -105,7 +106,9 @@ def make_kernel(
 ) -> Kernel:
     """The kernel of `aggregation` over argument columns of `types`; TypeClash where it cannot take them."""
     if aggregation.kind not in KERNELS:
-        raise BadAggregate(f"{aggregation!r} is no incremental aggregation: known are {', '.join(sorted(KERNELS))}")
+        raise BadAggregate(
+            f"{aggregation!r} is no incremental aggregation: known are {', '.join(sorted(KERNELS))}"
+        )
     return KERNELS[aggregation.kind](aggregation, tuple(types), options or {})
 
 
@@ -182,7 +185,7 @@ def take_or_null(values: pa.Array, rows: IntArray) -> pa.Array:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """True if arithmetic takes `kind`: integers, floats, decimals, booleans as 0 and 1, and the type of no value."""
+    """True if arithmetic takes `kind`: integers, floats, decimals, booleans, and nothing but nulls."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)

@@ -1,7 +1,8 @@
 """count, sum, avg, min, max.
 
-Integers are summed as two limbs, `hi * 2**32 + lo` with `0 <= lo < 2**32`, so that no sum of int64 values can wrap
-(Arrow's own int64 sum wraps silently, and so does its sum of decimal128: decimals are summed in 256 bits).
+Integers are summed as two limbs, `hi * 2**32 + lo` with `0 <= lo < 2**32`, so that no sum of int64 values can
+wrap (Arrow's own int64 sum wraps silently, and so does its sum of decimal128: decimals are summed in 256
+bits).
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def normalise_limbs(hi: pa.Array, lo: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The same sums with `0 <= lo < 2**32`. A null `hi` counts as 0 where there is a `lo`: partials may lack it."""
+    """The same sums with `0 <= lo < 2**32`. A null `hi` is 0 where there is a `lo`: partials may lack it."""
     carry = pc.shift_right(lo, _LIMB)
-    return pc.add(pc.coalesce(hi, pc.multiply(lo, 0)), carry), pc.bit_wise_and(lo, pa.scalar(_MASK, pa.int64()))
+    return pc.add(pc.coalesce(hi, pc.multiply(lo, 0)), carry), pc.bit_wise_and(
+        lo, pa.scalar(_MASK, pa.int64())
+    )
 
 
 def join_limbs(hi: pa.Array, lo: pa.Array) -> pa.Array:
@@ -89,7 +92,7 @@ kernel("count")(Count)
 
 
 class Sum(Kernel):
-    """Parts: hi, lo of integers; f of floats; d of decimals. A column that widened from int to float has both."""
+    """Parts: hi, lo of integers; f of floats; d of decimals. After int widened to float there are both."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -138,10 +141,14 @@ class Sum(Kernel):
         hi = pc.fill_null(present(parts, "hi", size, pa.int64()), 0)
         lo = pc.fill_null(present(parts, "lo", size, pa.int64()), 0)
         if pa.types.is_floating(self._kind):
-            whole = pc.add(pc.multiply(conform(hi, pa.float64()), float(1 << _LIMB)), conform(lo, pa.float64()))
+            whole = pc.add(
+                pc.multiply(conform(hi, pa.float64()), float(1 << _LIMB)), conform(lo, pa.float64())
+            )
             return pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
         if self._decimal_overflow:
-            exact = [(int(h) << _LIMB) + int(low) for h, low in zip(hi.to_pylist(), lo.to_pylist(), strict=True)]
+            exact = [
+                (int(h) << _LIMB) + int(low) for h, low in zip(hi.to_pylist(), lo.to_pylist(), strict=True)
+            ]
             return pa.array(exact, pa.decimal128(_DIGITS, 0))
         return join_limbs(hi, lo)
 
@@ -256,7 +263,9 @@ class Extreme(Kernel):
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
     ) -> None:
         if not is_ordered(types[0]):
-            raise TypeClash(f"{aggregation!r}: column of type {types[0]} has no order: name one of its fields")
+            raise TypeClash(
+                f"{aggregation!r}: column of type {types[0]} has no order: name one of its fields"
+            )
         self._fn = aggregation.kind
         self._kind = plain_type(types[0])
 

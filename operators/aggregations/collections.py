@@ -1,0 +1,132 @@
+"""collect_list, collect_set, count_distinct. Their state grows with the window's values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.errors import TypeClash
+from windrow.operators.aggregations.arrays import (
+    Key,
+    fill_empty,
+    flatten,
+    group_lists,
+    integers,
+    is_sorted,
+    sort_key,
+    sort_rows,
+    unit_lists,
+    validity,
+)
+from windrow.operators.aggregations.base import (
+    Failure,
+    Kernel,
+    Parts,
+    Rows,
+    conform,
+    is_ordered,
+    kernel,
+    plain,
+    plain_type,
+    present,
+)
+from windrow.operators.groups import Groups, IntArray, stable_order
+
+
+class CollectList(Kernel):
+    """Parts, lists of equal length: v (values), o (positions, empty bytes for none), t (times, if needed)."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        self._kind = plain_type(types[0])
+        self._timed = aggregation.param("order") == "event_time"
+
+    def lift(self, rows: Rows) -> Parts:
+        values = plain(rows.values[0])
+        keep = validity(values)
+        none = pa.scalar(b"", pa.binary())
+        order = pa.repeat(none, len(rows)) if rows.order is None else pc.fill_null(rows.order, none)
+        parts = {"v": unit_lists(values, keep), "o": unit_lists(order, keep)}
+        if self._timed:
+            parts["t"] = unit_lists(rows.time_us.cast(pa.int64()), keep)
+        return parts
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        size = groups.size
+        codes, _ = flatten(parts["o"], groups.codes)
+        by_group = stable_order(codes, size)
+        codes = codes[by_group]
+        columns = {n: _take(flatten(p, groups.codes)[1], by_group) for n, p in parts.items()}
+        keys: list[Key] = [sort_key(columns["t"])] if self._timed else []
+        keys.append(columns["o"])
+        if not is_sorted(codes, keys):
+            order = sort_rows(codes, size, keys)
+            columns = {n: _take(c, order) for n, c in columns.items()}
+        return {n: group_lists(codes, size, c) for n, c in columns.items()}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return conform(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
+
+    def output_type(self) -> pa.DataType:
+        return pa.list_(self._kind)
+
+
+def _take(values: pa.Array, rows: IntArray) -> pa.Array:
+    return values.take(pa.array(rows))
+
+
+kernel("collect_list")(CollectList)
+
+
+class CollectSet(Kernel):
+    """Part: v, the distinct values in order of first arrival. 0.0 and -0.0 are one value, NaN is one."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_ordered(types[0]):
+            raise TypeClash(
+                f"{aggregation!r}: values of type {types[0]} cannot be told apart: name one of its fields"
+            )
+        self._kind = plain_type(types[0])
+        self._count = aggregation.kind == "count_distinct"
+
+    def lift(self, rows: Rows) -> Parts:
+        values = plain(rows.values[0])
+        if pa.types.is_floating(values.type):
+            wide = pa.float32() if pa.types.is_float16(values.type) else values.type
+            values = pc.add(values.cast(wide), pa.scalar(0.0, wide))  # -0.0 becomes 0.0
+        return {"v": unit_lists(values, validity(values))}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        codes, values = flatten(parts["v"], groups.codes)
+        if pa.types.is_null(values.type):
+            return {"v": group_lists(codes, groups.size, values)}
+        first = Groups([pa.array(codes), values], len(values)).first_rows
+        first = first[stable_order(codes[first], groups.size)]
+        return {"v": group_lists(codes[first], groups.size, _take(values, first))}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        lists = present(parts, "v", size, pa.list_(self._kind))
+        if self._count:
+            return pa.array(integers(pc.list_value_length(lists)))
+        codes, values = flatten(lists, np.arange(size))
+        order = sort_rows(codes, size, [sort_key(values)])
+        return conform(group_lists(codes, size, _take(values, order)), self.output_type())
+
+    def output_type(self) -> pa.DataType:
+        return pa.int64() if self._count else pa.list_(self._kind)
+
+
+kernel("collect_set")(CollectSet)
+kernel("count_distinct")(CollectSet)

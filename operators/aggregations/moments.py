@@ -1,0 +1,108 @@
+"""variance, stddev.
+
+Parts: n (values), mean, m2 (sum of squared distances from the mean). Accumulators are merged as in Chan,
+Golub, LeVeque, "Algorithms for computing the sample variance" (1983), in two passes: first the mean of the
+group, then the distances from it. Means are taken relative to the first one of the group, so that an offset
+common to all values costs no digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.errors import TypeClash
+from windrow.operators.aggregations.arrays import floats, integers, validity
+from windrow.operators.aggregations.base import (
+    Failure,
+    Kernel,
+    Parts,
+    Rows,
+    is_number,
+    kernel,
+    plain,
+    plain_type,
+    present,
+    quoted,
+)
+from windrow.operators.groups import Groups
+
+
+class Variance(Kernel):
+    """Variance, and its square root for stddev."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_number(plain_type(types[0])):
+            raise TypeClash(
+                f"{aggregation!r}: column of type {types[0]} has no variance: cast it to a number first"
+            )
+        self._ddof: int = aggregation.param("ddof")
+        self._root = aggregation.kind == "stddev"
+        self._kind = plain_type(types[0])
+
+    def lift(self, rows: Rows) -> Parts:
+        values = plain(rows.values[0])
+        valid = validity(values)
+        numbers = floats(values)
+        with np.errstate(invalid="ignore"):
+            squares = numbers * 0.0  # NaN of NaN and of the infinities, else 0
+        return {
+            "n": pa.array(np.ones(len(values), dtype=np.int64), mask=~valid),
+            "mean": pa.array(numbers, mask=~valid),
+            "m2": pa.array(np.abs(squares), mask=~valid),
+        }
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        counts = integers(parts["n"])
+        kept = np.flatnonzero(counts > 0)
+        codes, size = groups.codes[kept], groups.size
+        n = counts[kept].astype(np.float64)
+        means, m2 = floats(parts["mean"])[kept], floats(parts["m2"])[kept]
+        first = np.zeros(size)
+        first[codes[::-1]] = means[::-1]
+        total = np.bincount(codes, weights=n, minlength=size)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            shift = np.bincount(codes, weights=n * (means - first[codes]), minlength=size) / total
+            distances = (means - first[codes]) - shift[codes]
+            rest = np.bincount(codes, weights=n * distances, minlength=size)  # 0 but for rounding
+            squares = np.bincount(codes, weights=m2 + n * distances * distances, minlength=size)
+            squares = squares - rest * rest / total
+            empty = total == 0
+            return {
+                "n": pa.array(total.astype(np.int64), mask=empty),
+                "mean": pa.array(first + shift, mask=empty),
+                "m2": pa.array(np.maximum(squares, 0.0), mask=empty),
+            }
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        n = integers(present(parts, "n", size, pa.int64()))
+        m2 = floats(present(parts, "m2", size, pa.float64()))
+        short = n <= self._ddof
+        variance = m2 / np.where(short, 1, n - self._ddof)
+        return pa.array(np.sqrt(variance) if self._root else variance, mask=short)
+
+    def output_type(self) -> pa.DataType:
+        return pa.float64()
+
+    def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
+        if pa.types.is_uint64(self._kind):
+            return None
+        name = quoted(column_names[0])
+        number = f"cast({name} as double)"
+        return {
+            "n": f"count({name})",
+            "mean": f"avg({number})",
+            "m2": f"var_pop({number}) * count({name})",
+        }
+
+
+kernel("variance")(Variance)
+kernel("stddev")(Variance)

@@ -1,0 +1,156 @@
+"""first, last, earliest, latest, any_value, max_by, min_by, top_k.
+
+Rows of one step come in position order, but steps need not: a later commit may bring a smaller position of
+another partition. So the part that was chosen keeps its position (`o`, encoded) and, where it was chosen by
+event time, its time (`t`, microseconds). A row without a position counts as before all that have one; among
+themselves, they keep the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.errors import TypeClash
+from windrow.operators.aggregations.arrays import (
+    Key,
+    best_rows,
+    fill_empty,
+    flatten,
+    group_lists,
+    places,
+    position_key,
+    sort_key,
+    sort_rows,
+    unit_lists,
+    validity,
+)
+from windrow.operators.aggregations.base import (
+    Failure,
+    Kernel,
+    Parts,
+    Rows,
+    conform,
+    is_ordered,
+    kernel,
+    plain,
+    plain_type,
+    present,
+    take_or_null,
+)
+from windrow.operators.groups import Groups
+
+
+class Choice(Kernel):
+    """One value of the window. Parts: v (the value), o (its position), t (its time: earliest and latest)."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        self._kind = plain_type(types[0])
+        self._timed = aggregation.kind in ("earliest", "latest")
+        self._placed = aggregation.kind != "any_value"
+        self._largest = aggregation.kind in ("last", "latest")
+
+    def lift(self, rows: Rows) -> Parts:
+        parts = {"v": plain(rows.values[0])}
+        if self._timed:
+            parts["t"] = rows.time_us.cast(pa.int64())
+        if self._placed and rows.order is not None:
+            parts["o"] = rows.order
+        return parts
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        keys: list[Key] = [sort_key(parts["t"])] if self._timed else []
+        keys += position_key(parts.get("o"), groups.rows)
+        chosen = best_rows(groups.codes, groups.size, validity(parts["v"]), keys, largest=self._largest)
+        return {name: take_or_null(part, chosen) for name, part in parts.items()}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return conform(present(parts, "v", size, self._kind), self._kind)
+
+    def output_type(self) -> pa.DataType:
+        return self._kind
+
+
+for _kind in ("first", "last", "earliest", "latest", "any_value"):
+    kernel(_kind)(Choice)
+
+
+class ChoiceBy(Kernel):
+    """max_by and min_by. Parts: v (the value, may be null), b (what it was chosen by), o (its position)."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_ordered(types[1]):
+            raise TypeClash(
+                f"{aggregation!r}: {aggregation.args[1]!r} of type {types[1]} has no order: "
+                "name one of its fields"
+            )
+        self._kind = plain_type(types[0])
+        self._max = aggregation.kind == "max_by"
+
+    def lift(self, rows: Rows) -> Parts:
+        parts = {"v": plain(rows.values[0]), "b": plain(rows.values[1])}
+        if rows.order is not None:
+            parts["o"] = rows.order
+        return parts
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        by = sort_key(parts["b"])
+        keys: list[Key] = [~by if self._max else by, *position_key(parts.get("o"), groups.rows)]
+        chosen = best_rows(groups.codes, groups.size, validity(parts["b"]), keys)
+        return {name: take_or_null(part, chosen) for name, part in parts.items()}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return conform(present(parts, "v", size, self._kind), self._kind)
+
+    def output_type(self) -> pa.DataType:
+        return self._kind
+
+
+kernel("max_by")(ChoiceBy)
+kernel("min_by")(ChoiceBy)
+
+
+class TopK(Kernel):
+    """The largest values, largest first. Part: v, a list."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_ordered(types[0]):
+            raise TypeClash(
+                f"{aggregation!r}: column of type {types[0]} has no order: name one of its fields"
+            )
+        self._kind = plain_type(types[0])
+        self._k: int = aggregation.param("k")
+
+    def lift(self, rows: Rows) -> Parts:
+        values = plain(rows.values[0])
+        return {"v": unit_lists(values, validity(values))}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        codes, values = flatten(parts["v"], groups.codes)
+        order = sort_rows(codes, groups.size, [~sort_key(values)])
+        order = order[places(codes[order], groups.size) < self._k]
+        return {"v": group_lists(codes[order], groups.size, values.take(pa.array(order)))}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return conform(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
+
+    def output_type(self) -> pa.DataType:
+        return pa.list_(self._kind)
+
+
+kernel("top_k")(TopK)

@@ -1,0 +1,186 @@
+"""approx_count_distinct and approx_percentile: state of bounded size.
+
+Distinct counts are HyperLogLog sketches of Apache DataSketches. Its KLL sketch is not used for percentiles,
+because it draws from a random generator seeded by the clock, out of Python's reach: the same step would not
+give the same bits. `kll.py` is KLL with coins that are a function of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import datasketches
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.errors import TypeClash
+from windrow.operators.aggregations import kll
+from windrow.operators.aggregations.arrays import bounds, flatten, floats, group_lists, validity
+from windrow.operators.aggregations.base import (
+    Failure,
+    Kernel,
+    Parts,
+    Rows,
+    is_number,
+    is_ordered,
+    kernel,
+    plain,
+    plain_type,
+    present,
+)
+from windrow.operators.aggregations.basic import extremes
+from windrow.operators.aggregations.exact import double_lists
+from windrow.operators.groups import Groups, stable_order
+
+_INT64_END = 2.0**63
+
+
+class ApproxCountDistinct(Kernel):
+    """Parts: s, a serialised HLL_8 sketch of states; h, what rows add to it (states have none).
+
+    Numbers are hashed by value, so that 1 and 1.0 are the same before and after a column widens.
+    """
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_ordered(types[0]):
+            raise TypeClash(
+                f"{aggregation!r}: values of type {types[0]} cannot be told apart: name one of its fields"
+            )
+        self._lg_k: int = aggregation.param("lg_k")
+
+    def lift(self, rows: Rows) -> Parts:
+        return {"h": hashable(plain(rows.values[0]))}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        size = groups.size
+        sketches, sketch_ends = _by_group(present(parts, "s", groups.rows, pa.binary()), groups)
+        added, added_ends = _distinct_by_group(present(parts, "h", groups.rows, pa.null()), groups)
+        merged: list[bytes | None] = [None] * size
+        for g in np.flatnonzero((np.diff(sketch_ends) > 0) | (np.diff(added_ends) > 0)).tolist():
+            old = sketches[sketch_ends[g] : sketch_ends[g + 1]]
+            new = added[added_ends[g] : added_ends[g + 1]]
+            merged[g] = old[0] if len(old) == 1 and not new else self._union(old, new)
+        return {"s": pa.array(merged, pa.binary())}
+
+    def _union(self, sketches: list[bytes], values: list[Any]) -> bytes:
+        if not sketches:
+            target = datasketches.hll_sketch(self._lg_k, datasketches.tgt_hll_type.HLL_8)
+        else:
+            target = datasketches.hll_union(self._lg_k)
+            for sketch in sketches:
+                target.update(datasketches.hll_sketch.deserialize(sketch))
+        update = target.update
+        for value in values:
+            update(value)
+        result = target.get_result(datasketches.tgt_hll_type.HLL_8) if sketches else target
+        return bytes(result.serialize_compact())
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        read = datasketches.hll_sketch.deserialize
+        states = present(parts, "s", size, pa.binary()).to_pylist()
+        return pa.array([0 if s is None else round(read(s).get_estimate()) for s in states], pa.int64())
+
+    def output_type(self) -> pa.DataType:
+        return pa.int64()
+
+
+def hashable(values: pa.Array) -> pa.Array:
+    """What the sketch is fed with: int64 for numbers and times, else text. Equal values give equal ones."""
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return values
+    if kind == pa.uint64():
+        bits = pc.fill_null(values, 0).to_numpy().view(np.int64)
+        return pa.array(bits, mask=~validity(values))
+    if pa.types.is_floating(kind):
+        numbers = floats(values)
+        whole = (np.floor(numbers) == numbers) & (numbers >= -_INT64_END) & (numbers < _INT64_END)
+        numbers[np.isnan(numbers)] = np.nan
+        with np.errstate(invalid="ignore"):
+            codes = np.where(whole, np.where(whole, numbers, 0.0).astype(np.int64), numbers.view(np.int64))
+        return pa.array(codes, mask=~validity(values))
+    if pa.types.is_decimal(kind):
+        return pa.array(
+            [None if v is None else f"{v.normalize():f}" for v in values.to_pylist()], pa.string()
+        )
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.array([None if v is None else v.decode("latin-1") for v in values.to_pylist()], pa.string())
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        values = values.cast(pa.int32())
+    return values.cast(pa.int64())
+
+
+def _by_group(values: pa.Array, groups: Groups) -> tuple[list[Any], Any]:
+    """(values that are not null, by group; their bounds)."""
+    rows = np.flatnonzero(validity(values))
+    order = rows[stable_order(groups.codes[rows], groups.size)]
+    return values.take(pa.array(order)).to_pylist(), bounds(groups.codes[rows], groups.size)
+
+
+def _distinct_by_group(values: pa.Array, groups: Groups) -> tuple[list[Any], Any]:
+    if values.null_count == len(values):
+        return [], np.zeros(groups.size + 1, dtype=np.int64)
+    pairs = Groups([pa.array(groups.codes), values], groups.rows).first_rows
+    return _by_group(values.take(pa.array(pairs)), Groups.of_codes(groups.codes[pairs], groups.size))
+
+
+kernel("approx_count_distinct")(ApproxCountDistinct)
+
+
+class ApproxPercentile(Kernel):
+    """Parts: v and l, lists of the retained values and of their levels; lo and hi, the exact extremes."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_number(plain_type(types[0])):
+            raise TypeClash(
+                f"{aggregation!r}: column of type {types[0]} has no percentiles: cast it to a number first"
+            )
+        self._fraction: float = aggregation.param("fraction")
+        self._k: int = aggregation.param("k")
+
+    def lift(self, rows: Rows) -> Parts:
+        values = plain(rows.values[0])
+        lists = double_lists(values)
+        levels = pa.ListArray.from_arrays(
+            lists.offsets, pa.array(np.zeros(len(lists.values), dtype=np.uint8))
+        )
+        numbers = pa.array(floats(values), mask=~validity(values))
+        return {"v": lists, "l": levels, "lo": numbers, "hi": numbers}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        codes, flat = flatten(parts["v"], groups.codes)
+        levels = flatten(parts["l"], groups.codes)[1].to_numpy()
+        sketch = kll.compress(kll.Items(codes, floats(flat), levels), groups.size, self._k)
+        return {
+            "v": group_lists(sketch.codes, groups.size, pa.array(sketch.values)),
+            "l": group_lists(sketch.codes, groups.size, pa.array(sketch.levels)),
+            "lo": extremes(parts["lo"], "min", groups),
+            "hi": extremes(parts["hi"], "max", groups),
+        }
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        if self._fraction in (0.0, 1.0):
+            return present(parts, "lo" if self._fraction == 0.0 else "hi", size, pa.float64())
+        if "v" not in parts:
+            return pa.nulls(size, pa.float64())
+        codes, flat = flatten(parts["v"], np.arange(size))
+        levels = flatten(parts["l"], np.arange(size))[1].to_numpy()
+        values, empty = kll.quantile(kll.Items(codes, floats(flat), levels), size, self._fraction)
+        return pa.array(values, mask=empty)
+
+    def output_type(self) -> pa.DataType:
+        return pa.float64()
+
+
+kernel("approx_percentile")(ApproxPercentile)

@@ -1,0 +1,147 @@
+"""Aggregates of the user's: a class with initial, add, merge, finish, or a function of a window's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.aggregations import Aggregation, UserFunction
+from windrow.core.errors import BadAggregate
+from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
+from windrow.operators.aggregations.base import Failure, Kernel, Parts, Rows, kernel, plain, present
+from windrow.operators.groups import Groups, stable_order
+
+
+def pack_state(state: Any) -> bytes:
+    """A state as msgpack bytes; a tuple comes back as a list."""
+    return bytes(msgpack.packb(state, use_bin_type=True))
+
+
+def unpack_state(data: bytes) -> Any:
+    return msgpack.unpackb(data, strict_map_key=False)
+
+
+class User(Kernel):
+    """Parts: s, the packed state; r, the arguments of a row (a struct; states have none).
+
+    `merge` calls the user's `add` once for each message and `merge` where two states meet, in row order. What
+    the user's code raises, or a state that msgpack cannot hold, is a Failure of its group and leaves the
+    others alone. Null arguments are handed over as None. The identity finishes as `finish(initial())`.
+    """
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if aggregation.function is None or aggregation.function.whole_table:
+            raise BadAggregate(f"{aggregation!r} is no class with initial, add, merge and finish")
+        self._body = aggregation.function.body
+        self._returns = aggregation.function.returns
+
+    def lift(self, rows: Rows) -> Parts:
+        if not rows.values:
+            return {"r": pa.array([{}] * len(rows), pa.struct([]))}
+        names = [str(i) for i in range(len(rows.values))]
+        return {"r": pa.StructArray.from_arrays([plain(v) for v in rows.values], names=names)}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        states = present(parts, "s", groups.rows, pa.binary())
+        added = present(parts, "r", groups.rows, pa.struct([]))
+        known = validity(states)
+        rows = np.flatnonzero(known | validity(added))
+        rows = rows[stable_order(groups.codes[rows], groups.size)]
+        ends = bounds(groups.codes[rows], groups.size).tolist()
+        taken = pa.array(rows)
+        packed: list[bytes | None] = states.take(taken).to_pylist()
+        columns = [c.take(taken).to_pylist() for c in added.flatten()]
+        arguments = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
+        merged: list[bytes | None] = [None] * groups.size
+        for g in range(groups.size):
+            start, end = ends[g], ends[g + 1]
+            if end - start == 1 and packed[start] is not None:
+                merged[g] = packed[start]
+            elif end > start:
+                try:
+                    merged[g] = self._fold(packed[start:end], arguments[start:end])
+                except Exception as error:  # the user's code may raise anything; the operator dead-letters it
+                    failures.append(Failure(g, error))
+        return {"s": pa.array(merged, pa.binary())}
+
+    def _fold(self, packed: list[bytes | None], arguments: list[tuple[Any, ...]]) -> bytes:
+        body = self._body
+        first = packed[0]
+        state = body.initial() if first is None else unpack_state(first)
+        for i, (data, values) in enumerate(zip(packed, arguments, strict=True)):
+            if data is None:
+                state = body.add(state, *values)
+            elif i > 0:
+                state = body.merge(state, unpack_state(data))
+        return pack_state(state)
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        body = self._body
+        values: list[Any] = []
+        for g, data in enumerate(present(parts, "s", size, pa.binary()).to_pylist()):
+            try:
+                value = body.finish(body.initial() if data is None else unpack_state(data))
+            except Exception as error:  # as in merge
+                if failures is None:
+                    raise
+                failures.append(Failure(g, error))
+                value = None
+            values.append(value)
+        return to_array(values, self._returns, failures)
+
+    def output_type(self) -> pa.DataType:
+        return self._returns
+
+
+kernel("user")(User)
+
+
+def to_array(values: list[Any], kind: pa.DataType, failures: list[Failure] | None) -> pa.Array:
+    """Results as `kind`; one that is no such value is a Failure of its group, with null."""
+    values = [v.as_py() if isinstance(v, pa.Scalar) else v for v in values]
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
+        if failures is None:
+            raise
+    for g, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+            failures.append(Failure(g, error))
+            values[g] = None
+    return pa.array(values, kind)
+
+
+def evaluate_table_functions(
+    function: UserFunction, table: pa.Table, groups: Groups, times: pa.Array, order: pa.Array | None = None
+) -> tuple[pa.Array, list[Failure]]:
+    """(one value for each group, failures): `function` of the messages of a group, in order of event time.
+
+    times: int64 microseconds of the rows. Ties are by `order` (encoded positions), or in row order where that
+    is None. A group without messages is null; so is one for which the function raised or gave no
+    `function.returns`.
+    """
+    keys = [times] if order is None else [times, order]
+    rows = sort_rows(groups.codes, groups.size, keys)
+    ends = bounds(groups.codes, groups.size).tolist()
+    ordered = table.take(pa.array(rows)).combine_chunks()
+    failures: list[Failure] = []
+    values: list[Any] = []
+    for g in range(groups.size):
+        value = None
+        if ends[g + 1] > ends[g]:
+            try:
+                value = function.body(ordered.slice(ends[g], ends[g + 1] - ends[g]))
+            except Exception as error:  # the user's code may raise anything; the operator dead-letters it
+                failures.append(Failure(g, error))
+        values.append(value)
+    return to_array(values, function.returns, failures), failures
