@@ -1,0 +1,344 @@
+"""The three records of a job's log, and their bytes.
+
+A record is a value: what one driver claimed (`Epoch`), was about to do (`Intent`) or has done (`Commit`).
+All three share one sequence of numbers, so that whoever claims an epoch also takes the number that the
+driver before it would have used next (docs/adr/0002).
+
+Bytes: the envelope of `windrow.core.envelope` with kind `LOG_RECORD`, around one msgpack map from field
+name to value, with `"record"` naming the type. docs/commit-protocol.md lists the fields. Maps keyed by
+partition are lists of `[source, partition, ...]`, sorted, so that equal records have equal bytes. A field
+that is missing, unknown or of the wrong type is corruption: a release that adds one writes a higher
+version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import msgpack
+
+from windrow.checkpoint.offsets import Offsets, Partition
+from windrow.core.envelope import Kind, seal, unseal
+from windrow.core.errors import CorruptState
+
+VERSION = 1
+UNNUMBERED = -1  # `seq` of a record that no log has taken yet
+
+Plain = Mapping[
+    str, Any
+]  # str keys; values are None, bool, int, float, str, bytes, and lists and such maps of these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One driver's claim on the job; every record after it carries its number, until the next claim.
+
+    job: identity of the job, chosen once and random in part: a job recreated under the same name is another
+    first_seq: records below this number are no part of the log any more
+    voids: numbers right below this record whose files are torn; they were never committed
+    """
+
+    epoch: int
+    opened_us: int
+    driver: str
+    fingerprints: Mapping[str, str]  # operator name -> hex of its definition's fingerprint
+    shards: int
+    job: str
+    meta: Plain = field(default_factory=dict)
+    first_seq: int = 0
+    voids: tuple[int, ...] = ()
+    seq: int = UNNUMBERED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What commit `commit` is about to be computed from. Nothing of it is visible before its `Commit`."""
+
+    epoch: int
+    commit: int
+    now_us: int
+    watermark_us: int | None  # None: no message has been seen yet
+    next_offsets: Offsets = field(default_factory=dict)  # before the commit
+    query_id: str | None = None  # Spark's query and batch; both or neither
+    batch_id: int | None = None
+    idle: tuple[Partition, ...] = ()  # judged idle for this commit
+    floors: Plain = field(default_factory=dict)  # retention floors
+    meta: Plain = field(default_factory=dict)
+    seq: int = UNNUMBERED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One `advance` or `ingest` of a commit. An ingest took `rows` messages of `[first_offsets,
+    next_offsets)`."""
+
+    kind: Literal["advance", "ingest"]
+    now_us: int
+    watermark_us: int | None
+    first_offsets: Offsets = field(default_factory=dict)
+    next_offsets: Offsets = field(default_factory=dict)
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What is known of a partition. max_time_us: highest event time; seen_us: `now` of its newest message."""
+
+    max_time_us: int | None
+    seen_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardResult:
+    """What one shard answered in one commit. Names of files; None where it wrote none."""
+
+    shard: int
+    segment: str | None = None
+    digest: str | None = None  # hex, of the segment
+    panes: str | None = None
+    panes_rows: int = 0
+    snapshot: str | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One atomic step of all shards. That this record exists *is* the commit."""
+
+    epoch: int
+    commit: int  # numbered from 1; 0 is the empty state
+    steps: tuple[Step, ...]
+    next_offsets: Offsets  # after the commit
+    shards: tuple[ShardResult, ...]
+    published: int  # highest commit known to be published when this one was made
+    watermark_us: int | None  # after the commit
+    marks: Mapping[Partition, Mark] = field(default_factory=dict)
+    query_id: str | None = None
+    batch_id: int | None = None
+    floors: Plain = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    meta: Plain = field(default_factory=dict)
+    seq: int = UNNUMBERED
+
+    @property
+    def now_us(self) -> int | None:
+        """`now` of the last step; the next commit's is not lower."""
+        return max((step.now_us for step in self.steps), default=None)
+
+
+Record = Epoch | Intent | Commit
+R = TypeVar("R", Epoch, Intent, Commit)
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record that has its number."""
+    if record.seq < 0:
+        raise ValueError(f"{type(record).__name__} has no number: only a log gives one")
+    spark = (getattr(record, "query_id", None), getattr(record, "batch_id", None))
+    if (spark[0] is None) != (spark[1] is None):
+        raise ValueError(f"query_id={spark[0]!r} and batch_id={spark[1]!r}: give both or neither")
+    name = type(record).__name__.lower()
+    body = {"record": name, **_dump_fields(record)}
+    payload: bytes = msgpack.packb(body, strict_types=True)
+    return seal(Kind.LOG_RECORD, payload, VERSION)
+
+
+def decode(data: bytes) -> Record:
+    """The record in `data`. CorruptState if damaged, NewerFormat if written by a later release."""
+    return decode_payload(unseal(Kind.LOG_RECORD, data, VERSION))
+
+
+def decode_payload(payload: bytes) -> Record:
+    """The record in an envelope's payload. CorruptState if it is not one, though its checksum was right."""
+    try:
+        body = msgpack.unpackb(payload, strict_map_key=True)
+        if not isinstance(body, dict):
+            raise ValueError("not a map")
+        name = body.pop("record", None)
+        if name not in _RECORDS:
+            raise ValueError(f"unknown record type {name!r}")
+        record: Record = _load_fields(_RECORDS[name], body)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise CorruptState(
+            f"log record is whole but wrong: {error}. Restore this file from a backup of the log folder"
+        ) from error
+    return record
+
+
+# --- field by field: (to msgpack, from msgpack); loading raises ValueError for any other type ---
+
+Dump = Callable[[Any], Any]
+Load = Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _typed(*types: type) -> Load:
+    def load(value: Any) -> Any:
+        if type(value) not in types:  # `type`, not isinstance: a bool is no integer here
+            raise ValueError(f"{value!r} is not {' or '.join(t.__name__ for t in types)}")
+        return value
+
+    return load
+
+
+_load_int, _load_str = _typed(int), _typed(str)
+_load_list, _load_map = _typed(list), _typed(dict)
+_NONE = type(None)
+
+
+def _load_items(load: Load) -> Load:
+    return lambda value: tuple(load(item) for item in _load_list(value))
+
+
+def _load_partition(value: Any) -> Partition:
+    source, partition = _sized(value, 2)
+    return _load_str(source), _load_int(partition)
+
+
+def _sized(value: Any, size: int) -> list[Any]:
+    items: list[Any] = _load_list(value)
+    if len(items) != size:
+        raise ValueError(f"{items!r} has not {size} items")
+    return items
+
+
+def _dump_offsets(offsets: Offsets) -> list[list[Any]]:
+    return [[*partition, offset] for partition, offset in sorted(offsets.items())]
+
+
+def _load_offsets(value: Any) -> dict[Partition, int]:
+    rows = [_sized(row, 3) for row in _load_list(value)]
+    offsets = {_load_partition(row[:2]): _load_int(row[2]) for row in rows}
+    if len(offsets) != len(rows):
+        raise ValueError("a partition is named twice")
+    return offsets
+
+
+def _dump_marks(marks: Mapping[Partition, Mark]) -> list[list[Any]]:
+    return [[*p, mark.max_time_us, mark.seen_us] for p, mark in sorted(marks.items())]
+
+
+def _load_marks(value: Any) -> dict[Partition, Mark]:
+    load = _typed(int, _NONE)
+    rows = [_sized(row, 4) for row in _load_list(value)]
+    return {_load_partition(r[:2]): Mark(max_time_us=load(r[2]), seen_us=load(r[3])) for r in rows}
+
+
+def _load_map_of(load: Load) -> Load:
+    return lambda value: {_load_str(key): load(item) for key, item in _load_map(value).items()}
+
+
+def _load_kind(value: Any) -> str:
+    if value not in ("advance", "ingest"):
+        raise ValueError(f"unknown step {value!r}")
+    return str(value)
+
+
+def _dump_nested(values: Sequence[Any]) -> list[Any]:
+    return [_dump_fields(value) for value in values]
+
+
+def _load_nested(cls: type) -> Load:
+    return _load_items(lambda value: _load_fields(cls, dict(_load_map(value))))
+
+
+_INT = (_same, _load_int)
+_STR = (_same, _load_str)
+_OPT_INT = (_same, _typed(int, _NONE))
+_OPT_STR = (_same, _typed(str, _NONE))
+_OFFSETS = (_dump_offsets, _load_offsets)
+_PARTITIONS = (lambda ps: [list(p) for p in sorted(ps)], _load_items(_load_partition))
+_MAP = (dict, _load_map_of(_same))
+_INT_MAP = (dict, _load_map_of(_load_int))
+_STR_MAP = (dict, _load_map_of(_load_str))
+
+_FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
+    Epoch: {
+        "seq": _INT,
+        "epoch": _INT,
+        "opened_us": _INT,
+        "driver": _STR,
+        "fingerprints": _STR_MAP,
+        "shards": _INT,
+        "job": _STR,
+        "meta": _MAP,
+        "first_seq": _INT,
+        "voids": (list, _load_items(_load_int)),
+    },
+    Intent: {
+        "seq": _INT,
+        "epoch": _INT,
+        "commit": _INT,
+        "query_id": _OPT_STR,
+        "batch_id": _OPT_INT,
+        "now_us": _INT,
+        "watermark_us": _OPT_INT,
+        "next_offsets": _OFFSETS,
+        "idle": _PARTITIONS,
+        "floors": _MAP,
+        "meta": _MAP,
+    },
+    Step: {
+        "kind": (_same, _load_kind),
+        "now_us": _INT,
+        "watermark_us": _OPT_INT,
+        "first_offsets": _OFFSETS,
+        "next_offsets": _OFFSETS,
+        "rows": _INT,
+    },
+    ShardResult: {
+        "shard": _INT,
+        "segment": _OPT_STR,
+        "digest": _OPT_STR,
+        "panes": _OPT_STR,
+        "panes_rows": _INT,
+        "snapshot": _OPT_STR,
+        "counters": _INT_MAP,
+    },
+    Commit: {
+        "seq": _INT,
+        "epoch": _INT,
+        "commit": _INT,
+        "query_id": _OPT_STR,
+        "batch_id": _OPT_INT,
+        "steps": (_dump_nested, _load_nested(Step)),
+        "next_offsets": _OFFSETS,
+        "marks": (_dump_marks, _load_marks),
+        "watermark_us": _OPT_INT,
+        "floors": _MAP,
+        "shards": (_dump_nested, _load_nested(ShardResult)),
+        "published": _INT,
+        "counters": _INT_MAP,
+        "meta": _MAP,
+    },
+}
+_RECORDS: dict[str, type] = {"epoch": Epoch, "intent": Intent, "commit": Commit}
+
+
+def _dump_fields(value: Any) -> dict[str, Any]:
+    return {name: dump(getattr(value, name)) for name, (dump, _) in _FIELDS[type(value)].items()}
+
+
+def _load_fields(cls: type, body: dict[str, Any]) -> Any:
+    codecs = _FIELDS[cls]
+    if body.keys() != codecs.keys():
+        missing, unknown = sorted(codecs.keys() - body.keys()), sorted(body.keys() - codecs.keys(), key=str)
+        raise ValueError(f"{cls.__name__} lacks {missing} and has unknown {unknown}")
+    values = {}
+    for name, (_, load) in codecs.items():
+        try:
+            values[name] = load(body[name])
+        except ValueError as error:
+            raise ValueError(f"{cls.__name__}.{name}: {error}") from error
+    return cls(**values)
+
+
+def numbered(record: R, seq: int) -> R:
+    """The same record with its number."""
+    return dataclasses.replace(record, seq=seq)

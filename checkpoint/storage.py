@@ -1,0 +1,247 @@
+"""Where the records of a log lie: numbered byte strings that are created once, whole or not at all.
+
+The rules of the log (order, epochs, torn records, truncation) are `RecordLog`'s, over the Protocol
+`RecordFiles`; here is only what a medium must be able to do. Exclusive creation is the one thing that fencing
+rests on, and why a log lies on a POSIX file system (or behind a broker that fences producers), never on an
+object store behind `pyarrow.fs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import threading
+import uuid
+from pathlib import Path
+from typing import Protocol
+
+from windrow.core.errors import LogUnsupported
+
+SUFFIX = ".wrl"
+MARKER = "truncated"
+_RECORD_NAME = re.compile(r"(\d{20})\.wrl")
+_TEMP_NAME = re.compile(r"(\d{20})\.[0-9a-f]{32}\.tmp")
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_REMEDY = (
+    "Put the log on a local disk or a network file system with hard links (ext4, xfs, NFS); "
+    "segments and snapshots may stay where they are"
+)
+
+
+class RecordFiles(Protocol):
+    """A medium for the records of one log."""
+
+    def prepare(self) -> None:
+        """Make the place ready to write to. LogUnsupported if the medium cannot create exclusively."""
+
+    def create(self, seq: int, data: bytes) -> bool:
+        """True: record `seq` now holds `data`, durably. False: it was there already, and is untouched.
+
+        After an exception nobody knows which of the two.
+        """
+
+    def read(self, seq: int) -> bytes | None:
+        """The bytes of record `seq`, None if there is none."""
+
+    def exists(self, seq: int) -> bool: ...
+
+    def numbers(self) -> list[int]:
+        """All numbers there are, ascending."""
+
+    def remove(self, seq: int) -> None:
+        """Remove a record if it is there. Removals become visible in the order in which they were made."""
+
+    def mark_truncated(self) -> None:
+        """Remember for ever, and before the first removal becomes visible, that records were removed."""
+
+    def is_truncated(self) -> bool: ...
+
+    def sweep(self, next_seq: int) -> None:
+        """Remove what attempts to create records below `next_seq` have left behind."""
+
+
+class MemoryRecords:
+    """Records in this process, for tests and simulation. Several logs (drivers) may share one."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, bytes] = {}
+        self.truncated = False
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Nothing to do."""
+
+    def create(self, seq: int, data: bytes) -> bool:
+        with self._lock:
+            if seq in self.records:
+                return False
+            self.records[seq] = data
+            return True
+
+    def read(self, seq: int) -> bytes | None:
+        return self.records.get(seq)
+
+    def exists(self, seq: int) -> bool:
+        return seq in self.records
+
+    def numbers(self) -> list[int]:
+        with self._lock:
+            return sorted(self.records)
+
+    def remove(self, seq: int) -> None:
+        with self._lock:
+            self.records.pop(seq, None)
+
+    def mark_truncated(self) -> None:
+        self.truncated = True
+
+    def is_truncated(self) -> bool:
+        return self.truncated
+
+    def sweep(self, next_seq: int) -> None:
+        """A failed attempt leaves nothing behind."""
+
+
+class FolderRecords:
+    """One file `<seq, 20 digits>.wrl` per record in a folder of a POSIX file system."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        text = os.fspath(path)
+        if text.startswith("file:"):
+            text = text.removeprefix("file:").removeprefix("//")
+        elif _URL.match(text):
+            raise LogUnsupported(
+                f"the log cannot lie at {text!r}: a record must be created only if it does not exist, and "
+                f"this storage has no such operation that windrow can use. {_REMEDY}"
+            )
+        self.path = Path(text)
+
+    def __repr__(self) -> str:
+        return f"FolderRecords({str(self.path)!r})"
+
+    def prepare(self) -> None:
+        """Create the folder; try what `create` relies on: links never replace, and the folder syncs."""
+        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            _sync_folder(folder.parent)
+        first, second = self._temp(0), self._temp(0)
+        try:
+            _write(first, b"probe")
+            _link(first, second)
+            try:
+                _link(first, second)
+            except FileExistsError:
+                pass
+            else:
+                raise LogUnsupported(
+                    f"the log cannot lie in {self.path}: hard links replace files there. {_REMEDY}"
+                )
+            _sync_folder(self.path)
+        finally:
+            first.unlink(missing_ok=True)
+            second.unlink(missing_ok=True)
+
+    def create(self, seq: int, data: bytes) -> bool:
+        """Steps L1 to L4 of docs/commit-protocol.md."""
+        temp, final = self._temp(seq), self._file(seq)
+        try:
+            _write(temp, data)  # L1: a temporary file, synced
+            try:
+                _link(temp, final)  # L2: from here on the record exists
+            except FileExistsError:
+                # A network file system may repeat a request whose answer got lost, and find our own link.
+                # Equal bytes would prove nothing (two drivers may write the same); a second link does.
+                if temp.stat().st_nlink == 1:
+                    return False
+            except FileNotFoundError:
+                # Somebody who saw this number taken swept our file away.
+                if not self.exists(seq):
+                    raise
+                return False
+            _sync_folder(self.path)  # L3: from here on it survives a power cut
+            return True
+        finally:
+            with contextlib.suppress(OSError):
+                temp.unlink()  # L4: what stays behind is swept by the next driver
+
+    def read(self, seq: int) -> bytes | None:
+        try:
+            return self._file(seq).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def exists(self, seq: int) -> bool:
+        # Opening asks a network file system's server; a stat may be answered from the client's cache.
+        try:
+            os.close(os.open(self._file(seq), os.O_RDONLY))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def numbers(self) -> list[int]:
+        return sorted(int(match[1]) for match in self._matches(_RECORD_NAME))
+
+    def remove(self, seq: int) -> None:
+        self._file(seq).unlink(missing_ok=True)
+
+    def mark_truncated(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            _write(self.path / MARKER, b"records of this log were truncated; keep this file\n")
+        _sync_folder(self.path)
+
+    def is_truncated(self) -> bool:
+        return (self.path / MARKER).exists()
+
+    def sweep(self, next_seq: int) -> None:
+        for match in self._matches(_TEMP_NAME):
+            if int(match[1]) < next_seq:
+                (self.path / match[0]).unlink(missing_ok=True)
+
+    def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return []
+        return [match for name in names if (match := pattern.fullmatch(name))]
+
+    def _file(self, seq: int) -> Path:
+        return self.path / f"{seq:020d}{SUFFIX}"
+
+    def _temp(self, seq: int) -> Path:
+        return self.path / f"{seq:020d}.{uuid.uuid4().hex}.tmp"
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise LogUnsupported(
+            f"the log cannot lie in {target.parent}: no hard links there ({error.strerror}). {_REMEDY}"
+        ) from error
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise LogUnsupported(
+            f"the log cannot lie in {path}: this folder cannot be synced ({error.strerror}). {_REMEDY}"
+        ) from error
+    finally:
+        os.close(handle)
