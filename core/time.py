@@ -92,8 +92,10 @@ def to_datetime(time_us: int) -> datetime:
 
 def show_duration(us: int) -> str:
     """The shortest text that `duration_us` reads back to `us`."""
+    if us == 0:
+        return "0 seconds"
     for name, unit in (("day", DAY_US), ("hour", HOUR_US), ("minute", MINUTE_US), ("second", SECOND_US)):
-        if us and us % unit == 0:
+        if us % unit == 0:
             n = us // unit
             return f"{n} {name}" + ("" if abs(n) == 1 else "s")
     if us % 1000 == 0:

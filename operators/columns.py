@@ -8,6 +8,9 @@ import pyarrow as pa
 SOURCE, PARTITION, OFFSET, ORDINAL = "__source", "__partition", "__offset", "__ordinal"
 POSITION_COLUMNS = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
+#: of a row that never was one: what is wrong with it, and its payload as it came
+MALFORMED_ROW, RAW = "__malformed", "__raw"
+
 # of state rows, one per (window, key)
 START, END, UPSERT = "__start", "__end", "__upsert"
 #: messages the window took; messages since its last pane; panes so far; the step of its last pane

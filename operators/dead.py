@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 PAYLOAD_LIMIT = 4096
 
@@ -70,7 +70,7 @@ class DeadLetters:
                     "offset": row.get(OFFSET),
                     "ordinal": row.get(ORDINAL),
                     "event_time_us": time_us,
-                    "payload": show_payload(payload),
+                    "payload": row[RAW] if row.get(RAW) is not None else show_payload(payload),
                 }
             )
 

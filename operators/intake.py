@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.keys import message_keys
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.groups import Groups, combine
 
@@ -147,6 +147,15 @@ def take_in(definition: AggregateDefinition, table: pa.Table, now_us: int, dead:
     limit = LAST_US if definition.max_ahead_us is None else min(LAST_US, now_us + definition.max_ahead_us)
     good = pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, limit)), False)
     keep = good.to_numpy(zero_copy_only=False)
+    if MALFORMED_ROW in table.column_names:
+        details = combine(table.column(MALFORMED_ROW))
+        told = details.is_valid().to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(told).tolist():
+            dead.add_rows(MALFORMED, details[row].as_py(), table, np.array([row]), None)
+        if told.any():
+            rows = np.flatnonzero(~told)
+            table, times, keep = table.take(pa.array(rows)), times.take(pa.array(rows)), keep[rows]
+        table = table.drop_columns([MALFORMED_ROW, RAW])
     if not keep.all():
         bad = ~keep
         null = times.is_null().to_numpy(zero_copy_only=False)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.operators.calculation import Broken, Calculation
 from windrow.operators.columns import (
@@ -133,17 +134,8 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
     """Indices that sort by (start, end, key): the order of panes in a step. Null keys come first."""
     if len(rows) < 2:
         return np.arange(len(rows), dtype=np.int64)
-    if len(by) == 0:
-        keys = [(START, "ascending"), (END, "ascending")]
-        import pyarrow.compute as pc
-
-        return np.asarray(pc.sort_indices(rows, sort_keys=keys).to_numpy(), dtype=np.int64)
-    import pyarrow.compute as pc
-
-    sort_keys = [(START, "ascending"), (END, "ascending"), *((b, "ascending") for b in by)]
-    return np.asarray(
-        pc.sort_indices(rows, sort_keys=sort_keys, null_placement="at_start").to_numpy(), dtype=np.int64
-    )
+    sort_keys = [(name, "ascending", "at_start") for name in (START, END, *by)]
+    return np.asarray(pc.sort_indices(rows, sort_keys=sort_keys).to_numpy(), dtype=np.int64)
 
 
 def emitted_columns(rows: pa.Table, aliases: Sequence[str]) -> list[pa.Array] | None:

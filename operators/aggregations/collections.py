@@ -18,6 +18,7 @@ from windrow.operators.aggregations.arrays import (
     group_lists,
     integers,
     is_sorted,
+    position_key,
     sort_key,
     sort_rows,
     unit_lists,
@@ -59,12 +60,14 @@ class CollectList(Kernel):
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
         size = groups.size
-        codes, _ = flatten(parts["o"], groups.codes)
+        codes, positions = flatten(parts["o"], groups.codes)
+        needs_positions = bool(position_key(positions, len(positions)))
         by_group = stable_order(codes, size)
         codes = codes[by_group]
         columns = {n: _take(flatten(p, groups.codes)[1], by_group) for n, p in parts.items()}
         keys: list[Key] = [sort_key(columns["t"])] if self._timed else []
-        keys.append(columns["o"])
+        if needs_positions:
+            keys.append(columns["o"])
         if not is_sorted(codes, keys):
             order = sort_rows(codes, size, keys)
             columns = {n: _take(c, order) for n, c in columns.items()}

@@ -72,12 +72,11 @@ class Variance(Kernel):
             distances = (means - first[codes]) - shift[codes]
             rest = np.bincount(codes, weights=n * distances, minlength=size)  # 0 but for rounding
             squares = np.bincount(codes, weights=m2 + n * distances * distances, minlength=size)
-            squares = squares - rest * rest / total
             empty = total == 0
             return {
                 "n": pa.array(total.astype(np.int64), mask=empty),
                 "mean": pa.array(first + shift, mask=empty),
-                "m2": pa.array(np.maximum(squares, 0.0), mask=empty),
+                "m2": pa.array(np.maximum(squares - rest * rest / total, 0.0), mask=empty),
             }
 
     def finish(

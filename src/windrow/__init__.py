@@ -1,3 +1,67 @@
-"""windrow: windowed stream processing with exactly-once state, in plain Python and on Spark."""
+"""Durable windowed operators for Python streams, embedded or on Spark Structured Streaming.
+
+>>> import windrow as wr
+>>> delays = wr.Aggregate(
+...     by="origin", event_time="departure", window=wr.tumbling("1 hour"), retention="7 days",
+...     agg={"flights": wr.count(), "delay": wr.avg("dep_delay")},
+... )
+>>> delays.full_state
+False
+"""
+
+from windrow.connectors import sinks as sinks
+from windrow.connectors.sinks import read_panes as read_panes
+from windrow.core.aggregations import aggregate_function as aggregate_function
+from windrow.core.aggregations import any_value as any_value
+from windrow.core.aggregations import approx_count_distinct as approx_count_distinct
+from windrow.core.aggregations import approx_percentile as approx_percentile
+from windrow.core.aggregations import avg as avg
+from windrow.core.aggregations import collect_list as collect_list
+from windrow.core.aggregations import collect_set as collect_set
+from windrow.core.aggregations import count as count
+from windrow.core.aggregations import count_distinct as count_distinct
+from windrow.core.aggregations import earliest as earliest
+from windrow.core.aggregations import first as first
+from windrow.core.aggregations import last as last
+from windrow.core.aggregations import latest as latest
+from windrow.core.aggregations import max as max
+from windrow.core.aggregations import max_by as max_by
+from windrow.core.aggregations import median as median
+from windrow.core.aggregations import min as min
+from windrow.core.aggregations import min_by as min_by
+from windrow.core.aggregations import percentile as percentile
+from windrow.core.aggregations import stddev as stddev
+from windrow.core.aggregations import sum as sum
+from windrow.core.aggregations import top_k as top_k
+from windrow.core.aggregations import variance as variance
+from windrow.core.aggregations import weighted_avg as weighted_avg
+from windrow.core.definition import Retain as Retain
+from windrow.core.definition import bounded as bounded
+from windrow.core.definition import custom as custom
+from windrow.core.definition import explicit as explicit
+from windrow.core.definition import fixed as fixed
+from windrow.core.definition import forever as forever
+from windrow.core.definition import positions as positions
+from windrow.core.emit import Emit as Emit
+from windrow.core.emit import every as every
+from windrow.core.emit import every_batch as every_batch
+from windrow.core.emit import never as never
+from windrow.core.errors import ConfigurationError as ConfigurationError
+from windrow.core.errors import WindrowError as WindrowError
+from windrow.core.expressions import col as col
+from windrow.core.expressions import lit as lit
+from windrow.core.messages import DeadLetter as DeadLetter
+from windrow.core.messages import Message as Message
+from windrow.core.messages import Pane as Pane
+from windrow.core.messages import Position as Position
+from windrow.core.messages import Token as Token
+from windrow.core.messages import TupleWindow as TupleWindow
+from windrow.core.messages import Window as Window
+from windrow.core.windows import calendar as calendar
+from windrow.core.windows import global_window as global_window
+from windrow.core.windows import hopping as hopping
+from windrow.core.windows import tumbling as tumbling
+from windrow.core.windows import tuples as tuples
+from windrow.runners.definition import Aggregate as Aggregate
 
 __version__ = "0.1.0"

@@ -1,0 +1,330 @@
+"""A job as its driver sees it: the log, what the last commit left, the next commit, and publishing.
+
+Both runners drive this: the embedded one in its own process, the Spark one in `foreachBatch`. Step numbers are those of
+docs/commit-protocol.md.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.log import FileLog, Log, LogState
+from windrow.checkpoint.offsets import Partition, merge
+from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
+from windrow.checkpoint.recovery import PublishFacts, on_startup
+from windrow.checkpoint.shard import PANES_OF
+from windrow.core.clock import Clock
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import DefinitionChanged, JobMismatch
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.watermarks import idle_partitions, watermark_us
+
+logger = structlog.get_logger("windrow")
+
+#: Files of commits are kept at least this many commits, for readers that look back.
+KEEP_COMMITS = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the next commit is computed from (step 2): recorded as an intent, and the same after a crash."""
+
+    commit: int
+    now_us: int
+    watermarks_us: Mapping[str, int]
+    next_offsets: Mapping[Partition, int]
+    idle: tuple[Partition, ...] = ()
+    query_id: str | None = None
+    batch_id: int | None = None
+
+
+@dataclass
+class Progress:
+    """What the last commit left."""
+
+    commit: int = 0
+    now_us: int | None = None
+    marks: dict[Partition, Mark] = field(default_factory=dict)
+    watermarks_us: dict[str, int] = field(default_factory=dict)
+    next_offsets: dict[Partition, int] = field(default_factory=dict)
+    published: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+class Job:
+    """One opening of a job by one driver."""
+
+    def __init__(
+        self,
+        location: str,
+        definitions: Sequence[AggregateDefinition],
+        *,
+        shards: int,
+        clock: Clock,
+        driver: str | None = None,
+        log: Log | None = None,
+    ) -> None:
+        names = [d.name for d in definitions]
+        if len(set(names)) != len(names):
+            raise JobMismatch(f"operators of one job need different names, these are {names}: give name=...")
+        self.definitions = {d.name: d for d in definitions}
+        self.clock = clock
+        self.folders = JobFolders(location)
+        self.folders.make()
+        self.log: Log = log or FileLog(self.folders.log)
+        state = self.log.tail()
+        known = state.epoch
+        self.job = known.job if known is not None else f"job-{uuid.uuid4().hex[:12]}"
+        self.shards = known.shards if known is not None and shards == 0 else max(shards, 1)
+        self.epoch = self.log.open_epoch(
+            opened_us=clock.now_us(),
+            driver=driver or f"{socket.gethostname()}:{os.getpid()}",
+            fingerprints={n: d.fingerprint for n, d in self.definitions.items()},
+            shards=self.shards,
+            job=self.job,
+            meta={"definitions": {n: repr(d) for n, d in self.definitions.items()}},
+            accept=self._accept,
+        )
+        self.progress = _progress(self.log.state)
+        self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
+        self.logger = logger.bind(job=self.job, location=self.folders.location)
+        self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
+
+    def _accept(self, state: LogState) -> None:
+        """Refuse to open state that another definition shaped."""
+        epoch = state.epoch
+        if epoch is None or state.last_commit is None:
+            return
+        if epoch.shards != self.shards:
+            raise JobMismatch(
+                f"{self.folders.location} was begun with {epoch.shards} shards, this driver asks for {self.shards}: "
+                f"open it with shards={epoch.shards} (shards are fixed at the first commit)"
+            )
+        for name, fingerprint in epoch.fingerprints.items():
+            if name not in self.definitions:
+                raise DefinitionChanged(
+                    f"{self.folders.location} holds the state of operator {name!r}, this job has {sorted(self.definitions)}: "
+                    "open it with the same operators, or begin at another location"
+                )
+            if self.definitions[name].fingerprint != fingerprint:
+                before = epoch.meta.get("definitions", {}).get(name, fingerprint)
+                raise DefinitionChanged(
+                    f"the state at {self.folders.location} was written by\n  {before}\nand would be misread by\n  "
+                    f"{self.definitions[name]!r}\nUse the former definition, begin at another location, or clear the state "
+                    f"with: windrow reset {self.folders.location}"
+                )
+
+    # -- step 2 -----------------------------------------------------------------------------------------------------
+
+    def plan(self, *, query_id: str | None = None, batch_id: int | None = None) -> Plan:
+        """The next commit, from the clock and what the commits before it left."""
+        progress = self.progress
+        now_us = self.clock.now_us() if progress.now_us is None else max(self.clock.now_us(), progress.now_us)
+        seen = {p: m.seen_us for p, m in progress.marks.items() if m.seen_us is not None}
+        idle: set[Partition] = set()
+        watermarks = {}
+        for name, definition in self.definitions.items():
+            verdict = idle_partitions(definition.watermark, seen, now_us)
+            idle |= verdict
+            watermarks[name] = self.watermark(name, now_us, verdict)
+        return Plan(
+            progress.commit + 1,
+            now_us,
+            watermarks,
+            dict(progress.next_offsets),
+            tuple(sorted(idle)),
+            query_id,
+            batch_id,
+        )
+
+    def watermark(self, name: str, now_us: int, idle: Collection[Partition] = ()) -> int:
+        """The watermark of one operator from the marks of the commits so far."""
+        marks = {p: m.max_time_us for p, m in self.progress.marks.items() if m.max_time_us is not None}
+        before = self.progress.watermarks_us.get(name, START_OF_TIME_US)
+        return watermark_us(self.definitions[name].watermark, marks, now_us, before, idle)
+
+    def record_intent(self, plan: Plan) -> None:
+        """Step 2: what is about to be computed."""
+        self.log.append(
+            Intent(
+                epoch=self.epoch.epoch,
+                commit=plan.commit,
+                now_us=plan.now_us,
+                watermark_us=min(plan.watermarks_us.values()),
+                next_offsets=plan.next_offsets,
+                query_id=plan.query_id,
+                batch_id=plan.batch_id,
+                idle=plan.idle,
+                meta={"watermarks": dict(plan.watermarks_us)},
+            )
+        )
+
+    def pending_plan(self) -> Plan | None:
+        """The plan that a driver before us recorded and did not commit."""
+        intent = self.log.last_intent
+        if intent is None:
+            return None
+        return Plan(
+            intent.commit,
+            intent.now_us,
+            dict(intent.meta.get("watermarks", {})),
+            dict(intent.next_offsets),
+            intent.idle,
+            intent.query_id,
+            intent.batch_id,
+        )
+
+    # -- step 4 -----------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        commit: int,
+        steps: Sequence[Step],
+        results: Sequence[ShardResult],
+        *,
+        marks: Mapping[Partition, int],
+        next_offsets: Mapping[Partition, int],
+        watermarks_us: Mapping[str, int],
+        now_us: int,
+        counters: Mapping[str, int] | None = None,
+        query_id: str | None = None,
+        batch_id: int | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Commit:
+        """Create the commit record. That it exists is the commit."""
+        progress = self.progress
+        merged_marks = dict(progress.marks)
+        for partition, largest in marks.items():
+            known = merged_marks.get(partition)
+            highest = largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+            merged_marks[partition] = Mark(max_time_us=highest, seen_us=now_us)
+        totals = dict(progress.counters)
+        for name, n in (counters or {}).items():
+            totals[name] = totals.get(name, 0) + n
+        record = self.log.append(
+            Commit(
+                epoch=self.epoch.epoch,
+                commit=commit,
+                steps=tuple(steps),
+                next_offsets=merge(progress.next_offsets, next_offsets),
+                shards=tuple(results),
+                published=progress.published,
+                watermark_us=min(watermarks_us.values()),
+                marks=merged_marks,
+                query_id=query_id,
+                batch_id=batch_id,
+                counters=totals,
+                meta={**(meta or {}), "watermarks": dict(watermarks_us)},
+            )
+        )
+        self.progress = Progress(
+            commit,
+            now_us,
+            merged_marks,
+            dict(watermarks_us),
+            dict(record.next_offsets),
+            progress.published,
+            totals,
+        )
+        self.recent = [*self.recent[-3:], record]
+        self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
+        return record
+
+    # -- step 5 -----------------------------------------------------------------------------------------------------
+
+    def unpublished(self, sink_has: int | None = None) -> list[Commit]:
+        """Commits whose panes may not be out yet, oldest first. Raises where their panes are lost."""
+        progress = self.progress
+        if progress.published >= progress.commit:
+            return []
+        candidates = [c for c in self.recent if c.commit > progress.published]
+        if not candidates or candidates[0].commit > progress.published + 1:
+            candidates = [c for c in self.log.commits() if c.commit > progress.published]
+        panes_from = progress.commit + 1
+        for record in reversed(candidates):
+            if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):
+                break
+            panes_from = record.commit
+        decision = on_startup(
+            PublishFacts(
+                commit=progress.commit, recorded=progress.published, sink=sink_has, panes_from=panes_from
+            )
+        )
+        decision.raise_if_refused()
+        return [c for c in candidates if c.commit in decision.publish]
+
+    def pane_files(self, record: Commit) -> dict[str, list[str]]:
+        """The pane files of a commit, by operator, shards in order."""
+        files: dict[str, list[str]] = {}
+        for result in sorted(record.shards, key=lambda r: r.shard):
+            if result.panes is None:
+                continue
+            for counter in result.counters:
+                if counter.startswith(PANES_OF):
+                    operator = counter[len(PANES_OF) :]
+                    files.setdefault(operator, []).append(self.folders.panes(result.panes, operator))
+        return files
+
+    def mark_published(self, commit: int) -> None:
+        self.progress.published = max(self.progress.published, commit)
+
+    # -- step 6 -----------------------------------------------------------------------------------------------------
+
+    def sweep(self, covered: Mapping[int, int]) -> int:
+        """Delete files of old commits: those that a snapshot of their shard covers, that are published, and that are
+        older than `KEEP_COMMITS`. `covered` is the newest snapshot by shard. Returns how many files went.
+        """
+        horizon = min(self.progress.published, self.progress.commit - KEEP_COMMITS)
+        gone = 0
+        for folder, per_shard in (("segments", True), ("changelog", True), ("panes", False), ("dead", False)):
+            directory = os.path.join(self.folders.location, folder)
+            for name in os.listdir(directory):
+                if name.startswith("base-"):
+                    continue
+                commit, shard = _parse(name)
+                if commit is None or shard is None:
+                    continue
+                if commit > horizon or (folder == "dead"):
+                    continue
+                if per_shard and commit > covered.get(shard, 0):
+                    continue
+                os.unlink(os.path.join(directory, name))
+                gone += 1
+        return gone
+
+    def commits(self) -> Iterator[Commit]:
+        return self.log.commits()
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def _parse(name: str) -> tuple[int | None, int | None]:
+    parts = name.split("-")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (ValueError, IndexError):
+        return None, None
+
+
+def _progress(state: LogState) -> Progress:
+    last = state.last_commit
+    if last is None:
+        return Progress()
+    return Progress(
+        last.commit,
+        last.now_us if last.now_us is not None else last.meta.get("now_us"),
+        dict(last.marks),
+        dict(last.meta.get("watermarks", {})),
+        dict(last.next_offsets),
+        last.published,
+        dict(last.counters),
+    )

@@ -1,0 +1,67 @@
+"""Where a job keeps what. One place for every name below a job's location.
+
+    log/         records: epochs, intents, commits            (the truth)
+    changelog/   window metadata a commit changed, per shard  <commit>-<shard>-<attempt>.seg; base-<shard>-<commit>.seg
+    segments/    messages a commit filed, per shard           <commit>-<shard>-<attempt>.seg
+    panes/       panes of a commit, per shard and operator    <commit>-<shard>-<attempt>.<operator>.parquet
+    dead/        dead letters of a commit, per shard          <commit>-<shard>-<attempt>.parquet
+    snapshots/   copies of shards' stores, content-addressed
+    local/       shards' own stores, where no other local folder is given: a cache
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class JobFolders:
+    """The folders of one job."""
+
+    location: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "location", os.path.abspath(os.fspath(self.location)))
+
+    def make(self) -> None:
+        for name in ("log", "changelog", "segments", "panes", "dead", "snapshots"):
+            os.makedirs(os.path.join(self.location, name), exist_ok=True)
+
+    @property
+    def log(self) -> str:
+        return os.path.join(self.location, "log")
+
+    @property
+    def snapshots(self) -> str:
+        return os.path.join(self.location, "snapshots")
+
+    @property
+    def local(self) -> str:
+        return os.path.join(self.location, "local")
+
+    def changelog(self, name: str) -> str:
+        return os.path.join(self.location, "changelog", name + ".seg")
+
+    def segment(self, name: str) -> str:
+        return os.path.join(self.location, "segments", name + ".seg")
+
+    def panes(self, name: str, operator: str) -> str:
+        return os.path.join(self.location, "panes", f"{name}.{operator}.parquet")
+
+    def dead(self, name: str) -> str:
+        return os.path.join(self.location, "dead", name + ".parquet")
+
+    def store(self, shard: int, local: str | None = None) -> str:
+        return os.path.join(local or self.local, f"shard-{shard:04d}")
+
+
+def attempt_name(commit: int, shard: int) -> str:
+    """A name that no other attempt at this commit has."""
+    return f"{commit:012d}-{shard:04d}-{secrets.token_hex(4)}"
+
+
+def base_name(commit: int, shard: int) -> str:
+    """The compacted changelog of a shard as of `commit`."""
+    return f"base-{shard:04d}-{commit:012d}"

@@ -1,0 +1,384 @@
+"""One shard: its store, brought up to the last commit, and what it writes in the next one.
+
+The numbers are those of docs/commit-protocol.md. A shard changes nothing but files under names of its own; its store only
+ever holds committed segments (log first, apply later), so it never rolls back.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgpack
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
+from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
+from windrow.core.errors import CorruptState, NewerFormat, StateLocked, StateLost
+from windrow.stores.files import sync_directory
+from windrow.stores.kv import Batch, Overlay
+from windrow.stores.rocks import RocksKV, destroy
+from windrow.stores.segment import read_segment, write_segment
+from windrow.stores.snapshots import SnapshotStore
+
+MARKER_CF, MARKER = "marker", b"applied"
+
+#: Counters of a shard's answer: rows of an operator's pane file; rows of the dead-letter file.
+PANES_OF, DEAD_FILE = "panes_file.", "dead_file"
+
+#: Reads the commits that the log keeps; given by whoever can read it.
+Commits = Callable[[], Iterator[Commit]]
+#: Files the messages of the retained windows again, from the source (seed 003: the message store is lost).
+Replay = Callable[[RocksKV], None]
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """What a shard needs to know to find its state. Picklable: it travels to executors.
+
+    metadata_cfs hold window metadata, message_cfs messages; local is the folder of local stores, None for the job's own.
+    """
+
+    folders: JobFolders
+    job: str
+    shard: int
+    metadata_cfs: tuple[str, ...]
+    message_cfs: tuple[str, ...] = ()
+    local: str | None = None
+
+    @property
+    def cfs(self) -> tuple[str, ...]:
+        return (MARKER_CF, *self.metadata_cfs, *self.message_cfs)
+
+    @property
+    def path(self) -> str:
+        return self.folders.store(self.shard, self.local)
+
+
+class Shard:
+    """The open store of one shard, at commit `applied`."""
+
+    def __init__(self, spec: ShardSpec, kv: RocksKV, applied: int) -> None:
+        self.spec = spec
+        self.kv = kv
+        self.applied = applied
+
+    # -- 3.1: open and catch up -------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        spec: ShardSpec,
+        committed: int,
+        commits: Commits,
+        recent: Sequence[Commit] = (),
+        *,
+        lock_wait_s: float = 10.0,
+        replay: Replay | None = None,
+    ) -> Shard:
+        """Bring the shard's store to commit `committed`. `recent` are the newest commits, so that the log need not be
+        read in the common case; `commits` reads older ones.
+        """
+        kv, found, applied = _look(spec, spec.path, lock_wait_s)
+        by_number = {c.commit: c for c in recent}
+        if found is StoreFound.OK and applied is not None and applied <= committed:
+            missing = [n for n in range(applied + 1, committed + 1) if n not in by_number]
+            results = None if missing else [_result(by_number[n], spec.shard) for n in range(applied + 1, committed + 1)]
+        else:
+            results = None
+        if results is not None and all(_present(spec, r) for r in results):
+            assert kv is not None and applied is not None
+            shard = cls(spec, kv, applied)
+            shard.catch_up(results)
+            return shard
+        known = {c.commit: c for c in commits()}
+        known.update(by_number)
+        decision = on_shard_open(_facts(spec, committed, known, found, applied, replay is not None))
+        decision.raise_if_refused()
+        return cls._carry_out(spec, decision, known, kv, replay)
+
+    @classmethod
+    def _carry_out(
+        cls,
+        spec: ShardSpec,
+        decision: ShardDecision,
+        known: dict[int, Commit],
+        kv: RocksKV | None,
+        replay: Replay | None,
+    ) -> Shard:
+        path = spec.path
+        if decision.private_copy:
+            path = f"{path}.private-{os.getpid()}-{time.monotonic_ns()}"
+        if decision.action not in (ShardAction.USE_AS_IS, ShardAction.APPLY_SEGMENTS):
+            if kv is not None:
+                kv.close()
+                kv = None
+            if decision.move_aside and os.path.exists(path):
+                os.rename(path, f"{path}.aside-{time.time_ns()}")
+            elif not decision.private_copy and os.path.exists(path):
+                destroy(path)
+                shutil.rmtree(path, ignore_errors=True)
+        if decision.action is ShardAction.RESTORE_SNAPSHOT:
+            store = SnapshotStore(spec.folders.snapshots)
+            [manifest] = [n for n in store.list(spec.shard) if _commit_of(n) == decision.base][-1:]
+            store.restore(manifest, path, link=True)
+        kv = kv or RocksKV(path, spec.cfs)
+        shard = cls(spec, kv, decision.base)
+        if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
+            shard._rebuild(decision.base, known)
+        elif decision.action is ShardAction.START_EMPTY:
+            shard._mark(0)
+        for number in decision.apply:
+            shard.catch_up([_result(known[number], spec.shard)])
+        if decision.replay_messages:
+            if replay is None:
+                raise StateLost(f"shard {spec.shard}: its messages are lost and the source cannot be read again")
+            replay(kv)
+        return shard
+
+    def catch_up(self, results: Iterable[ShardResult | None]) -> None:
+        """Apply committed segments, one commit after the other."""
+        for result in results:
+            commit = self.applied + 1
+            batch = Batch()
+            if result is not None and result.segment is not None:
+                for part in _read_parts(self.spec, result, commit):
+                    batch.extend(part)
+            batch.put(MARKER_CF, MARKER, _marker(self.spec, commit))
+            self.kv.write(batch)
+            self.applied = commit
+
+    def marker(self, commit: int) -> bytes:
+        """What `applied` says after `commit`."""
+        return _marker(self.spec, commit)
+
+    def _mark(self, commit: int) -> None:
+        batch = Batch()
+        batch.put(MARKER_CF, MARKER, _marker(self.spec, commit))
+        self.kv.write(batch)
+        self.applied = commit
+
+    def _rebuild(self, upto: int, known: dict[int, Commit]) -> None:
+        """Window metadata from its changelog: the newest base, and what commits changed since."""
+        base = _newest_base(self.spec)
+        first = 1
+        if base is not None:
+            _, _, batch, _ = read_segment(self.spec.folders.changelog(base_name(base, self.spec.shard)))
+            self.kv.write(batch)
+            first = base + 1
+        for number in range(first, upto + 1):
+            result = _result(known[number], self.spec.shard)
+            if result is not None and result.segment is not None:
+                self.kv.write(_read_changelog(self.spec, result, number))
+        self._mark(upto)
+
+    # -- 3.2: run and write -----------------------------------------------------------------------------------------
+
+    def overlay(self) -> Overlay:
+        """What the operator runs on: reads go to the store, changes stay beside it."""
+        return Overlay(self.kv)
+
+    def write(
+        self,
+        commit: int,
+        changes: Batch,
+        panes: Mapping[str, pa.Table],
+        dead: pa.Table | None,
+        counters: Mapping[str, int],
+        *,
+        snapshot: str | None = None,
+    ) -> ShardResult:
+        """Write what commit `commit` changes in this shard, under a name of this attempt's own.
+
+        `panes` are by operator; empty tables are not written.
+        """
+        spec, folders = self.spec, self.spec.folders
+        name = attempt_name(commit, spec.shard)
+        metadata, messages = changes.only(spec.metadata_cfs), changes.only(spec.message_cfs)
+        digests = ["", ""]
+        if len(metadata):
+            digests[0] = write_segment(folders.changelog(name), commit, spec.shard, metadata)
+        if len(messages):
+            digests[1] = write_segment(folders.segment(name), commit, spec.shard, messages)
+        told = {operator: table for operator, table in panes.items() if len(table)}
+        for operator, table in told.items():
+            write_parquet(table, folders.panes(name, operator))
+        if dead is not None and len(dead):
+            write_parquet(dead, folders.dead(name))
+        wrote = any(digests)
+        return ShardResult(
+            shard=spec.shard,
+            segment=name if wrote else None,
+            digest="-".join(digests) if wrote else None,
+            panes=name if told else None,
+            panes_rows=sum(len(t) for t in told.values()),
+            snapshot=snapshot,
+            counters={
+                **counters,
+                **{PANES_OF + operator: len(table) for operator, table in told.items()},
+                **({DEAD_FILE: 0 if dead is None else len(dead)} if dead is not None and len(dead) else {}),
+            },
+        )
+
+    # -- 6: in the background ---------------------------------------------------------------------------------------
+
+    def snapshot(self) -> str:
+        """Copy the store, as of `applied`, to the snapshots. Only new files are copied."""
+        store = SnapshotStore(self.spec.folders.snapshots)
+        return store.create(self.kv, self.spec.shard, self.applied, os.path.dirname(self.spec.path))
+
+    def write_base(self) -> None:
+        """Compact the changelog: one file of all window metadata as of `applied`."""
+        batch = Batch()
+        for cf in self.spec.metadata_cfs:
+            pairs = list(self.kv.scan(cf))
+            batch.put_many(cf, [k for k, _ in pairs], [v for _, v in pairs])
+        path = self.spec.folders.changelog(base_name(self.applied, self.spec.shard))
+        write_segment(path, self.applied, self.spec.shard, batch)
+
+    def close(self) -> None:
+        self.kv.close()
+        if ".private-" in self.kv.path:
+            shutil.rmtree(self.kv.path, ignore_errors=True)
+
+
+def write_parquet(table: pa.Table, path: str) -> None:
+    """A Parquet file that survives a power loss before anything names it."""
+    pq.write_table(table, path, compression="zstd" if len(table) > 1000 else "none")
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(os.path.dirname(path))
+
+
+# -- observing ------------------------------------------------------------------------------------------------------
+
+
+def _marker(spec: ShardSpec, commit: int) -> bytes:
+    packed: bytes = msgpack.packb([1, spec.job, spec.shard, commit])
+    return packed
+
+
+def _look(spec: ShardSpec, path: str, lock_wait_s: float) -> tuple[RocksKV | None, StoreFound, int | None]:
+    """What is in the local folder: (the open store, its condition, the commit it holds)."""
+    if not os.path.isdir(path) or not os.listdir(path):
+        return None, StoreFound.ABSENT, None
+    kv = None
+    try:
+        kv = RocksKV(path, spec.cfs, lock_wait_s=lock_wait_s)
+        value = kv.get(MARKER_CF, MARKER)
+    except StateLocked:
+        return None, StoreFound.LOCKED, None
+    except NewerFormat:
+        return None, StoreFound.NEWER_FORMAT, None
+    except CorruptState:
+        if kv is not None:
+            kv.close()
+        return None, StoreFound.CORRUPT, None
+    if value is None:
+        # Opened and killed before its first write: nothing is in it.
+        return kv, StoreFound.OK, 0
+    _, job, shard, commit = msgpack.unpackb(value)
+    if job != spec.job or shard != spec.shard:
+        kv.close()
+        return None, StoreFound.OTHER_JOB, None
+    return kv, StoreFound.OK, commit
+
+
+def _facts(
+    spec: ShardSpec,
+    committed: int,
+    known: dict[int, Commit],
+    found: StoreFound,
+    applied: int | None,
+    can_replay: bool,
+) -> ShardFacts:
+    segments_from = committed + 1
+    changelog_from = committed + 1
+    both = True
+    for number in range(committed, 0, -1):
+        if number not in known:
+            break
+        result = _result(known[number], spec.shard)
+        if not _present(spec, result, changelog_only=True):
+            break
+        changelog_from = number
+        both = both and _present(spec, result)
+        if both:
+            segments_from = number
+    base = _newest_base(spec)
+    complete = changelog_from == 1 or (base is not None and base >= changelog_from - 1)
+    snapshots = SnapshotStore(spec.folders.snapshots).list(spec.shard)
+    return ShardFacts(
+        committed=committed,
+        store=found,
+        applied=applied,
+        segments_from=segments_from,
+        snapshots=tuple(_commit_of(n) for n in snapshots),
+        changelog=committed if complete and committed > 0 else None,
+        needs_messages=bool(spec.message_cfs),
+        can_replay=can_replay,
+    )
+
+
+def _commit_of(manifest: str) -> int:
+    return int(manifest.split("-")[1])
+
+
+def _newest_base(spec: ShardSpec) -> int | None:
+    prefix = f"base-{spec.shard:04d}-"
+    folder = os.path.dirname(spec.folders.changelog("x"))
+    found = [int(n[len(prefix) : -4]) for n in os.listdir(folder) if n.startswith(prefix) and n.endswith(".seg")]
+    return max(found, default=None)
+
+
+def _result(commit: Commit, shard: int) -> ShardResult | None:
+    for result in commit.shards:
+        if result.shard == shard:
+            return result
+    return None
+
+
+def _digests(result: ShardResult) -> tuple[str, str]:
+    metadata, _, messages = (result.digest or "-").partition("-")
+    return metadata, messages
+
+
+def _present(spec: ShardSpec, result: ShardResult | None, *, changelog_only: bool = False) -> bool:
+    """True if the files of a committed segment are there."""
+    if result is None or result.segment is None:
+        return True
+    metadata, messages = _digests(result)
+    if metadata and not os.path.exists(spec.folders.changelog(result.segment)):
+        return False
+    return changelog_only or not messages or os.path.exists(spec.folders.segment(result.segment))
+
+
+def _read_changelog(spec: ShardSpec, result: ShardResult, commit: int) -> Batch:
+    assert result.segment is not None
+    metadata, _ = _digests(result)
+    if not metadata:
+        return Batch()
+    return _checked(spec, spec.folders.changelog(result.segment), metadata, commit)
+
+
+def _read_parts(spec: ShardSpec, result: ShardResult, commit: int) -> Iterator[Batch]:
+    assert result.segment is not None
+    yield _read_changelog(spec, result, commit)
+    _, messages = _digests(result)
+    if messages:
+        yield _checked(spec, spec.folders.segment(result.segment), messages, commit)
+
+
+def _checked(spec: ShardSpec, path: str, digest: str, commit: int) -> Batch:
+    number, shard, batch, _ = read_segment(path, digest)
+    if (number, shard) != (commit, spec.shard):
+        raise CorruptState(f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {spec.shard} names it")
+    return batch

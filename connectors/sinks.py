@@ -1,0 +1,234 @@
+"""Where panes go. A sink is idempotent on the token (job, commit): it may be given the same one again after a crash.
+
+Publishing is step 5 of docs/commit-protocol.md: commit c+1 waits until the panes of c are out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.core.definition import AggregateDefinition
+from windrow.core.messages import Pane, Token
+from windrow.operators.output import to_panes
+from windrow.stores.files import sync_directory
+
+
+@dataclass(frozen=True)
+class PaneFiles:
+    """The panes of one operator in one commit: Parquet files, one per shard, and what they mean."""
+
+    files: tuple[str, ...]
+    rows: int
+    operator: str
+    definition: AggregateDefinition
+    job: str
+
+    def table(self) -> pa.Table:
+        """All rows: `window`, keys, aggregates, `pane`, `commit`."""
+        return pa.concat_tables([pq.read_table(f) for f in self.files], promote_options="permissive")
+
+    def panes(self) -> Iterator[Pane]:
+        """All rows as Python values."""
+        return to_panes(self.definition, self.table(), self.job)
+
+
+class Sink(Protocol):
+    """Takes the panes of one commit after the other."""
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        """Make the panes visible, once, however often it is called with this token. Raising refuses them for now."""
+        ...
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        """The highest commit of `job` that the sink has; None where it has none or cannot say."""
+        ...
+
+
+@dataclass
+class MemorySink:
+    """Keeps panes in this process: for tests and notebooks. `panes` is the list of all that were published."""
+
+    panes: list[Pane] = field(default_factory=list)
+    tokens: set[tuple[Token, str]] = field(default_factory=set)
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        if (token, panes.operator) in self.tokens:
+            return
+        self.panes.extend(panes.panes())
+        self.tokens.add((token, panes.operator))
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class ConsoleSink:
+    """Prints panes, a line each; after a crash the last commit may be printed again."""
+
+    limit: int = 20
+    stream: TextIO | None = None
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        out = self.stream or sys.stdout
+        print(f"-- commit {token.commit} of {panes.operator}: {panes.rows} panes", file=out)
+        for i, pane in enumerate(panes.panes()):
+            if i >= self.limit:
+                print(f"   ... {panes.rows - self.limit} more", file=out)
+                break
+            print(f"   {pane}", file=out)
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class CallbackSink:
+    """Calls `function(panes, token)`; after a crash it may get the same token again and must be idempotent on it."""
+
+    function: Callable[[Any, Token], None]
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        self.function(list(panes.panes()), token)
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class ParquetSink:
+    """A directory of Parquet files that readers follow by manifests.
+
+    `<path>/part-<...>.parquet` are data, `<path>/_manifests/<job>-<operator>-<commit>.manifest` name those that count; a
+    manifest is created exclusively, after its files are durable. `wr.read_panes(path)` reads what the manifests name.
+    """
+
+    path: str
+
+    def __repr__(self) -> str:
+        return f"wr.sinks.parquet({self.path!r})"
+
+    def _manifest(self, job: str, operator: str, commit: int) -> str:
+        return os.path.join(self.path, "_manifests", f"{job}-{operator}-{commit:012d}.manifest")
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        manifest = self._manifest(token.job, panes.operator, token.commit)
+        if os.path.exists(manifest):
+            return
+        os.makedirs(os.path.dirname(manifest), exist_ok=True)
+        names = []
+        for source in panes.files:
+            name = "part-" + os.path.basename(source)
+            _link(source, os.path.join(self.path, name))
+            names.append(name)
+        sync_directory(self.path)
+        body = {"format": 1, "job": token.job, "operator": panes.operator, "commit": token.commit, "rows": panes.rows, "files": names}
+        temporary = f"{manifest}.{os.getpid()}.tmp"
+        with open(temporary, "w", encoding="utf-8") as out:
+            json.dump(body, out)
+            out.flush()
+            os.fsync(out.fileno())
+        try:
+            os.link(temporary, manifest)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(temporary)
+        sync_directory(os.path.dirname(manifest))
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        commits = [m["commit"] for m in manifests(self.path) if m["job"] == job and m["operator"] == operator]
+        return max(commits, default=None)
+
+
+def _link(source: str, target: str) -> None:
+    if os.path.exists(target):
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        temporary = target + ".tmp"
+        shutil.copyfile(source, temporary)
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, target)
+
+
+def manifests(path: str) -> list[dict[str, Any]]:
+    """The manifests of a Parquet sink, by operator and commit."""
+    folder = os.path.join(path, "_manifests")
+    found = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if name.endswith(".manifest"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                found.append(json.load(file))
+    return found
+
+
+def pane_files(path: str, operator: str | None = None) -> list[str]:
+    """The data files that the manifests of a Parquet sink name, in commit order."""
+    chosen = [m for m in manifests(path) if operator in (None, m["operator"])]
+    chosen.sort(key=lambda m: (m["operator"], m["commit"]))
+    return [os.path.join(path, f) for m in chosen for f in m["files"]]
+
+
+def read_panes(path: str, operator: str | None = None) -> pa.Table:
+    """All published panes of a Parquet sink as one table, in commit order."""
+    files = pane_files(path, operator)
+    if not files:
+        return pa.table({})
+    return pa.concat_tables([pq.read_table(f) for f in files], promote_options="permissive")
+
+
+def memory() -> MemorySink:
+    """Keep panes in this process."""
+    return MemorySink()
+
+
+def console(limit: int = 20) -> ConsoleSink:
+    """Print panes, at most `limit` a commit."""
+    return ConsoleSink(limit)
+
+
+def parquet(path: str) -> ParquetSink:
+    """A directory of Parquet files with manifests."""
+    return ParquetSink(os.path.abspath(path))
+
+
+def callback(function: Callable[[Any, Token], None]) -> CallbackSink:
+    """`function(panes, token)`, which must be idempotent on the token."""
+    return CallbackSink(function)
+
+
+def as_sink(sink: Any) -> Sink:
+    """A sink, or a function to be called as one."""
+    return CallbackSink(sink) if callable(sink) and not hasattr(sink, "publish") else sink
+
+
+__all__: Sequence[str] = [
+    "CallbackSink",
+    "ConsoleSink",
+    "MemorySink",
+    "PaneFiles",
+    "ParquetSink",
+    "Sink",
+    "as_sink",
+    "callback",
+    "console",
+    "manifests",
+    "memory",
+    "pane_files",
+    "parquet",
+    "read_panes",
+]
