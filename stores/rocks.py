@@ -22,6 +22,7 @@ Never open a store before a fork.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -42,6 +43,23 @@ _FLUSH_DIR: Final = "flush.tmp"
 _SHARED: dict[int, tuple[rocksdict.Cache, rocksdict.WriteBufferManager]] = {}
 
 
+class _Source:
+    """The RocksDB iterator of an open scan, until the store is closed."""
+
+    __slots__ = ("__weakref__", "_pairs")
+
+    def __init__(self, pairs: Any) -> None:
+        self._pairs = pairs
+
+    def pairs(self, path: str) -> Iterator[Pair]:
+        if self._pairs is None:
+            raise StateError(f"the store {path} was closed while this scan was open")
+        return self._pairs  # type: ignore[no-any-return]
+
+    def release(self) -> None:
+        self._pairs = None
+
+
 class RocksKV:
     """One RocksDB store.
 
@@ -58,12 +76,15 @@ class RocksKV:
         read_only: bool = False,
         secondary: str | os.PathLike[str] | None = None,
         lock_wait_s: float = 10.0,
+        memtable_bytes: int = MEMTABLE_BYTES,
     ) -> None:
         self.path = os.fspath(path)
+        self._memtable_bytes = memtable_bytes
         self.read_only = read_only or secondary is not None
         self._cfs = tuple(cfs)
-        self._scans: weakref.WeakSet[Iterator[Pair]] = weakref.WeakSet()
-        _refuse_headless(self.path, must_exist=self.read_only)
+        self._scans: weakref.WeakSet[_Source] = weakref.WeakSet()
+        if self.read_only and not os.path.exists(os.path.join(self.path, "CURRENT")):
+            raise CorruptState(f"there is no store at {self.path}")
         if secondary is not None:
             access = rocksdict.AccessType.secondary(os.fspath(secondary))
         elif read_only:
@@ -83,13 +104,22 @@ class RocksKV:
     def _open(self, access: rocksdict.AccessType, lock_wait_s: float) -> rocksdict.Rdict:
         deadline = time.monotonic() + lock_wait_s
         while True:
+            # Without CURRENT it is new, being made by someone who holds the lock, or has lost its head.
+            new = not os.path.exists(os.path.join(self.path, "CURRENT"))
+            headless = new and any(
+                n.endswith(".sst") or n.startswith("MANIFEST-") for n in os.listdir(self.path)
+            )
             try:
-                self._found = _families(self.path)
+                self._found = set() if new else _families(self.path)
                 wanted = self._found if self.read_only else self._found | set(self._cfs)
-                families = {cf: _options() for cf in wanted - {"default"}}
-                return rocksdict.Rdict(self.path, _options(), families, access)
+                options = {cf: _options(self._memtable_bytes, not headless) for cf in wanted | {"default"}}
+                return rocksdict.Rdict(self.path, options.pop("default"), options, access)
             except Exception as error:
-                if not _is_lock(error):
+                if headless and "create_if_missing is false" in str(error):
+                    raise CorruptState(
+                        f"the store {self.path} has data files but no CURRENT: it would open as an empty one"
+                    ) from error
+                if not _is_passing(error):
                     raise _translate(error, self.path) from error
                 if time.monotonic() >= deadline:
                     raise StateLocked(
@@ -139,56 +169,65 @@ class RocksKV:
             bounds.set_iterate_upper_bound(end)
         try:
             if reverse:
-                items = self._backward(family, family.items(backwards=True, read_opt=bounds), start, end)
+                source = _Source(family.items(backwards=True, read_opt=bounds))
             else:
-                items = self._forward(family, family.items(from_key=start, read_opt=bounds), start, end)
+                source = _Source(family.items(from_key=start, read_opt=bounds))
         except Exception as error:
             raise _translate(error, self.path) from error
-        self._scans.add(items)
-        return items
+        finally:
+            del family
+        self._scans.add(source)
+        return (self._backward if reverse else self._forward)(cf, source, start, end)
 
-    def _forward(
-        self, family: rocksdict.Rdict, items: Any, start: bytes, end: bytes | None
-    ) -> Iterator[Pair]:
-        last = None
-        for last in items:
-            yield last
-        after = start if last is None else last[0] + b"\x00"
-        self._look_again(family, end, lambda raw: raw.seek(after))
+    # The frames of an error that somebody holds must not hold the store open, hence the `del`s.
 
-    def _backward(
-        self, family: rocksdict.Rdict, items: Any, start: bytes, end: bytes | None
-    ) -> Iterator[Pair]:
-        last = None
-        for pair in items:
-            if pair[0] < start:
+    def _forward(self, cf: str, source: _Source, start: bytes, end: bytes | None) -> Iterator[Pair]:
+        after = start
+        for chunk in self._chunks(source):
+            yield from chunk
+            after = chunk[-1][0] + b"\x00"
+        self._look_again(cf, end, lambda raw: raw.seek(after))
+
+    def _backward(self, cf: str, source: _Source, start: bytes, end: bytes | None) -> Iterator[Pair]:
+        last: bytes | None = None
+        for chunk in self._chunks(source):
+            if chunk[-1][0] < start:
+                yield from (pair for pair in chunk if pair[0] >= start)
                 return
-            last = pair
-            yield pair
+            yield from chunk
+            last = chunk[-1][0]
 
         def before(raw: rocksdict.RdictIter) -> None:
             if last is None:
                 raw.seek_to_last()
             else:
-                raw.seek(last[0])
+                raw.seek(last)
                 if raw.valid():
                     raw.prev()
 
-        self._look_again(family, end, before)
+        self._look_again(cf, end, before)
 
-    def _look_again(
-        self, family: rocksdict.Rdict, end: bytes | None, seek: Callable[[rocksdict.RdictIter], None]
-    ) -> None:
+    def _chunks(self, source: _Source) -> Iterator[list[Pair]]:
+        """Pairs, a growing number at a time; nothing here refers to the store while a chunk is out."""
+        size = 16
+        while chunk := list(itertools.islice(source.pairs(self.path), size)):
+            yield chunk
+            size = min(4 * size, 1024)
+
+    def _look_again(self, cf: str, end: bytes | None, seek: Callable[[rocksdict.RdictIter], None]) -> None:
         """Raises where the pairs ended because a block is damaged rather than because there are no more."""
         bounds = rocksdict.ReadOptions()
         if end is not None:
             bounds.set_iterate_upper_bound(end)
+        raw = None
         try:
-            raw = family.iter(bounds)
+            raw = self._maps[cf].iter(bounds)
             seek(raw)
             raw.status()
         except Exception as error:
             raise _translate(error, self.path) from error
+        finally:
+            del raw
 
     def _refuse_unknown(self, cf: str) -> None:
         """A cf that a read-only store was asked for and lacks reads as empty; any other is a mistake."""
@@ -200,7 +239,9 @@ class RocksKV:
     # -- writes ----------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
+        self._alive()
         rows = rocksdict.WriteBatch(raw_mode=True)
+        handle = None
         try:
             for cf in batch.cfs:
                 handle = self._handles[cf]
@@ -222,10 +263,11 @@ class RocksKV:
         except Exception as error:
             raise _translate(error, self.path) from error
         finally:
-            rows.set_default_column_family(None)
+            del rows, handle
 
     def flush(self) -> None:
         """Makes everything written so far survive a crash, all column families as one."""
+        self._sweep_flush_dir()
         self.checkpoint(os.path.join(self.path, _FLUSH_DIR))
         self._sweep_flush_dir()
 
@@ -239,8 +281,11 @@ class RocksKV:
 
     def compact(self) -> None:
         """Rewrites the files so that deleted rows no longer take space."""
-        for family in self._maps.values():
-            family.compact_range(None, None)
+        try:
+            for cf in self._maps:
+                self._maps[cf].compact_range(None, None)
+        except Exception as error:
+            raise _translate(error, self.path) from error
 
     def catch_up(self) -> None:
         """A secondary's view moves to what its primary has flushed."""
@@ -250,11 +295,11 @@ class RocksKV:
             raise _translate(error, self.path) from error
 
     def close(self) -> None:
-        """Flushes, and releases the lock: open scans end here, their next pair is a StopIteration."""
+        """Flushes, and releases the lock. A scan that is still open fails when it is read on."""
         if self._db is None:
             return
-        for scan in list(self._scans):
-            scan.close()  # type: ignore[attr-defined]
+        for source in list(self._scans):
+            source.release()
         db, self._db = self._db, None
         self._maps.clear()
         self._handles.clear()
@@ -284,19 +329,7 @@ def destroy(path: str | os.PathLike[str]) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _refuse_headless(path: str, must_exist: bool) -> None:
-    names = os.listdir(path) if os.path.isdir(path) else []
-    if "CURRENT" in names:
-        return
-    if any(name.endswith(".sst") or name.startswith("MANIFEST-") for name in names):
-        raise CorruptState(f"the store {path} has data files but no CURRENT: it would open as an empty one")
-    if must_exist:
-        raise CorruptState(f"there is no store at {path}")
-
-
 def _families(path: str) -> set[str]:
-    if not os.path.exists(os.path.join(path, "CURRENT")):
-        return set()
     return set(rocksdict.Rdict.list_cf(path, rocksdict.Options(raw_mode=True)))
 
 
@@ -309,7 +342,7 @@ def _shared() -> tuple[rocksdict.Cache, rocksdict.WriteBufferManager]:
     return _SHARED[pid]
 
 
-def _options() -> rocksdict.Options:
+def _options(memtable_bytes: int, create: bool) -> rocksdict.Options:
     cache, memtables = _shared()
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(cache)
@@ -320,11 +353,11 @@ def _options() -> rocksdict.Options:
     table.set_format_version(5)
     options = rocksdict.Options(raw_mode=True)
     options.set_block_based_table_factory(table)
-    options.create_if_missing(True)
+    options.create_if_missing(create)
     options.create_missing_column_families(True)
     options.set_atomic_flush(True)
     options.set_write_buffer_manager(memtables)
-    options.set_write_buffer_size(MEMTABLE_BYTES)
+    options.set_write_buffer_size(memtable_bytes)
     options.set_max_background_jobs(2)
     options.set_compression_type(rocksdict.DBCompressionType.lz4())
     options.set_level_compaction_dynamic_level_bytes(True)
@@ -336,9 +369,10 @@ def _options() -> rocksdict.Options:
     return options
 
 
-def _is_lock(error: Exception) -> bool:
+def _is_passing(error: Exception) -> bool:
+    """True if the store is in use elsewhere, or was given another column family since we looked."""
     text = str(error)
-    return text.startswith("IO error") and "lock" in text.lower() and "LOCK" in text
+    return (text.startswith("IO error") and "/LOCK:" in text) or "Column families not opened" in text
 
 
 def _translate(error: Exception, path: str) -> Exception:

@@ -1,0 +1,400 @@
+"""RocksDB: what survives a kill, who may open it, and that damage is never read as emptiness."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import rocksdict
+
+from windrow.core.errors import CorruptState, StateError, StateLocked
+from windrow.stores.kv import Batch
+from windrow.stores.rocks import RocksKV, destroy
+from windrow.testing.faults import damage_file
+
+CFS = ("data", "meta", "other")
+
+
+def batch(cf: str, *keys: bytes, value: bytes = b"v") -> Batch:
+    made = Batch()
+    made.put_many(cf, keys, [value] * len(keys))
+    return made
+
+
+def numbers(kv: RocksKV, cf: str) -> list[int]:
+    return [int.from_bytes(key) for key, _ in kv.scan(cf)]
+
+
+# -- crashes -------------------------------------------------------------------------------------------------
+
+CHILD = textwrap.dedent(
+    """
+    import os, random, sys
+    from windrow.stores.kv import Batch
+    from windrow.stores.rocks import RocksKV
+
+    path, seed = sys.argv[1], int(sys.argv[2])
+    chance = random.Random(seed)
+    kv = RocksKV(path, ("data", "meta", "other"), memtable_bytes=64 << 10)
+    (applied,) = [int.from_bytes(v) for _, v in kv.scan("meta")] or (0,)
+    for commit in range(applied + 1, applied + 100_000):
+        batch = Batch()
+        key = commit.to_bytes(8)
+        batch.put("data", key, os.urandom(chance.choice([10, 2_000])))
+        if commit % 7 == 0:
+            batch.put("other", key, b"x")
+        batch.put("meta", b"applied", key)
+        kv.write(batch)
+        if commit % 97 == 0:
+            kv.flush()
+        if commit % 50 == 0:
+            print(commit, flush=True)
+    """
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_kill_the_marker_tells_exactly_which_commits_are_there(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    seen = 0
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path / "db"), str(seed)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        for _ in range(chance.randrange(2, 25)):
+            child.stdout.readline()
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        with RocksKV(tmp_path / "db", CFS) as kv:
+            applied = int.from_bytes(kv.get("meta", b"applied") or b"")
+            assert numbers(kv, "data") == list(range(1, applied + 1))
+            assert numbers(kv, "other") == list(range(7, applied + 1, 7))
+        assert applied >= seen
+        seen = applied
+    assert seen > 0
+
+
+def test_a_flush_makes_all_column_families_survive_a_kill(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from windrow.stores.kv import Batch; from windrow.stores.rocks import RocksKV\n"
+        "kv = RocksKV(sys.argv[1], ('data', 'meta', 'other')); batch = Batch()\n"
+        "for cf in kv.cfs: batch.put(cf, b'k', b'v')\n"
+        "kv.write(batch); kv.flush(); kv.flush(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    with RocksKV(tmp_path, CFS) as kv:
+        assert [kv.get(cf, b"k") for cf in CFS] == [b"v"] * 3
+    assert "flush.tmp" not in os.listdir(tmp_path)
+
+
+def test_a_clean_close_loses_nothing(tmp_path: Path) -> None:
+    with RocksKV(tmp_path, CFS) as kv:
+        kv.write(batch("data", b"a"))
+        kv.write(batch("other", b"b"))
+    with RocksKV(tmp_path, CFS) as kv:
+        assert kv.get("data", b"a") == kv.get("other", b"b") == b"v"
+
+
+def test_what_a_killed_flush_left_behind_is_swept(tmp_path: Path) -> None:
+    RocksKV(tmp_path, CFS).close()
+    (tmp_path / "flush.tmp").mkdir()
+    (tmp_path / "flush.tmp" / "000001.sst").write_bytes(b"x")
+    (tmp_path / "flush.tmp.tmp").mkdir()
+    RocksKV(tmp_path, CFS).close()
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("flush")]
+
+
+# -- who may open it -----------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_open_elsewhere_is_waited_for_and_then_refused(tmp_path: Path) -> None:
+    with RocksKV(tmp_path, CFS), pytest.raises(StateLocked, match=r"still open elsewhere after 0\.1 seconds"):
+        RocksKV(tmp_path, CFS, lock_wait_s=0.1)
+    RocksKV(tmp_path, CFS).close()
+
+
+HOLDER = (
+    "import sys; from windrow.stores.rocks import RocksKV\n"
+    "kv = RocksKV(sys.argv[1], ('data', 'extra')); print('open', flush=True)\n"
+    "sys.stdin.readline(); kv.close()"
+)
+
+
+def test_a_store_of_another_process_is_waited_for(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(StateLocked):
+            RocksKV(tmp_path, CFS, lock_wait_s=0.05)
+        holder.stdin.write("go\n")
+        holder.stdin.flush()
+        RocksKV(tmp_path, CFS, lock_wait_s=60).close()
+
+
+def test_closing_releases_the_lock_whatever_is_still_referenced(tmp_path: Path) -> None:
+    kv = RocksKV(tmp_path, CFS)
+    kv.write(batch("data", *(bytes([i]) for i in range(100))))
+    started, untouched = kv.scan("data"), kv.scan("data", reverse=True)
+    assert next(started)[0] == b"\x00"
+    get = kv.get
+    kv.close()
+    kv.close()
+    with RocksKV(tmp_path, CFS, lock_wait_s=0) as again:
+        assert again.get("data", b"\x05") == b"v"
+    with pytest.raises(StateError, match="was closed while this scan was open"):
+        list(started)
+    with pytest.raises(StateError, match="was closed while this scan was open"):
+        next(untouched)
+    for ask in (
+        lambda: get("data", b""),
+        lambda: kv.scan("data"),
+        lambda: kv.multi_get("data", [b""]),
+        kv.flush,
+    ):
+        with pytest.raises(StateError, match="is closed"):
+            ask()
+    with pytest.raises(StateError, match="is closed"):
+        kv.write(Batch())
+
+
+def test_a_write_to_a_closed_store_is_refused_as_closed(tmp_path: Path) -> None:
+    kv = RocksKV(tmp_path, CFS)
+    kv.close()
+    with pytest.raises(StateError, match="is closed"):
+        kv.write(batch("data", b"k"))
+
+
+def test_an_error_that_is_still_held_does_not_hold_the_store(tmp_path: Path) -> None:
+    kv = RocksKV(tmp_path, CFS)
+    kv.write(batch("data", b"k"))
+    errors = []
+    for fail in (lambda: kv.write(batch("no", b"k")), lambda: kv.get("no", b""), lambda: kv.scan("no")):
+        with pytest.raises(KeyError) as caught:
+            fail()
+        errors.append(caught)
+    kv.close()
+    damage_file(sst_of(tmp_path), 10)
+    kv = RocksKV(tmp_path, CFS)
+    for fail in (lambda: list(kv.scan("data")), lambda: kv.get("data", b"k")):
+        with pytest.raises(CorruptState) as damaged:
+            fail()
+        errors.append(damaged)
+    kv.close()
+    os.rename(tmp_path, f"{tmp_path}.aside")
+    with RocksKV(tmp_path, CFS, lock_wait_s=0) as again:
+        assert again.get("data", b"k") is None
+    assert len(errors) == 5
+
+
+def test_new_column_families_are_created_and_unnamed_ones_stay(tmp_path: Path) -> None:
+    with RocksKV(tmp_path, ["data"]) as kv:
+        kv.write(batch("data", b"k"))
+    with RocksKV(tmp_path, ["meta"]) as kv:
+        assert kv.cfs == ("meta",)
+        kv.write(batch("meta", b"k"))
+        with pytest.raises(KeyError):
+            kv.get("data", b"k")
+    with RocksKV(tmp_path, ["data", "meta"]) as kv:
+        assert kv.get("data", b"k") == kv.get("meta", b"k") == b"v"
+
+
+@pytest.mark.parametrize("secondary", [False, True])
+def test_another_reader_needs_no_lock_and_changes_nothing(tmp_path: Path, secondary: bool) -> None:
+    path, own = tmp_path / "db", tmp_path / "reader"
+    with RocksKV(path, CFS) as kv:
+        kv.write(batch("data", b"a"))
+        kv.flush()
+        kv.write(batch("data", b"b"))
+        reader = RocksKV(path, [*CFS, "new"], read_only=not secondary, secondary=own if secondary else None)
+        assert [key for key, _ in reader.scan("data")] == [b"a"]
+        assert reader.get("new", b"k") is None
+        assert reader.multi_get("new", [b"k"]) == [None]
+        assert list(reader.scan("new")) == []
+        with pytest.raises(StateError, match="Not supported"):
+            reader.write(batch("data", b"c"))
+        if secondary:
+            kv.flush()
+            reader.catch_up()
+            assert [key for key, _ in reader.scan("data")] == [b"a", b"b"]
+        reader.close()
+
+
+def test_a_reader_of_no_store_is_refused_and_makes_none(tmp_path: Path) -> None:
+    for options in ({"read_only": True}, {"secondary": tmp_path / "own"}):
+        with pytest.raises(CorruptState, match="there is no store at"):
+            RocksKV(tmp_path / "db", CFS, **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "db").exists()
+
+
+def test_destroy_removes_a_store_and_minds_not_if_there_is_none(tmp_path: Path) -> None:
+    RocksKV(tmp_path / "db", CFS).close()
+    destroy(tmp_path / "db")
+    destroy(tmp_path / "db")
+    assert not (tmp_path / "db").exists()
+
+
+def test_a_checkpoint_is_a_store_of_its_own(tmp_path: Path) -> None:
+    with RocksKV(tmp_path / "db", CFS) as kv:
+        kv.write(batch("data", b"a"))
+        kv.checkpoint(tmp_path / "copy")
+        kv.write(batch("data", b"b"))
+        with pytest.raises(StateError):
+            kv.checkpoint(tmp_path / "copy")
+        with RocksKV(tmp_path / "copy", CFS) as copy:
+            copy.write(batch("data", b"c"))
+            assert [key for key, _ in copy.scan("data")] == [b"a", b"c"]
+        assert [key for key, _ in kv.scan("data")] == [b"a", b"b"]
+
+
+# -- damage --------------------------------------------------------------------------------------------------
+
+
+def sst_of(path: Path) -> Path:
+    (file,) = path.glob("*.sst")
+    return file
+
+
+def unlink_all(pattern: str) -> Callable[[Path], None]:
+    def unlink(path: Path) -> None:
+        for file in path.glob(pattern):
+            file.unlink()
+
+    return unlink
+
+
+BREAKAGES: dict[str, Callable[[Path], None]] = {
+    "footer of a table": lambda path: damage_file(sst_of(path), -3),
+    "table cut short": lambda path: os.truncate(sst_of(path), 100),
+    "table gone": unlink_all("*.sst"),
+    "manifest damaged": lambda path: damage_file(next(path.glob("MANIFEST-*")), 20),
+    "manifest cut short": lambda path: os.truncate(next(path.glob("MANIFEST-*")), 60),
+    "manifest gone": unlink_all("MANIFEST-*"),
+    "CURRENT gone": unlink_all("CURRENT"),
+    "CURRENT and log gone": lambda path: (unlink_all("CURRENT")(path), unlink_all("*.log")(path))[0],
+    "CURRENT empty": lambda path: os.truncate(path / "CURRENT", 0),
+}
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """A closed store whose 5,000 rows lie in one table of many blocks."""
+    with RocksKV(tmp_path / "db", CFS) as kv:
+        made = Batch()
+        for i in range(5000):
+            made.put("data", i.to_bytes(4), random.Random(i).randbytes(40))
+        kv.write(made)
+    return tmp_path / "db"
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_broken_store_is_refused_when_it_is_opened(whole: Path, breakage: str) -> None:
+    BREAKAGES[breakage](whole)
+    with pytest.raises(CorruptState, match=r"the store .*db"):
+        RocksKV(whole, CFS, lock_wait_s=0)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9])
+def test_a_damaged_block_is_reported_and_never_ends_a_scan_quietly(whole: Path, part: float) -> None:
+    file = sst_of(whole)
+    damage_file(file, int(os.path.getsize(file) * part))
+    with RocksKV(whole, CFS) as kv:
+        for reverse in (False, True):
+            read = 0
+            with pytest.raises(CorruptState, match="is damaged: Corruption"):
+                for _ in kv.scan("data", reverse=reverse):
+                    read += 1
+            assert read < 5000
+        with pytest.raises(CorruptState):
+            kv.multi_get("data", [i.to_bytes(4) for i in range(5000)])
+        with pytest.raises(CorruptState):
+            for i in range(5000):
+                kv.get("data", i.to_bytes(4))
+        assert list(kv.scan("other")) == []
+
+
+def test_a_range_that_needs_no_damaged_block_is_still_read(whole: Path) -> None:
+    file = sst_of(whole)
+    damage_file(file, os.path.getsize(file) // 2)
+    with RocksKV(whole, CFS) as kv:
+        assert len(list(kv.scan("data", end=(100).to_bytes(4)))) == 100
+        assert len(list(kv.scan("data", (4900).to_bytes(4)))) == 100
+        assert len(list(kv.scan("data", end=(100).to_bytes(4), reverse=True))) == 100
+        assert len(list(kv.scan("data", (4900).to_bytes(4), reverse=True))) == 100
+
+
+def test_a_store_left_without_current_is_not_taken_for_broken_while_another_makes_it(
+    whole: Path, tmp_path: Path
+) -> None:
+    # As seen by a second opener while the first has written the manifest, and CURRENT not yet.
+    shutil.copytree(whole, tmp_path / "new")
+    with RocksKV(tmp_path / "new", CFS):
+        (tmp_path / "new" / "CURRENT").rename(tmp_path / "CURRENT")
+        with pytest.raises(StateLocked):
+            RocksKV(tmp_path / "new", CFS, lock_wait_s=0.05)
+        (tmp_path / "CURRENT").rename(tmp_path / "new" / "CURRENT")
+
+
+# -- what rocksdict does, which rocks.py works around: a new version may need less of it ---------------------
+
+
+def raw_store(path: Path) -> rocksdict.Rdict:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    return rocksdict.Rdict(str(path), options)
+
+
+def test_rocksdict_flushes_one_column_family_alone(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, rocksdict\n"
+        "options = rocksdict.Options(raw_mode=True); options.create_if_missing(True)\n"
+        "options.create_missing_column_families(True); options.set_atomic_flush(True)\n"
+        "db = rocksdict.Rdict(sys.argv[1], options, {'data': options, 'meta': options})\n"
+        "no_log = rocksdict.WriteOptions(); no_log.disable_wal = True\n"
+        "for cf in ('data', 'meta'): db.get_column_family(cf).put(b'k', b'v', no_log)\n"
+        "db.get_column_family('meta').flush(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    with RocksKV(tmp_path, CFS) as kv:
+        assert (kv.get("data", b"k"), kv.get("meta", b"k")) == (None, b"v")
+
+
+def test_rocksdict_ends_a_scan_quietly_at_a_damaged_block(whole: Path) -> None:
+    damage_file(sst_of(whole), 10)
+    families = {cf: rocksdict.Options(raw_mode=True) for cf in CFS}
+    db = rocksdict.Rdict(str(whole), rocksdict.Options(raw_mode=True), families)
+    assert list(db.get_column_family("data").items()) == []
+    db.close()
+
+
+def test_rocksdict_takes_a_lower_bound_for_an_upper_one(tmp_path: Path) -> None:
+    db = raw_store(tmp_path)
+    for key in (b"a", b"b", b"c"):
+        db[key] = b"v"
+    bounds = rocksdict.ReadOptions()
+    bounds.set_iterate_lower_bound(b"b")
+    assert [key for key, _ in db.items(read_opt=bounds)] == [b"a"]
+    db.close()
+
+
+def test_rocksdict_takes_a_reversed_range_and_fails_later(tmp_path: Path) -> None:
+    db = raw_store(tmp_path)
+    with pytest.raises(Exception, match="end key comes before start key"):
+        db.delete_range(b"b", b"a")
+        db.flush()
+    with pytest.raises(Exception, match="end key comes before start key"):
+        db.close()
