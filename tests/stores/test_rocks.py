@@ -365,7 +365,9 @@ def test_rocksdict_flushes_one_column_family_alone(tmp_path: Path) -> None:
         "options.create_missing_column_families(True); options.set_atomic_flush(True)\n"
         "db = rocksdict.Rdict(sys.argv[1], options, {'data': options, 'meta': options})\n"
         "no_log = rocksdict.WriteOptions(); no_log.disable_wal = True\n"
-        "for cf in ('data', 'meta'): db.get_column_family(cf).put(b'k', b'v', no_log)\n"
+        "rows = rocksdict.WriteBatch(raw_mode=True)\n"
+        "for cf in ('data', 'meta'): rows.put(b'k', b'v', db.get_column_family_handle(cf))\n"
+        "db.write(rows, no_log)\n"
         "db.get_column_family('meta').flush(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
