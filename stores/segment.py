@@ -32,7 +32,7 @@ def decode_segment(data: bytes) -> tuple[int, int, Batch, dict[str, Any]]:
     payload = unseal(Kind.SEGMENT, data)
     try:
         commit, shard, extra, batch = msgpack.unpackb(payload, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptState(f"a segment of {len(data)} bytes cannot be read: {error}") from error
     return commit, shard, Batch.decode(batch), extra
 

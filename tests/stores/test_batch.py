@@ -1,0 +1,197 @@
+"""Batches keep their net effect, and the maps under them keep order, whatever happens to them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.core.errors import CorruptState
+from windrow.stores.kv import Batch, MemoryKV, Overlay
+from windrow.stores.sorted_map import RangeSet, SortedMap
+
+KEYS = st.binary(max_size=2).map(lambda b: bytes(x % 4 for x in b))
+OPS = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from("ab"), KEYS, st.binary(max_size=1)),
+    st.tuples(st.just("delete"), st.sampled_from("ab"), KEYS),
+    st.tuples(st.just("delete_range"), st.sampled_from("ab"), KEYS, KEYS),
+)
+
+
+def batch_of(ops: list[tuple[Any, ...]]) -> Batch:
+    batch = Batch()
+    for kind, *args in ops:
+        getattr(batch, kind)(*args)
+    return batch
+
+
+@given(st.lists(OPS, max_size=12))
+def test_a_batch_comes_back_from_its_bytes(ops: list[tuple[Any, ...]]) -> None:
+    batch = batch_of(ops)
+    back = Batch.decode(batch.encode())
+    assert back == batch
+    assert list(back.ops) == list(batch.ops)
+    assert back.encode() == batch.encode()
+    assert len(back) == len(batch) == len(list(batch.ops))
+
+
+@given(st.lists(OPS, max_size=12), st.integers(0, 12))
+def test_extending_is_the_one_batch_after_the_other(ops: list[tuple[Any, ...]], cut: int) -> None:
+    both = batch_of(ops[:cut])
+    both.extend(batch_of(ops[cut:]))
+    assert both == batch_of(ops)
+
+
+@given(st.lists(OPS, max_size=12))
+def test_net_changes_applied_in_order_are_the_batch(ops: list[tuple[Any, ...]]) -> None:
+    batch = batch_of(ops)
+    assert batch_of([op if op[0] != "delete" else op[:3] for op in batch.ops]) == batch
+
+
+def test_a_range_forgets_the_puts_that_it_covers() -> None:
+    batch = batch_of([("put", "a", b"k", b"1"), ("delete_range", "a", b"k", b"l"), ("put", "a", b"kk", b"2")])
+    assert list(batch.ops) == [("delete_range", "a", b"k", b"l"), ("put", "a", b"kk", b"2")]
+
+
+def test_bulk_changes_are_the_single_ones() -> None:
+    one, many = Batch(), Batch()
+    for key in (b"a", b"b"):
+        one.put("a", key, b"v" + key)
+    one.delete("a", b"c")
+    many.put_many("a", [b"a", b"b"], [b"va", b"vb"])
+    many.delete_many("a", [b"c"])
+    assert one == many
+    assert one.cfs == ("a",)
+    with pytest.raises(ValueError, match="shorter"):
+        many.put_many("a", [b"a", b"b"], [b"v"])
+
+
+def test_only_takes_the_named_column_families() -> None:
+    batch = batch_of([("put", "a", b"k", b"1"), ("put", "b", b"k", b"2"), ("delete_range", "c", b"b", b"a")])
+    assert batch.cfs == ("a", "b")
+    assert list(batch.only(["b", "x"]).ops) == [("put", "b", b"k", b"2")]
+    batch.clear()
+    assert len(batch) == 0
+    assert not batch.cfs
+
+
+def test_batches_differ_by_what_they_do() -> None:
+    assert batch_of([("put", "a", b"k", b"")]) != batch_of([("delete", "a", b"k")])
+    assert batch_of([("put", "a", b"k", b"")]) != batch_of([("put", "b", b"k", b"")])
+    assert batch_of([("delete_range", "a", b"", b"k")]) != Batch()
+    assert Batch() != 0
+    assert repr(batch_of([("delete_range", "a", b"", b"k")])) == "<Batch a: 0 points, 1 ranges>"
+
+
+@pytest.mark.parametrize("data", ["", "91", "9191", "90ff", "919561909091a0", "01", "91956190909091a0"])
+def test_bytes_that_are_no_batch_are_refused(data: str) -> None:
+    with pytest.raises(CorruptState, match=r"a batch of \d+ bytes cannot be read"):
+        Batch.decode(bytes.fromhex(data))
+
+
+# -- overlay -------------------------------------------------------------------------------------------------
+
+
+def test_an_overlay_leaves_its_base_alone_until_its_batch_is_written() -> None:
+    base = MemoryKV(["a"])
+    base.write(batch_of([("put", "a", b"1", b"base"), ("put", "a", b"2", b"base")]))
+    overlay = Overlay(base)
+    overlay.put("a", b"3", b"new")
+    overlay.delete("a", b"1")
+    overlay.batch.put("a", b"4", b"direct")
+    overlay.delete_range("a", b"2", b"3")
+    assert list(overlay.scan("a")) == [(b"3", b"new"), (b"4", b"direct")]
+    assert [key for key, _ in base.scan("a")] == [b"1", b"2"]
+    base.write(overlay.batch)
+    assert list(base.scan("a")) == [(b"3", b"new"), (b"4", b"direct")]
+    overlay.close()
+    assert len(overlay.batch) == 0
+    assert overlay.get("a", b"3") == b"new"
+
+
+class CountingKV(MemoryKV):
+    """Counts the rows that scans hand out."""
+
+    rows = 0
+
+    def scan(self, *args: Any, **options: Any) -> Any:
+        for pair in super().scan(*args, **options):
+            self.rows += 1
+            yield pair
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_overlay_does_not_read_the_rows_of_deleted_ranges(reverse: bool) -> None:
+    base = CountingKV(["a"])
+    batch = Batch()
+    batch.put_many("a", [bytes([i]) for i in range(250)], [b""] * 250)
+    base.write(batch)
+    overlay = Overlay(base)
+    overlay.delete_range("a", b"", bytes([100]))
+    overlay.delete_range("a", bytes([120]), bytes([240]))
+    overlay.put("a", bytes([150]), b"")
+    assert len(list(overlay.scan("a", reverse=reverse))) == 31
+    assert base.rows == 30
+
+
+# -- sorted map and ranges -----------------------------------------------------------------------------------
+
+MAP_OPS = st.one_of(
+    st.tuples(st.just("set"), KEYS, st.integers(0, 9)),
+    st.tuples(st.just("update"), st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=20)),
+    st.tuples(st.just("remove"), st.lists(KEYS, max_size=20)),
+    st.tuples(st.just("remove_range"), KEYS, KEYS),
+    st.tuples(st.just("open"), st.booleans(), st.integers(0, 5)),
+)
+
+
+@given(st.lists(MAP_OPS, max_size=20))
+def test_a_sorted_map_is_a_dict_in_order_and_its_scans_are_snapshots(ops: list[tuple[Any, ...]]) -> None:
+    tested: SortedMap[int] = SortedMap()
+    model: dict[bytes, int] = {}
+    scans = []
+    for kind, *args in ops:
+        if kind == "open":
+            reverse, taken = args
+            expected = sorted(model.items(), reverse=reverse)
+            scan = tested.scan(reverse=reverse)
+            scans.append((expected, list(itertools.islice(scan, taken)), scan))
+            continue
+        getattr(tested, kind)(*args)
+        if kind == "set":
+            model[args[0]] = args[1]
+        elif kind == "update":
+            model.update(args[0])
+        elif kind == "remove":
+            for key in args[0]:
+                model.pop(key, None)
+        else:
+            for key in [key for key in model if args[0] <= key < args[1]]:
+                del model[key]
+        if len(ops) % 2:  # else order is made only at the end, out of many changes
+            assert list(tested.scan()) == sorted(model.items())
+    assert list(tested.scan()) == sorted(model.items())
+    assert len(tested) == len(model)
+    for expected, head, scan in scans:
+        assert head + list(scan) == expected
+
+
+@given(st.lists(st.tuples(KEYS, KEYS).filter(lambda r: r[0] < r[1]), max_size=8), KEYS, st.none() | KEYS)
+def test_ranges_are_merged_and_their_gaps_are_the_rest(
+    ranges: list[tuple[bytes, bytes]], start: bytes, end: bytes | None
+) -> None:
+    tested = RangeSet()
+    for low, high in ranges:
+        tested.add(low, high)
+    merged = list(tested)
+    assert len(tested) == len(merged)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(merged))
+    gaps = list(tested.gaps(start, end))
+    for key in [bytes(t) for n in range(4) for t in itertools.product(range(4), repeat=n)]:
+        covered = any(low <= key < high for low, high in ranges)
+        assert (key in tested) == covered
+        wanted = key >= start and (end is None or key < end) and not covered
+        assert any(low <= key and (high is None or key < high) for low, high in gaps) == wanted
