@@ -21,17 +21,21 @@ class LedgerBroken(AssertionError):
 
 
 def values_equal(a: Any, b: Any) -> bool:
-    """Equality of results: floats within 1e-9 relative, NaN equals NaN, an integer is not a float."""
+    """Equality of results: floats within 1e-9 relative, NaN equals NaN, an integer equals the same float."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(values_equal(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(values_equal(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, float) and isinstance(b, float):
-        if is_nan(a) or is_nan(b):
-            return is_nan(a) and is_nan(b)
-        return math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
     if isinstance(a, bool) != isinstance(b, bool):
         return False
+    if is_nan(a) or is_nan(b):
+        return is_nan(a) and is_nan(b)
+    if (
+        isinstance(a, int | float)
+        and isinstance(b, int | float)
+        and isinstance(a, float) | isinstance(b, float)
+    ):
+        return math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
     return bool(a == b)
 
 
@@ -49,24 +53,28 @@ def all_panes_equal(a: Sequence[Pane], b: Sequence[Pane]) -> bool:
     return len(a) == len(b) and all(panes_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def ledger_key(pane: Pane) -> LedgerKey:
-    """The (key, window) of a pane as a value that can be looked up (one NaN, no negative zero)."""
-    fields = tuple(
-        (name, "NaN" if is_nan(v) else v + 0.0 if isinstance(v, float) else v) for name, v in pane.key.items()
-    )
-    return (fields, pane.window)
+def ledger_key(key: dict[str, Any], window: Window | TupleWindow) -> LedgerKey:
+    """A (key, window) as a value that can be looked up (one NaN, no negative zero)."""
+    fields = [
+        (name, "NaN" if is_nan(v) else v + 0.0 if isinstance(v, float) else v) for name, v in key.items()
+    ]
+    return (tuple(fields), window)
 
 
 def ledger(panes: Iterable[Pane], *, retracting: bool = False) -> dict[LedgerKey, dict[str, Any]]:
     """The current values of every (key, window) after `panes`, in the order they were sent.
 
     Raises `LedgerBroken` where a retraction takes back something else than the current pane, where an insert
-    has the wrong index, and, if `retracting`, where a second insert comes without a retraction of the first.
+    has the wrong index, where anything comes after a pane marked `is_last`, and, if `retracting`, where a
+    second insert comes without a retraction of the first.
     """
     current: dict[LedgerKey, Pane] = {}
     panes_of: dict[LedgerKey, int] = {}
+    ended: set[LedgerKey] = set()
     for pane in panes:
-        key = ledger_key(pane)
+        key = ledger_key(pane.key, pane.window)
+        if key in ended:
+            raise LedgerBroken(f"{pane} comes after a pane marked as the last")
         held = current.get(key)
         if pane.kind is Kind.RETRACT:
             if held is None or held.index != pane.index or not values_equal(held.values, pane.values):
@@ -79,4 +87,6 @@ def ledger(panes: Iterable[Pane], *, retracting: bool = False) -> dict[LedgerKey
             raise LedgerBroken(f"{pane} should have index {panes_of.get(key, 0)}")
         panes_of[key] = pane.index + 1
         current[key] = pane
+        if pane.is_last:
+            ended.add(key)
     return {key: pane.values for key, pane in current.items()}

@@ -191,7 +191,7 @@ class AggregateOracle:
         return time_us
 
     def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
-        """The windows that take the message (in a gap between hopping windows: none), or None: a dead letter."""
+        """The windows that take the message (in a gap between hops: none), or None: a dead letter."""
         spec = self.definition.window
         if isinstance(spec, Tuples):
             self._numbers[key] = self._numbers.get(key, 0) + 1

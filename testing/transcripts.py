@@ -1,0 +1,338 @@
+"""Behaviour as data: scenarios in YAML, run against anything that can be driven.
+
+A file holds many documents, each one scenario; a key that is not listed here is an error, so that a misspelt
+expectation cannot pass. Modelled on Beam's trigger transcripts.
+
+    name                 unique in the file
+    source               where the behaviour comes from (optional)
+    aggregate            the expression that builds the definition, with `wr`
+    starts               `now` at the beginning (optional, default 0)
+    depends_on_batching  why other cuts of the same input may end differently (optional)
+    must_fail            true, or a part of the error: the runner has to reject the scenario (optional)
+    steps                a list of
+      - add: [message, ...]     one ingest step, then an advance; `_at: [source, partition, offset]` places it
+      - watermark: instant      moves an explicit watermark, and advances
+      - now: "+10 seconds"      moves the clock (or an instant); nothing else happens
+      - timeout                 advances
+      - drain                   advances the watermark to the end of time
+      - restart                 loses the process
+      - expect: [pane, ...]     all panes since the step before, in order
+          {window, key, values, timing, index, last, kind}; key where there are keys; index is optional; where
+          left out, last is false and kind INSERT
+      - expect_dead: [letter, ...]  all dead letters since the step before: {reason, offset}
+      - windows: [window, ...]  all windows that are kept: {window, key, messages, values, panes, fired}
+
+What is not expected must not happen: panes and dead letters that no `expect` claims fail the scenario.
+Instants are seconds since the epoch, or ISO text with a zone; a window is `[start, end]`, for tuple windows
+`[first, last]`, or `global`. Numbers under the event-time column are instants too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from windrow.core.definition import AggregateDefinition
+from windrow.core.messages import DeadLetter, Kind, Message, Pane, WindowInfo
+from windrow.core.time import DAY_US
+from windrow.testing.ledger import LedgerBroken, ledger, ledger_key, values_equal
+from windrow.testing.oracle_driver import OracleDriver as OracleDriver
+from windrow.testing.transcript_parser import (
+    Action,
+    DeadLetterRow,
+    PaneRow,
+    Scenario,
+    TranscriptError,
+    WindowRow,
+    parse,
+)
+
+EXACT = ("straight", "restarted", "reversed")
+CUT = ("one a step", "two a step", "all at once")
+#: Ways to run a scenario: the exact ones give every pane as written, the others end with the same contents.
+VARIATIONS = (*EXACT, *CUT)
+
+
+class Driver(Protocol):
+    """A job that a transcript can drive. `panes` and `dead_letters` give what came since the last call."""
+
+    def feed(self, messages: Sequence[Message]) -> None:
+        """One ingest step of all `messages`, then an advance."""
+        ...
+
+    def advance_watermark(self, to_us: int) -> None:
+        """Move the explicit watermark, and advance."""
+        ...
+
+    def advance_clock(self, by_us: int) -> None:
+        """Move `now`; no step."""
+        ...
+
+    def timeout(self) -> None:
+        """Advance."""
+        ...
+
+    def drain(self) -> None:
+        """Advance the watermark to the end of time, whatever its kind."""
+        ...
+
+    def restart(self) -> None:
+        """Lose everything but what a crash leaves, and come back. What was sent is not sent again."""
+        ...
+
+    def panes(self) -> list[Pane]: ...
+
+    def dead_letters(self) -> list[DeadLetter]: ...
+
+    def windows(self) -> list[WindowInfo]: ...
+
+
+#: Makes a driver from a definition and the `now` it starts at.
+MakeDriver = Callable[[AggregateDefinition, int], Driver]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One scenario as read from a file."""
+
+    name: str
+    body: Mapping[str, Any]
+
+    @property
+    def must_fail(self) -> bool | str:
+        wanted = self.body.get("must_fail", False)
+        return wanted if isinstance(wanted, str) else bool(wanted)
+
+    @property
+    def variations(self) -> tuple[str, ...]:
+        """The ways to run it: a scenario that must be rejected is run straight only."""
+        return VARIATIONS[:1] if self.must_fail else VARIATIONS
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise TranscriptError(f"{node.start_mark}: key {name!r} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path) -> list[Transcript]:
+    """The scenarios of a file. Raises `TranscriptError` if it is not a list of named mappings."""
+    transcripts: list[Transcript] = []
+    with path.open(encoding="utf-8") as file:
+        for body in yaml.load_all(file, Loader=_StrictLoader):
+            if not isinstance(body, dict) or not isinstance(body.get("name"), str):
+                raise TranscriptError(f"{path.name}: a scenario is a mapping with a name, not {body!r:.80}")
+            if body["name"] in [t.name for t in transcripts]:
+                raise TranscriptError(f"{path.name}: there are two scenarios {body['name']!r}")
+            transcripts.append(Transcript(body["name"], body))
+    if not transcripts:
+        raise TranscriptError(f"{path.name} holds no scenario")
+    return transcripts
+
+
+def check(
+    transcript: Transcript,
+    make_driver: MakeDriver = OracleDriver,
+    variation: str = "straight",
+    names: Mapping[str, Any] | None = None,
+) -> None:
+    """Run a scenario in one variation. Raises `TranscriptError` where it does not go as written.
+
+    `names` are further names that the `aggregate` expression may use, such as aggregates of your own.
+    """
+    if not transcript.must_fail:
+        _check(transcript, make_driver, variation, names or {})
+        return
+    try:
+        _check(transcript, make_driver, variation, names or {})
+    except TranscriptError as error:
+        if isinstance(transcript.must_fail, str) and transcript.must_fail not in str(error):
+            raise TranscriptError(
+                f"{transcript.name}: should be rejected for {transcript.must_fail!r}, but: {error}"
+            ) from error
+        return
+    raise TranscriptError(f"{transcript.name}: should be rejected, but passed")
+
+
+def _check(transcript: Transcript, make_driver: MakeDriver, variation: str, names: Mapping[str, Any]) -> None:
+    if variation not in VARIATIONS:
+        raise ValueError(f"variation {variation!r}: use one of {', '.join(VARIATIONS)}")
+    scenario = parse(transcript.body, names)
+    run = _Run(scenario, make_driver(scenario.definition, scenario.start_us))
+    run.play(scenario.actions, restarts=variation == "restarted", backwards=variation == "reversed")
+    straight = run.outcome()
+    if variation in EXACT:
+        return
+    together = variation == "all at once"
+    if together and any(letter.reason in ("too_late", "out_of_retention") for letter in run.all_dead):
+        return  # moved to the front those messages would have been in time
+    size = None if together else 1 if variation == "one a step" else 2
+    cut = _Run(scenario, make_driver(scenario.definition, scenario.start_us), verify=False)
+    cut.play(_recut(scenario.actions, size))
+    if not scenario.depends_on_batching:
+        _compare(scenario, variation, straight, cut.outcome())
+    else:
+        cut.outcome()
+
+
+def _recut(actions: Sequence[Action], size: int | None) -> list[Action]:
+    """Messages with no other action between them, `size` a step; None: all of the scenario first, in one."""
+    if size is None:
+        everything = [m for action in actions for m in action.messages]
+        rest = [action for action in actions if action.kind != "add"]
+        return [Action("add", messages=everything), *rest] if everything else rest
+    cut: list[Action] = []
+    waiting: list[Message] = []
+    for action in (*actions, Action("end")):
+        waiting += action.messages
+        if action.kind != "add":
+            cut += [Action("add", messages=waiting[i : i + size]) for i in range(0, len(waiting), size)]
+            waiting = []
+            cut.append(action)
+    return cut[:-1]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What does not depend on how the input was cut: what the windows hold, and the ledger."""
+
+    windows: dict[Any, WindowInfo]
+    ledger: dict[Any, dict[str, Any]]
+    dead: list[tuple[Any, ...]]
+
+
+class _Run:
+    """One run of a scenario. With `verify`, every step must give what is written."""
+
+    def __init__(self, scenario: Scenario, driver: Driver, *, verify: bool = True) -> None:
+        self._scenario = scenario
+        self._driver = driver
+        self._verify = verify
+        self._all_panes: list[Pane] = []
+        self.all_dead: list[DeadLetter] = []
+
+    def play(self, actions: Sequence[Action], *, restarts: bool = False, backwards: bool = False) -> None:
+        for number, action in enumerate(actions):
+            if restarts and number:
+                self._driver.restart()
+            self._act(replace(action, messages=action.messages[::-1]) if backwards else action)
+            panes, dead = self._collect()
+            if self._verify:
+                self._claim(action, panes, dead)
+
+    def outcome(self) -> _Outcome:
+        """Settle: a tick of every period and the end of time. Then check the ledger of all that was sent."""
+        discarding = self._scenario.definition.emit.mode == "discarding"
+        windows = {}
+        for info in self._driver.windows():
+            key = ledger_key(info.key, info.window)
+            windows[key] = replace(info, values={}) if discarding else info
+        self._driver.advance_clock(366 * DAY_US)
+        self._driver.timeout()
+        self._collect()
+        self._driver.drain()
+        self._collect()
+        try:
+            held = ledger(self._all_panes, retracting=self._scenario.definition.emit.mode == "retracting")
+        except LedgerBroken as broken:
+            raise TranscriptError(f"{self._scenario.name}: ledger: {broken}") from broken
+        dead = sorted((letter.position or (), letter.reason) for letter in self.all_dead)
+        return _Outcome(windows, {} if discarding else held, dead)
+
+    def _collect(self) -> tuple[list[Pane], list[DeadLetter]]:
+        panes, dead = self._driver.panes(), self._driver.dead_letters()
+        self._all_panes += panes
+        self.all_dead += dead
+        return panes, dead
+
+    def _act(self, action: Action) -> None:
+        match action.kind:
+            case "add":
+                self._driver.feed(action.messages)
+            case "watermark":
+                self._driver.advance_watermark(action.us)
+            case "now":
+                self._driver.advance_clock(action.us)
+            case "timeout":
+                self._driver.timeout()
+            case "drain":
+                self._driver.drain()
+            case "restart":
+                self._driver.restart()
+
+    def _claim(self, action: Action, panes: list[Pane], dead: list[DeadLetter]) -> None:
+        where = f"{self._scenario.name}: {action.label}"
+        _match(where, "pane", action.expected, panes, _pane_differs)
+        _match(where, "dead letter", action.expected_dead, dead, _letter_differs)
+        if action.windows is not None:
+            _match(where, "window", action.windows, self._driver.windows(), _window_differs)
+
+
+def _match(where: str, what: str, rows: Sequence[Any], found: Sequence[Any], differs: Any) -> None:
+    """Each row against what came, in order."""
+    for row, thing in zip(rows, found, strict=False):
+        for difference in differs(row, thing):
+            raise TranscriptError(f"{where}: wrong {what}: {difference}; came {thing!r}, all: {found!r}")
+    for row in rows[len(found) :]:
+        raise TranscriptError(f"{where}: missing {what}: {row!r}; came {found!r}")
+    for thing in found[len(rows) :]:
+        raise TranscriptError(f"{where}: unexpected {what}: {thing!r}")
+
+
+def _pane_differs(row: PaneRow, pane: Pane) -> Iterator[str]:
+    if row.window != pane.window:
+        yield f"window {pane.window!r} instead of {row.window!r}"
+    if not values_equal(row.key, pane.key):
+        yield f"key {pane.key!r} instead of {row.key!r}"
+    if row.kind != pane.kind:
+        yield f"kind {pane.kind.value} instead of {row.kind.value}"
+    if row.timing != pane.timing:
+        yield f"timing {pane.timing.value} instead of {row.timing.value}"
+    if not values_equal(row.values, pane.values):
+        yield f"values {pane.values!r} instead of {row.values!r}"
+    if row.index is not None and row.index != pane.index:
+        yield f"index {pane.index} instead of {row.index}"
+    if row.last != pane.is_last or (pane.kind is Kind.RETRACT and pane.is_last):
+        yield f"is_last {pane.is_last} instead of {row.last}"
+
+
+def _letter_differs(row: DeadLetterRow, letter: DeadLetter) -> Iterator[str]:
+    if row.reason != letter.reason:
+        yield f"reason {letter.reason!r} instead of {row.reason!r}"
+    if row.offset is not None and (letter.position is None or row.offset != letter.position.offset):
+        yield f"position {letter.position!r} instead of offset {row.offset}"
+
+
+def _window_differs(row: WindowRow, info: WindowInfo) -> Iterator[str]:
+    if row.window != info.window:
+        yield f"window {info.window!r} instead of {row.window!r}"
+    if not values_equal(row.key, info.key):
+        yield f"key {info.key!r} instead of {row.key!r}"
+    for name in ("messages", "values", "panes", "fired"):
+        wanted, got = getattr(row, name), getattr(info, name)
+        if wanted is not None and not values_equal(wanted, got):
+            yield f"{name} {got!r} instead of {wanted!r}"
+
+
+def _compare(scenario: Scenario, variation: str, straight: _Outcome, cut: _Outcome) -> None:
+    where = f"{scenario.name}, {variation}"
+    if straight.dead != cut.dead:
+        raise TranscriptError(f"{where}: dead letters {cut.dead!r} instead of {straight.dead!r}")
+    if straight.windows.keys() != cut.windows.keys():
+        raise TranscriptError(f"{where}: windows {list(cut.windows)!r} instead of {list(straight.windows)!r}")
+    for key, info in straight.windows.items():
+        other = cut.windows[key]
+        alike = (info.messages, info.first, info.last) == (other.messages, other.first, other.last)
+        if not alike or not values_equal(info.values, other.values):
+            raise TranscriptError(f"{where}: a window holds {other!r} instead of {info!r}")
+    if not values_equal(straight.ledger, cut.ledger):
+        raise TranscriptError(f"{where}: ledger {cut.ledger!r} instead of {straight.ledger!r}")
