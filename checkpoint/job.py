@@ -20,7 +20,7 @@ from windrow.checkpoint.log import FileLog, Log, LogState
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.shard import PANES_OF
+from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import DefinitionChanged, JobMismatch
@@ -97,6 +97,15 @@ class Job:
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
+
+    @staticmethod
+    def shards_at(location: str) -> int | None:
+        """How many shards the job at `location` was begun with; None where nothing was committed."""
+        folder = JobFolders(location).log
+        if not os.path.isdir(folder):
+            return None
+        state = FileLog(folder).tail()
+        return None if state.epoch is None or state.last_commit is None else state.epoch.shards
 
     def _accept(self, state: LogState) -> None:
         """Refuse to open state that another definition shaped."""
@@ -272,6 +281,15 @@ class Job:
                     operator = counter[len(PANES_OF) :]
                     files.setdefault(operator, []).append(self.folders.panes(result.panes, operator))
         return files
+
+    def dead_files(self, record: Commit) -> list[str]:
+        """The dead-letter files of a commit."""
+        found = []
+        for result in record.shards:
+            name = result.segment or result.panes
+            if result.counters.get(DEAD_FILE) and name is not None:
+                found.append(self.folders.dead(name))
+        return found
 
     def mark_published(self, commit: int) -> None:
         self.progress.published = max(self.progress.published, commit)

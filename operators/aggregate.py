@@ -123,11 +123,15 @@ class WindowAggregator:
         return self._end(kv, progress, result, dead)
 
     def ingest_partials(self, kv: KV, deltas: pa.Table, now_us: int, schema: pa.Schema) -> StepResult:
-        """`ingest` of rows that were assigned, sorted out and pre-aggregated elsewhere to state rows (Spark)."""
+        """`ingest` of rows that were assigned, sorted out and pre-aggregated elsewhere (Spark) to state rows, of which
+        a (window, key) may have several.
+        """
         progress, result, dead = self._begin(kv)
         self._learn(progress, schema)
         if len(deltas):
-            self._add(kv, progress, result, dead, deltas)
+            merged, broken = merge_rows(self.calculation, deltas)
+            _bury_broken(merged, broken, self.definition, dead)
+            self._add(kv, progress, result, dead, merged)
         progress.now_us = now_us
         return self._end(kv, progress, result, dead)
 

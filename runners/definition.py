@@ -23,6 +23,7 @@ from windrow.core.windows import WindowSpec
 
 if TYPE_CHECKING:
     from windrow.runners.embedded import EmbeddedOperator
+    from windrow.runners.spark.batch import BatchFunction
 
 
 class Aggregate(AggregateDefinition):
@@ -109,3 +110,32 @@ class Aggregate(AggregateDefinition):
         from windrow.runners.embedded import EmbeddedOperator
 
         return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema)
+
+    def foreach_batch(
+        self,
+        location: str,
+        *,
+        sink: Any = None,
+        dead_letters: Any = None,
+        shards: int | None = None,
+        clock: Clock | None = None,
+        local_dir: str | None = None,
+    ) -> BatchFunction:
+        """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
+
+        location: where the job keeps its log and state, beside and apart from Spark's own checkpoint. sink: `wr.sinks.*`, or
+        a function of (DataFrame of committed panes, token), which may get the same token again after a crash and must be
+        idempotent on it. dead_letters: a function of (token, Parquet files). shards: fixed at the first commit; default the
+        parallelism of the session. local_dir: where executors keep their stores; environment variables are expanded there.
+        """
+        from windrow.runners.spark.batch import BatchFunction
+
+        return BatchFunction(
+            [self],
+            location,
+            sink=sink,
+            dead_letters=dead_letters,
+            shards=shards,
+            clock=clock,
+            local_dir=local_dir,
+        )

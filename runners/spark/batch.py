@@ -1,0 +1,398 @@
+"""One batch of a streaming query as one commit: the function that goes to `DataStreamWriter.foreachBatch`.
+
+The numbers are those of docs/commit-protocol.md.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow.parquet as pq
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+
+from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
+from windrow.checkpoint.records import Commit, Step
+from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
+from windrow.checkpoint.shard import ShardSpec
+from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.core.clock import Clock, SystemClock
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import SinkFailed, SparkUnsupported, StateError
+from windrow.core.messages import Token
+from windrow.operators.calculation import Calculation
+from windrow.runners.embedded import operator_of
+from windrow.runners.spark import plan as plans
+from windrow.runners.spark import tasks
+
+logger = structlog.get_logger("windrow")
+
+PUBLISH_ATTEMPTS = 5
+REDO_ATTEMPTS = 3
+
+
+class BatchFunction:
+    """Callable `(DataFrame, batch id)`. Made by `Aggregate.foreach_batch` or `wr.foreach_batch`.
+
+    The job is opened at the first batch, on the driver. Progress is `last_progress`; listeners get each one.
+    """
+
+    def __init__(
+        self,
+        definitions: Sequence[AggregateDefinition],
+        location: str,
+        *,
+        sink: Any = None,
+        dead_letters: Any = None,
+        shards: int | None = None,
+        clock: Clock | None = None,
+        local_dir: str | None = None,
+        fresh_start: bool = False,
+    ) -> None:
+        self.definitions = tuple(definitions)
+        self.location = os.path.abspath(location)
+        self.sinks: dict[str, Sink] = {}
+        if sink is not None:
+            by_operator = sink if isinstance(sink, Mapping) else {d.name: sink for d in self.definitions}
+            self.sinks = {name: as_spark_sink(s) for name, s in by_operator.items()}
+        self.dead_letters = dead_letters
+        self.shards = shards
+        self.clock = clock or SystemClock()
+        self.local_dir = local_dir
+        self.fresh_start = fresh_start
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
+        self.last_progress: dict[str, Any] | None = None
+        self._job: Job | None = None
+        self._drain = False
+
+    def __repr__(self) -> str:
+        return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
+
+    # -- the batch --------------------------------------------------------------------------------------------------
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        started = time.monotonic()
+        spark = df.sparkSession
+        job = self._open(spark)
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
+        plans.check_columns(df, self.definitions)
+        df, positioned = plans.positioned(df, self.definitions[0].positions)
+        decision = self._decide(job, query_id, batch_id, positioned, SliceRelation.UNKNOWN)
+        decision.raise_if_refused()
+        self.publish(spark)
+        if decision.action is BatchAction.SKIP_AND_PUBLISH:
+            return
+        plan = job.pending_plan() if decision.reuse_intent else None
+        if plan is None:
+            plan = job.plan(query_id=query_id, batch_id=batch_id)
+            job.record_intent(plan)
+        if decision.drop_old_rows:
+            df = plans.drop_replayed(df, job.progress.next_offsets)
+        answers = self._run(spark, df, plan, positioned)
+        record = self._commit(job, plan, answers, query_id, batch_id, positioned)
+        self.publish(spark)
+        self._tell(record, batch_id, started)
+
+    def _open(self, spark: SparkSession) -> Job:
+        if self._job is None:
+            check_session(spark)
+            shards = self.shards or _default_shards(spark, self.definitions)
+            known = Job.shards_at(self.location)
+            self._job = Job(
+                self.location,
+                self.definitions,
+                shards=known if known and self.shards is None else shards,
+                clock=self.clock,
+                driver=f"spark:{spark.sparkContext.applicationId}",
+            )
+        return self._job
+
+    @property
+    def job(self) -> Job:
+        if self._job is None:
+            raise StateError(f"the job at {self.location} is not open yet: it is opened by its first batch")
+        return self._job
+
+    def _decide(
+        self, job: Job, query_id: str, batch_id: int, positioned: bool, slice_relation: SliceRelation
+    ) -> BatchDecision:
+        state = job.log.tail()
+        last, intent = state.last_commit, state.last_intent
+        return on_batch(
+            BatchFacts(
+                own_epoch=job.epoch.epoch,
+                log_epoch=state.epoch_number,
+                commit=0 if last is None else last.commit,
+                query_id=None if last is None else last.query_id,
+                batch_id=None if last is None else last.batch_id,
+                intent_query_id=None if intent is None else intent.query_id,
+                intent_batch_id=None if intent is None else intent.batch_id,
+                published=job.progress.published,
+                new_query_id=query_id,
+                new_batch_id=batch_id,
+                has_positions=positioned,
+                relation=slice_relation,
+                fresh_start=self.fresh_start,
+            )
+        )
+
+    # -- step 3 -----------------------------------------------------------------------------------------------------
+
+    def _run(self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool) -> list[tasks.Answer]:
+        """One action over the batch; every shard answers exactly once."""
+        job = self.job
+        schema = plans.arrow_schema(df)
+        frame, partials = self._prepare(df, plan, positioned, schema)
+        metadata: list[str] = []
+        messages: list[str] = []
+        for definition in self.definitions:
+            for cf in operator_of(definition).cfs():
+                (messages if cf.endswith((".messages", ".message_index")) else metadata).append(cf)
+        task = tasks.TaskPlan(
+            ShardSpec(job.folders, job.job, -1, tuple(metadata), tuple(messages), self._local(spark)),
+            self.definitions,
+            plan.commit,
+            plan.now_us,
+            dict(plan.watermarks_us),
+            schema.serialize().to_pybytes(),
+            partials,
+            tuple(job.recent),
+        )
+        on_shards = plans.to_shards(frame, job.shards)
+        for _ in range(REDO_ATTEMPTS):
+            with _Tagged(spark, f"windrow-{job.job}-{plan.commit}") as tagged:
+                rows = on_shards.mapInArrow(partial(tasks.run, task), tasks.OUTPUT).collect()
+            if positioned or not tagged.second_attempts():
+                break
+            # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
+            logger.warning("redoing a commit of which a stage ran twice", job=job.job, commit=plan.commit)
+        answers = [pickle.loads(r["payload"]) for r in rows]
+        shards = sorted(a.result.shard for a in answers)
+        if shards != list(range(job.shards)):
+            raise StateError(f"commit {plan.commit}: shards {shards} answered, {job.shards} are expected, each once")
+        return answers
+
+    def _prepare(self, df: DataFrame, plan: Plan, positioned: bool, schema: Any) -> tuple[DataFrame, bool]:
+        if len(self.definitions) == 1:
+            [definition] = self.definitions
+            calculation = Calculation(definition, schema)
+            if plans.can_use_partials(definition, calculation, False):
+                frame = plans.prepare_partials(
+                    df,
+                    definition,
+                    calculation,
+                    self.job.shards,
+                    positions=positioned,
+                    now_us=plan.now_us,
+                    watermark_us=plan.watermarks_us[definition.name],
+                )
+                return frame, True
+        return plans.prepare_rows(df, self.definitions, self.job.shards), False
+
+    def _local(self, spark: SparkSession) -> str | None:
+        """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""
+        if self.local_dir is not None:
+            return os.path.join(self.local_dir, self.job.job)
+        if (spark.sparkContext.master or "").startswith("local["):
+            return None
+        return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self.job.job)
+
+    # -- step 4 -----------------------------------------------------------------------------------------------------
+
+    def _commit(
+        self,
+        job: Job,
+        plan: Plan,
+        answers: Sequence[tasks.Answer],
+        query_id: str,
+        batch_id: int,
+        positioned: bool,
+    ) -> Commit:
+        marks: dict[Partition, int] = {}
+        first: dict[Partition, int] = {}
+        following: dict[Partition, int] = {}
+        counters: dict[str, int] = {}
+        for answer in answers:
+            for partition, largest in answer.marks.items():
+                marks[partition] = max(largest, marks.get(partition, largest))
+            for partition, lowest in answer.first_offsets.items():
+                first[partition] = min(lowest, first.get(partition, lowest))
+            following = merge(following, answer.next_offsets)
+            for name, n in answer.result.counters.items():
+                if not name.startswith("panes_file.") and name != "dead_file":
+                    counters[name] = counters.get(name, 0) + n
+        slice_relation = SliceRelation.UNKNOWN
+        if positioned:
+            slice_relation = relation(job.progress.next_offsets, first, following)
+            self._decide(job, query_id, batch_id, positioned, slice_relation).raise_if_refused()
+        rows = sum(a.rows for a in answers)
+        watermark_us = min(plan.watermarks_us.values())
+        steps = [
+            Step(kind="advance", now_us=plan.now_us, watermark_us=watermark_us),
+            Step(
+                kind="ingest",
+                now_us=plan.now_us,
+                watermark_us=watermark_us,
+                first_offsets=first,
+                next_offsets=following,
+                rows=rows,
+            ),
+        ]
+        record = job.commit(
+            plan.commit,
+            steps,
+            [a.result for a in sorted(answers, key=lambda a: a.result.shard)],
+            marks=marks,
+            next_offsets=following,
+            watermarks_us=plan.watermarks_us,
+            now_us=plan.now_us,
+            counters=counters,
+            query_id=query_id,
+            batch_id=batch_id,
+        )
+        covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
+        if len(covered) == job.shards:
+            job.sweep({s: n for s, n in covered.items() if n is not None})
+        return record
+
+    # -- step 5 -----------------------------------------------------------------------------------------------------
+
+    def publish(self, spark: SparkSession) -> None:
+        """Give the sinks the panes of every commit that may not be out, in order, and retry what they refuse."""
+        job = self.job
+        if job.progress.published >= job.progress.commit:
+            return
+        known = [s.last_commit(job.job, name) for name, s in self.sinks.items()]
+        least = min((k for k in known if k is not None), default=None) if all(k is not None for k in known) else None
+        for record in job.unpublished(least):
+            for operator, files in job.pane_files(record).items():
+                sink = self.sinks.get(operator)
+                if sink is None:
+                    continue
+                definition = job.definitions[operator]
+                rows = sum(pq.read_metadata(f).num_rows for f in files)
+                panes = PaneFiles(tuple(files), rows, operator, definition, job.job)
+                self._give(spark, sink, Token(job.job, record.commit), panes)
+            if self.dead_letters is not None:
+                self._give_dead(record)
+            job.mark_published(record.commit)
+        job.mark_published(job.progress.commit)
+
+    def _give(self, spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> None:
+        wait = 0.2
+        for attempt in range(1, PUBLISH_ATTEMPTS + 1):
+            try:
+                if isinstance(sink, DataFrameSink):
+                    sink.publish_frame(spark, token, panes)
+                else:
+                    sink.publish(token, panes)
+                return
+            except Exception as error:
+                if attempt == PUBLISH_ATTEMPTS:
+                    raise SinkFailed(
+                        f"the sink {sink!r} refused the panes of commit {token.commit} {attempt} times: {error!r}. The commit "
+                        "stands; its panes go out first when the query is started again"
+                    ) from error
+                logger.warning("sink refused, retrying", commit=token.commit, error=repr(error), wait_s=wait)
+                time.sleep(wait)
+                wait *= 2
+
+    def _give_dead(self, record: Commit) -> None:
+        files = self.job.dead_files(record)
+        if files:
+            self.dead_letters(Token(self.job.job, record.commit), files)
+
+    def _tell(self, record: Commit, batch_id: int, started: float) -> None:
+        last = record.steps[-1]
+        self.last_progress = {
+            "job": self.job.job,
+            "batchId": batch_id,
+            "commit": record.commit,
+            "numInputRows": last.rows,
+            "panes": sum(r.panes_rows for r in record.shards),
+            "watermark": record.watermark_us,
+            "now": last.now_us,
+            "counters": dict(record.counters),
+            "durationMs": round((time.monotonic() - started) * 1000),
+        }
+        logger.debug("commit", **self.last_progress)
+        for listener in self.listeners:
+            listener(self.last_progress)
+
+
+class DataFrameSink:
+    """A function of (DataFrame of committed panes, token). After a crash it may get the same token again."""
+
+    def __init__(self, function: Callable[[DataFrame, Token], None]) -> None:
+        self.function = function
+
+    def __repr__(self) -> str:
+        return f"wr.sinks.callback({self.function!r})"
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        raise SparkUnsupported("a DataFrame sink needs a Spark session: use it with foreach_batch or writeStream")
+
+    def publish_frame(self, spark: SparkSession, token: Token, panes: PaneFiles) -> None:
+        self.function(spark.read.parquet(*panes.files), token)
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+
+def as_spark_sink(sink: Any) -> Sink:
+    """On Spark a plain function gets a DataFrame."""
+    from windrow.connectors.sinks import CallbackSink
+
+    if isinstance(sink, CallbackSink):
+        return DataFrameSink(sink.function)
+    if callable(sink) and not hasattr(sink, "publish"):
+        return DataFrameSink(sink)
+    return as_sink(sink)
+
+
+def _default_shards(spark: SparkSession, definitions: Sequence[AggregateDefinition]) -> int:
+    if all(not d.by for d in definitions):
+        return 1
+    return max(1, spark.sparkContext.defaultParallelism)
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse settings under which exactly once cannot be promised."""
+    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
+        raise SparkUnsupported("Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session")
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise SparkUnsupported(
+            "spark.speculation is true: two attempts of one shard would fight for its store; set spark.speculation=false"
+        )
+
+
+class _Tagged:
+    """Tags the jobs of one action, to learn whether a stage of them ran twice."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._sc, self._tag = spark.sparkContext, tag
+
+    def __enter__(self) -> _Tagged:
+        self._sc.addJobTag(self._tag)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sc.removeJobTag(self._tag)
+
+    def second_attempts(self) -> bool:
+        tracker = self._sc._jsc.sc().statusTracker()
+        for job_id in list(tracker.getJobIdsForTag(self._tag)):
+            info = tracker.getJobInfo(job_id)
+            if not info.isDefined():
+                continue
+            for stage in list(info.get().stageIds()):
+                stage_info = tracker.getStageInfo(stage)
+                if stage_info.isDefined() and stage_info.get().currentAttemptId() > 0:
+                    return True
+        return False

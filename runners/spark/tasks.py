@@ -1,0 +1,280 @@
+"""What runs on an executor: one shard of one commit (step 3 of docs/commit-protocol.md). It imports no pyspark."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.checkpoint.log import FileLog
+from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.core.definition import AggregateDefinition
+from windrow.core.keys import message_keys
+from windrow.operators.aggregate import StepResult, WindowAggregator, limit
+from windrow.operators.assigners import GlobalAssigner, assigner_of
+from windrow.operators.columns import (
+    ACCUMULATOR,
+    EMIT_STEP,
+    END,
+    FIRST,
+    LAST,
+    MESSAGES,
+    OFFSET,
+    PANES,
+    PARTITION,
+    PENDING,
+    SOURCE,
+    START,
+    UPSERT,
+)
+from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
+from windrow.operators.groups import combine
+from windrow.operators.output import pane_rows, pane_schema
+from windrow.operators.state_rows import without
+from windrow.operators.tuples import TupleAggregator
+
+SHARD, OPERATOR, CONTROL = "__shard", "__operator", "__control"
+SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = "__slice", "__rows", "__time_max", "__offset_min", "__offset_max"
+REASON, LETTER = "__reason", "__letter"
+OUTPUT = "shard int, payload binary"
+SNAPSHOT_EVERY = 32
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """One commit, as a task sees it. Picklable."""
+
+    spec: ShardSpec
+    definitions: tuple[AggregateDefinition, ...]
+    commit: int
+    now_us: int
+    watermarks_us: dict[str, int]
+    schema: bytes
+    partials: bool
+    recent: tuple[Commit, ...]
+    lock_wait_s: float = 10.0
+
+
+@dataclass
+class Answer:
+    """What a shard tells the driver."""
+
+    result: ShardResult
+    marks: dict[Partition, int] = field(default_factory=dict)
+    first_offsets: dict[Partition, int] = field(default_factory=dict)
+    next_offsets: dict[Partition, int] = field(default_factory=dict)
+    rows: int = 0
+    snapshot_at: int | None = None
+
+
+def run(plan: TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run one shard: `mapInArrow` over the rows of one partition."""
+    received = [b for b in batches if b.num_rows]
+    if not received:
+        return
+    table = pa.Table.from_batches(received)
+    shards = table.column(SHARD).unique().to_pylist()
+    if len(shards) != 1:
+        raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
+    control = combine(table.column(CONTROL)).is_valid()
+    table = table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL])
+    answer = run_shard(plan, shards[0], table)
+    yield pa.record_batch([pa.array([shards[0]], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())], names=["shard", "payload"])
+
+
+def run_shard(plan: TaskPlan, number: int, table: pa.Table) -> Answer:
+    """Catch up, advance, ingest, write."""
+    local = plan.spec.local
+    spec = replace(plan.spec, shard=number, local=None if local is None else os.path.expandvars(local))
+
+    def commits() -> Iterator[Commit]:
+        log = FileLog(spec.folders.log)
+        log.tail()
+        return log.commits()
+
+    shard = Shard.open(spec, plan.commit - 1, commits, plan.recent, lock_wait_s=plan.lock_wait_s)
+    try:
+        return _commit(plan, shard, table)
+    finally:
+        shard.close()
+
+
+def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
+    schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
+    overlay = shard.overlay()
+    panes: dict[str, pa.Table] = {}
+    dead: list[pa.Table] = []
+    counters: dict[str, int] = {}
+    answer = Answer(ShardResult(shard=shard.spec.shard))
+    operators = combine(table.column(OPERATOR)).to_numpy() if OPERATOR in table.column_names else np.zeros(0)
+    for i, definition in enumerate(plan.definitions):
+        operator = TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
+        watermark_us = plan.watermarks_us[definition.name]
+        mine = table.filter(pa.array(operators == i)) if len(plan.definitions) > 1 else table
+        mine = without(mine, OPERATOR)
+        steps = [operator.advance(overlay, watermark_us, plan.now_us)]
+        if plan.partials:
+            assert isinstance(operator, WindowAggregator)
+            steps.append(_ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters))
+        elif len(mine):
+            steps.append(operator.ingest(overlay, mine, plan.now_us))
+        for step in steps:
+            _note(step, answer, dead, counters, definition.name)
+        told = [p for s in steps for p in s.panes]
+        if told:
+            panes[definition.name] = pane_rows(
+                definition, pane_schema(definition, operator.calculation), told, plan.commit
+            )
+    if not plan.partials and len(table):
+        _extent(table, answer)
+        answer.rows = len(table) if len(plan.definitions) == 1 else int((operators == 0).sum())
+    counters["rows"] = answer.rows
+    snapshot = None
+    if shard.applied and shard.applied % SNAPSHOT_EVERY == 0:
+        shard.write_base()
+        snapshot = shard.snapshot()
+        answer.snapshot_at = shard.applied
+    letters = pa.concat_tables(dead) if dead else None
+    answer.result = shard.write(plan.commit, overlay.batch, panes, letters, counters, snapshot=snapshot)
+    return answer
+
+
+def _note(step: StepResult, answer: Answer, dead: list[pa.Table], counters: dict[str, int], name: str) -> None:
+    if step.dead is not None:
+        dead.append(step.dead.append_column("operator", pa.array([name] * len(step.dead))))
+    for counter, n in step.counts.items():
+        counters[counter] = counters.get(counter, 0) + n
+    for partition, largest in step.marks.items():
+        answer.marks[partition] = max(largest, answer.marks.get(partition, largest))
+
+
+def _extent(table: pa.Table, answer: Answer) -> None:
+    """First and following offsets of the slice, from rows that carry positions."""
+    if OFFSET not in table.column_names:
+        return
+    grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate([(OFFSET, "min"), (OFFSET, "max")])
+    for row in grouped.to_pylist():
+        _seen(answer, (row[SOURCE], row[PARTITION]), row[f"{OFFSET}_min"], row[f"{OFFSET}_max"])
+
+
+def _seen(answer: Answer, partition: Partition, lowest: int, highest: int) -> None:
+    answer.first_offsets[partition] = min(lowest, answer.first_offsets.get(partition, lowest))
+    answer.next_offsets[partition] = max(highest + 1, answer.next_offsets.get(partition, highest + 1))
+
+
+# -- partials -------------------------------------------------------------------------------------------------------
+
+
+def _ingest_partials(
+    plan: TaskPlan,
+    operator: WindowAggregator,
+    kv: Any,
+    table: pa.Table,
+    schema: pa.Schema,
+    watermark_us: int,
+    answer: Answer,
+    dead: list[pa.Table],
+    counters: dict[str, int],
+) -> StepResult:
+    """Groups of (slice, key) to state rows of windows, and on to the operator."""
+    definition = operator.definition
+    if len(table) == 0:
+        return operator.ingest_partials(kv, table, plan.now_us, schema)
+    answer.rows += int(pc.sum(table.column(ROWS)).as_py())
+    lost = combine(table.column(REASON)).is_valid().to_numpy(zero_copy_only=False)
+    if OFFSET_MIN in table.column_names:
+        for row in table.group_by([SOURCE, PARTITION], use_threads=False).aggregate(
+            [(OFFSET_MIN, "min"), (OFFSET_MAX, "max")]
+        ).to_pylist():
+            _seen(answer, (row[SOURCE], row[PARTITION]), row[f"{OFFSET_MIN}_min"], row[f"{OFFSET_MAX}_max"])
+    if lost.any():
+        _bury(definition, table.filter(pa.array(lost)), dead, counters)
+        table = table.filter(pa.array(~lost))
+    if len(table) == 0:
+        return operator.ingest_partials(kv, table, plan.now_us, schema)
+    _mark(table, answer)
+    deltas = _windows_of(definition, table, watermark_us)
+    return operator.ingest_partials(kv, deltas, plan.now_us, schema)
+
+
+def _mark(table: pa.Table, answer: Answer) -> None:
+    if SOURCE not in table.column_names:
+        largest = int(pc.max(table.column(TIME_MAX)).as_py())
+        answer.marks[("", 0)] = max(largest, answer.marks.get(("", 0), largest))
+        return
+    for row in table.group_by([SOURCE, PARTITION], use_threads=False).aggregate([(TIME_MAX, "max")]).to_pylist():
+        partition, largest = (row[SOURCE], row[PARTITION]), row[f"{TIME_MAX}_max"]
+        answer.marks[partition] = max(largest, answer.marks.get(partition, largest))
+
+
+def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> pa.Table:
+    """State rows of the windows that slices are part of; a window that takes nothing any more is left out."""
+    assigner = assigner_of(definition.window)
+    slices = combine(table.column(SLICE)).to_numpy()
+    row_of, starts, ends = assigner.assign(slices)
+    if not isinstance(assigner, GlobalAssigner):
+        open_ = ends > limit(watermark_us, definition.allowed_lateness_us)
+        if not open_.all():
+            row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
+    identity = len(row_of) == len(table) and bool((row_of == np.arange(len(table))).all())
+    part = table if identity else table.take(pa.array(row_of))
+    n = len(part)
+    counts = combine(part.column(ROWS))
+    if OFFSET_MIN in part.column_names:
+        zeros = np.zeros(n, dtype=np.int64)
+        where = (part.column(SOURCE), part.column(PARTITION).to_numpy())
+        first = pa.array(message_keys(None, *where, part.column(OFFSET_MIN).to_numpy(), zeros), pa.binary())
+        last = pa.array(message_keys(None, *where, part.column(OFFSET_MAX).to_numpy(), zeros), pa.binary())
+    else:
+        first = last = pa.nulls(n, pa.binary())
+    columns = {
+        START: pa.array(starts),
+        END: pa.array(ends),
+        **{b: part.column(b) for b in definition.by},
+        MESSAGES: counts,
+        PENDING: counts,
+        PANES: pa.array(np.zeros(n, dtype=np.int64)),
+        EMIT_STEP: pa.nulls(n, pa.int64()),
+        FIRST: first,
+        LAST: last,
+        **{c: part.column(c) for c in part.column_names if c.startswith(ACCUMULATOR)},
+        UPSERT: pa.array(np.zeros(n, dtype=bool)),
+    }
+    return pa.table(columns)
+
+
+def _bury(definition: AggregateDefinition, lost: pa.Table, dead: list[pa.Table], counters: dict[str, int]) -> None:
+    """Rows that Spark set apart, as dead letters."""
+    rows = []
+    for reason, letter, n in zip(
+        lost.column(REASON).to_pylist(), lost.column(LETTER).to_pylist(), lost.column(ROWS).to_pylist(), strict=True
+    ):
+        counters[f"dead.{reason}"] = counters.get(f"dead.{reason}", 0) + n
+        if len(rows) >= definition.dead_letter_limit:
+            continue
+        body = json.loads(letter)
+        rows.append(
+            {
+                "reason": reason,
+                "detail": f"event time {definition.event_time!r}",
+                "source": body.get("source"),
+                "partition": body.get("partition"),
+                "offset": body.get("offset"),
+                "ordinal": None if body.get("offset") is None else 0,
+                "event_time_us": body.get("event_time_us"),
+                "payload": body.get("payload"),
+            }
+        )
+    table = pa.Table.from_pylist(rows, DEAD_SCHEMA)
+    dead.append(table.append_column("operator", pa.array([definition.name] * len(rows))))
+
