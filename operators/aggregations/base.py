@@ -42,7 +42,7 @@ class Rows:
     def take(self, indices: pa.Array) -> Rows:
         """These rows, in the order of `indices`."""
         order = None if self.order is None else self.order.take(indices)
-        return Rows(self.time_us.take(indices), order, tuple(v.take(indices) for v in self.values))
+        return Rows(self.time_us.take(indices), order, tuple(plain(v).take(indices) for v in self.values))
 
 
 @dataclass

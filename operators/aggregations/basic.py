@@ -8,6 +8,7 @@ bits).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from windrow.operators.groups import Groups
 _LIMB = 32
 _MASK = (1 << _LIMB) - 1
 _DIGITS = 38  # of the largest decimal that Spark knows
+_CONTEXT = Context(prec=_DIGITS)
 
 
 def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -120,7 +122,7 @@ class Sum(Kernel):
 
     @property
     def _wide_decimal(self) -> pa.DataType:
-        return pa.decimal256(76, self._kind.scale)
+        return pa.decimal256(75, self._kind.scale)  # one digit is left for an addition
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
         columns = {n: parts[n] for n in ("hi", "lo", "f", "d") if n in parts}
@@ -157,11 +159,11 @@ class Sum(Kernel):
         wide = self._wide_decimal
         total = pc.fill_null(present(parts, "d", size, wide).cast(wide), pa.scalar(0, pa.int64()).cast(wide))
         if "lo" in parts:
-            scale = pa.scalar(1 << _LIMB, pa.int64()).cast(pa.decimal128(10, 0))
+            scale = pa.scalar(Decimal(1 << _LIMB), pa.decimal128(10, 0))
             hi, lo = (pc.fill_null(parts[n], 0).cast(pa.decimal128(19, 0)) for n in ("hi", "lo"))
-            whole = pc.add(pc.multiply(hi, scale).cast(wide), lo.cast(wide))
-            total = pc.add(total, whole).cast(wide)
-        limit = pa.scalar("9" * (_DIGITS - self._kind.scale) + "." + "9" * self._kind.scale).cast(wide)
+            for whole in (pc.multiply(hi, scale), lo):
+                total = pc.add(total, whole.cast(wide)).cast(wide)
+        limit = pa.scalar(Decimal(10**_DIGITS - 1).scaleb(-self._kind.scale, _CONTEXT), wide)
         fits = pc.less_equal(pc.abs(total), limit)
         return pc.if_else(fits, total, pa.scalar(None, wide)).cast(self.output_type())
 

@@ -8,12 +8,14 @@ give the same bits. `kll.py` is KLL with coins that are a function of the state.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Context, Decimal
 from typing import Any
 
 import datasketches
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
@@ -36,6 +38,7 @@ from windrow.operators.aggregations.exact import double_lists
 from windrow.operators.groups import Groups, stable_order
 
 _INT64_END = 2.0**63
+_EXACT = Context(prec=76)
 
 
 class ApproxCountDistinct(Kernel):
@@ -59,7 +62,7 @@ class ApproxCountDistinct(Kernel):
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
         size = groups.size
         sketches, sketch_ends = _by_group(present(parts, "s", groups.rows, pa.binary()), groups)
-        added, added_ends = _distinct_by_group(present(parts, "h", groups.rows, pa.null()), groups)
+        added, added_ends = _distinct_by_group(present(parts, "h", groups.rows, pa.int64()), groups)
         merged: list[bytes | None] = [None] * size
         for g in np.flatnonzero((np.diff(sketch_ends) > 0) | (np.diff(added_ends) > 0)).tolist():
             old = sketches[sketch_ends[g] : sketch_ends[g + 1]]
@@ -92,29 +95,37 @@ class ApproxCountDistinct(Kernel):
 
 
 def hashable(values: pa.Array) -> pa.Array:
-    """What the sketch is fed with: int64 for numbers and times, else text. Equal values give equal ones."""
+    """int64 for the sketch to hash: numbers and times as they are, text and bytes by xxh3, other floats by bits.
+
+    Equal numbers give equal ones whatever their type. Part of the state's format: never change it.
+    """
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return values
     if kind == pa.uint64():
         bits = pc.fill_null(values, 0).to_numpy().view(np.int64)
         return pa.array(bits, mask=~validity(values))
     if pa.types.is_floating(kind):
         numbers = floats(values)
         whole = (np.floor(numbers) == numbers) & (numbers >= -_INT64_END) & (numbers < _INT64_END)
-        numbers[np.isnan(numbers)] = np.nan
+        numbers = np.where(np.isnan(numbers), np.nan, numbers)
         with np.errstate(invalid="ignore"):
             codes = np.where(whole, np.where(whole, numbers, 0.0).astype(np.int64), numbers.view(np.int64))
         return pa.array(codes, mask=~validity(values))
-    if pa.types.is_decimal(kind):
-        return pa.array(
-            [None if v is None else f"{v.normalize():f}" for v in values.to_pylist()], pa.string()
-        )
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.array([None if v is None else v.decode("latin-1") for v in values.to_pylist()], pa.string())
+    if pa.types.is_decimal(kind) or not (pa.types.is_primitive(kind) or pa.types.is_null(kind)):
+        encoded = pc.dictionary_encode(values)
+        hashes = pa.array([_hash(v) for v in encoded.dictionary.to_pylist()], pa.int64())
+        return hashes.take(encoded.indices)
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         values = values.cast(pa.int32())
     return values.cast(pa.int64())
+
+
+def _hash(value: str | bytes | Decimal) -> int:
+    if isinstance(value, Decimal):
+        if value == value.to_integral_value() and -(2**63) <= value < 2**63:
+            return int(value)
+        value = f"{value.normalize(_EXACT):f}"
+    data = value.encode() if isinstance(value, str) else value
+    return xxhash.xxh3_64_intdigest(data) - 2**63
 
 
 def _by_group(values: pa.Array, groups: Groups) -> tuple[list[Any], Any]:
