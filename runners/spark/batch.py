@@ -148,7 +148,7 @@ class BatchFunction:
         """One action over the batch; every shard answers exactly once."""
         job = self.job
         schema = plans.arrow_schema(df)
-        frame, partials = self._prepare(df, plan, positioned, schema)
+        frame, parts = self._prepare(df, plan, positioned, schema)
         metadata: list[str] = []
         messages: list[str] = []
         for definition in self.definitions:
@@ -161,7 +161,7 @@ class BatchFunction:
             plan.now_us,
             dict(plan.watermarks_us),
             schema.serialize().to_pybytes(),
-            partials,
+            parts,
             tuple(job.recent),
         )
         on_shards = plans.to_shards(frame, job.shards)
@@ -178,7 +178,7 @@ class BatchFunction:
             raise StateError(f"commit {plan.commit}: shards {shards} answered, {job.shards} are expected, each once")
         return answers
 
-    def _prepare(self, df: DataFrame, plan: Plan, positioned: bool, schema: Any) -> tuple[DataFrame, bool]:
+    def _prepare(self, df: DataFrame, plan: Plan, positioned: bool, schema: Any) -> tuple[DataFrame, tuple[str, ...] | None]:
         if len(self.definitions) == 1:
             [definition] = self.definitions
             calculation = Calculation(definition, schema)
@@ -192,8 +192,10 @@ class BatchFunction:
                     now_us=plan.now_us,
                     watermark_us=plan.watermarks_us[definition.name],
                 )
-                return frame, True
-        return plans.prepare_rows(df, self.definitions, self.job.shards), False
+                columns = plans.partial_columns(definition, calculation)
+                assert columns is not None
+                return frame, tuple(columns)
+        return plans.prepare_rows(df, self.definitions, self.job.shards), None
 
     def _local(self, spark: SparkSession) -> str | None:
         """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""

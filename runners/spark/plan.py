@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -25,21 +24,22 @@ from windrow.operators.calculation import Calculation
 from windrow.operators.columns import ACCUMULATOR, OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.intake import FIRST_US, LAST_US
+from windrow.runners.spark.tasks import (
+    CONTROL,
+    LETTER,
+    OFFSET_MAX,
+    OFFSET_MIN,
+    OPERATOR,
+    PART,
+    REASON,
+    ROWS,
+    SHARD,
+    SLICE,
+    TIME_MAX,
+)
 
-SHARD, OPERATOR, CONTROL = "__shard", "__operator", "__control"
-SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = "__slice", "__rows", "__time_max", "__offset_min", "__offset_max"
-REASON, LETTER = "__reason", "__letter"
 #: Keys go to shards through key groups, so that a state can be resharded without a replay.
 KEY_GROUPS = 4096
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A DataFrame whose rows are on their shards: columns `__shard`, `__operator` and what the route brings."""
-
-    frame: DataFrame
-    partials: bool
-    schema: pa.Schema
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
@@ -218,7 +218,8 @@ def prepare_partials(
         F.count(F.lit(1)).alias(ROWS),
         F.max("__t").alias(TIME_MAX),
         *([F.min(OFFSET).alias(OFFSET_MIN), F.max(OFFSET).alias(OFFSET_MAX)] if positions else []),
-        *[F.expr(sql).alias(name) for name, sql in columns.items()],
+        # Spark reads a dot in a name as a field of a struct; the task puts the names back.
+        *[F.expr(sql).alias(f"{PART}{i}") for i, sql in enumerate(columns.values())],
     ]
     return base.groupBy(*[F.col(_q(k)) for k in keys]).agg(*aggregates).withColumn(OPERATOR, F.lit(0))
 

@@ -43,7 +43,8 @@ from windrow.operators.tuples import TupleAggregator
 
 SHARD, OPERATOR, CONTROL = "__shard", "__operator", "__control"
 SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = "__slice", "__rows", "__time_max", "__offset_min", "__offset_max"
-REASON, LETTER = "__reason", "__letter"
+#: Accumulators travel as `__part<i>`, in the order of `TaskPlan.parts`.
+REASON, LETTER, PART = "__reason", "__letter", "__part"
 OUTPUT = "shard int, payload binary"
 SNAPSHOT_EVERY = 32
 
@@ -52,7 +53,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One commit, as a task sees it. Picklable."""
+    """One commit, as a task sees it. Picklable. parts: the accumulators that Spark pre-aggregated; None: rows come."""
 
     spec: ShardSpec
     definitions: tuple[AggregateDefinition, ...]
@@ -60,7 +61,7 @@ class TaskPlan:
     now_us: int
     watermarks_us: dict[str, int]
     schema: bytes
-    partials: bool
+    parts: tuple[str, ...] | None
     recent: tuple[Commit, ...]
     lock_wait_s: float = 10.0
 
@@ -123,7 +124,7 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         mine = table.filter(pa.array(operators == i)) if len(plan.definitions) > 1 else table
         mine = without(mine, OPERATOR)
         steps = [operator.advance(overlay, watermark_us, plan.now_us)]
-        if plan.partials:
+        if plan.parts is not None:
             assert isinstance(operator, WindowAggregator)
             steps.append(_ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters))
         elif len(mine):
@@ -135,7 +136,7 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
             panes[definition.name] = pane_rows(
                 definition, pane_schema(definition, operator.calculation), told, plan.commit
             )
-    if not plan.partials and len(table):
+    if plan.parts is None and len(table):
         _extent(table, answer)
         answer.rows = len(table) if len(plan.definitions) == 1 else int((operators == 0).sum())
     counters["rows"] = answer.rows
@@ -203,6 +204,9 @@ def _ingest_partials(
     if len(table) == 0:
         return operator.ingest_partials(kv, table, plan.now_us, schema)
     _mark(table, answer)
+    assert plan.parts is not None
+    names = {f"{PART}{i}": name for i, name in enumerate(plan.parts)}
+    table = table.rename_columns([names.get(c, c) for c in table.column_names])
     deltas = _windows_of(definition, table, watermark_us)
     return operator.ingest_partials(kv, deltas, plan.now_us, schema)
 
