@@ -163,6 +163,8 @@ class MessageStore:
 
     def times(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
         """Event time of each stored key, in microseconds."""
+        if not self.layout.has_time:
+            raise ValueError(f"the layout {self.layout.name} has no time")
         if not keys:
             return np.empty(0, dtype=np.int64)
         if not self.layout.fields_first:

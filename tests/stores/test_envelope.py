@@ -28,8 +28,9 @@ def test_any_changed_bit_is_refused(payload: bytes, data: st.DataObject) -> None
 @given(st.binary(max_size=20), st.data())
 def test_a_frame_cut_short_is_refused(payload: bytes, data: st.DataObject) -> None:
     sealed = seal(Kind.SEGMENT, payload)
-    with pytest.raises(CorruptState):
-        unseal(Kind.SEGMENT, sealed[: data.draw(st.integers(0, len(sealed) - 1))])
+    keep = data.draw(st.integers(0, len(sealed) - 1))
+    with pytest.raises(CorruptState, match=f"a SEGMENT is cut short: {keep} "):
+        unseal_at(Kind.SEGMENT, b"before" + sealed[:keep], 6)
 
 
 def test_a_frame_followed_by_other_bytes_is_refused() -> None:
@@ -41,6 +42,25 @@ def test_a_newer_version_is_refused_with_both_versions_and_the_remedy() -> None:
     with pytest.raises(NewerFormat, match=r"SEGMENT has format version 3.*up to 2: upgrade windrow"):
         unseal(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=3), max_version=2)
     assert unseal(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=1), max_version=2) == b"x"
+    for read in (unseal, lambda kind, data: unseal_at(kind, data, 0)):
+        with pytest.raises(NewerFormat, match=r"version 2.*up to 1"):
+            read(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=2))
+
+
+def test_kinds_keep_their_numbers() -> None:
+    assert envelope.MAX_PAYLOAD == 2**32 - 1
+    assert [(kind.name, kind.value) for kind in Kind] == [
+        ("SEGMENT", 1),
+        ("PANES", 2),
+        ("LOG_RECORD", 3),
+        ("SNAPSHOT_MANIFEST", 4),
+        ("CHANGELOG_HEADER", 5),
+        ("CHANGELOG", 6),
+        ("STATE_VALUE", 7),
+        ("MESSAGE", 8),
+        ("SINK_MANIFEST", 9),
+        ("DEFINITION", 10),
+    ]
 
 
 def test_another_kind_is_refused() -> None:

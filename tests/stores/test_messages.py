@@ -378,6 +378,7 @@ def test_what_a_layout_cannot_do_is_refused() -> None:
         (lambda: keyed.expire(kv, Batch(), 1), "has no time: use expire_offsets"),
         (lambda: time.expire_offsets(kv, Batch(), "s", 0, 1), "is by time: use expire"),
         (lambda: time.expire_key(Batch(), b"k", 1), "does not lead with fields: use expire"),
+        (lambda: keyed.times([b"k"]), "FIELDS_OFFSET has no time"),
         (lambda: MessageStore(Layout.OFFSET, bucket=0), "has no width"),
     ]
     for call, text in mistakes:
