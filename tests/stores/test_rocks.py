@@ -201,6 +201,19 @@ def test_an_error_that_is_still_held_does_not_hold_the_store(tmp_path: Path) -> 
     assert len(errors) == 5
 
 
+def test_a_close_that_fails_says_so_and_still_releases_the_lock(tmp_path: Path) -> None:
+    kv = RocksKV(tmp_path, CFS)
+    rows = rocksdict.WriteBatch(raw_mode=True)
+    rows.delete_range(b"b", b"a")  # what RocksDB takes, and cannot flush
+    with pytest.raises(Exception, match="end key comes before start key"):
+        kv._alive().write(rows)
+    with pytest.raises(StateError, match="end key comes before start key") as held:
+        kv.close()
+    assert held
+    kv.close()
+    RocksKV(tmp_path, CFS, lock_wait_s=0).close()
+
+
 def test_new_column_families_are_created_and_unnamed_ones_stay(tmp_path: Path) -> None:
     with RocksKV(tmp_path, ["data"]) as kv:
         kv.write(batch("data", b"k"))
