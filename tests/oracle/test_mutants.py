@@ -1,0 +1,145 @@
+"""The transcripts are worth something if an oracle that is wrong in one place does not get through them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windrow.core.definition import UNBOUNDED_US
+from windrow.core.emit import EveryPeriod
+from windrow.core.messages import Message, Position, Timing
+from windrow.testing import oracle as module
+from windrow.testing import oracle_driver
+from windrow.testing.oracle import AggregateOracle
+from windrow.testing.plain_watermark import WatermarkOracle
+from windrow.testing.plain_windows import tuple_windows_of, windows_of
+from windrow.testing.transcript_parser import TranscriptError
+from windrow.testing.transcripts import check, load
+
+FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
+GOOD = [t for file in sorted(FOLDER.glob("*.yaml")) for t in load(file) if not t.must_fail]
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def method(name: str, make: Callable[[Any], Any], owner: type = AggregateOracle) -> Patch:
+    """Replace a method by what `make` makes of it."""
+    original = getattr(owner, name)
+    return lambda patch: patch.setattr(owner, name, make(original))
+
+
+def function(name: str, replacement: Any) -> Patch:
+    return lambda patch: patch.setattr(module, name, replacement)
+
+
+def keeps_pending(emit: Any) -> Any:
+    def mutant(self: Any, cell: Any, timing: Timing, is_last: bool, closing: bool = False) -> Any:
+        pending = cell.pending
+        panes = emit(self, cell, timing, is_last, closing)
+        cell.pending = pending
+        return panes
+
+    return mutant
+
+
+def unsorted(in_order: Any) -> Any:
+    def mutant(self: Any, messages: list[Message]) -> list[tuple[Position, Message]]:
+        return [(m.position or Position("", 0, i), m) for i, m in enumerate(messages)]
+
+    return mutant
+
+
+def emits(**wrong: Any) -> Patch:
+    """Panes with something wrong about timing, last or closing."""
+
+    def make(emit: Any) -> Any:
+        def mutant(self: Any, cell: Any, timing: Timing, is_last: bool, closing: bool = False) -> Any:
+            given = {"timing": timing, "is_last": is_last, "closing": closing} | wrong
+            return emit(self, cell, **given)
+
+        return mutant
+
+    return method("_emit", make)
+
+
+MUTANTS: dict[str, Patch] = {
+    "a pane does not reset what is pending": method("_emit", keeps_pending),
+    "all panes are early": emits(timing=Timing.EARLY),
+    "no pane is the last": emits(is_last=False),
+    "closing panes are like late ones": emits(closing=False),
+    "late panes are like closing ones": emits(closing=True),
+    "messages are not put in order": method("_in_order", unsorted),
+    "a window closes one microsecond late": function(
+        "_past", lambda end, by, watermark: by < UNBOUNDED_US and end + by < watermark
+    ),
+    "lateness without bound has one": function(
+        "_past", lambda end, by, watermark: end + min(by, 10**15) <= watermark
+    ),
+    "every step ticks": function("_ticks", lambda trigger, before, now: True),
+    "no step ticks": function("_ticks", lambda trigger, before, now: False),
+    "a tick needs a whole period": function(
+        "_ticks",
+        lambda trigger, before, now: isinstance(trigger, EveryPeriod) and now - before >= trigger.period_us,
+    ),
+    "nothing is dropped by size": method("_drop_by_size", lambda _: lambda self, watermark: []),
+    "nothing expires": method("_expired", lambda _: lambda self, cell, watermark: False),
+    "whatever is open is early": method("_is_early", lambda _: lambda self, cell, watermark: True),
+    "malformed times are now": method("_event_time", lambda _: lambda self, value, now: now),
+    "values are always the same": function("same", lambda a, b: True),
+    "values are never the same": function("same", lambda a, b: False),
+    "only the newest window takes a message": function(
+        "windows_of", lambda spec, time, original=windows_of: original(spec, time)[-1:]
+    ),
+    "only the oldest tuple window takes a message": function(
+        "tuple_windows_of", lambda spec, number, original=tuple_windows_of: original(spec, number)[:1]
+    ),
+    "panes are in order of key, then window": function("place", lambda cell: (repr(cell.key), cell.end_us)),
+    "partitions are never idle": method("_idle", lambda _: lambda self, p, now: False, WatermarkOracle),
+    "the fastest partition moves the watermark": method(
+        "_bounded",
+        lambda _: lambda self, now: max(self._marks_us.values(), default=None),
+        WatermarkOracle,
+    ),
+    "a watermark moves without delay": method(
+        "_candidate",
+        lambda original: lambda self, now: (original(self, now) or 0) + self._definition.delay_us,
+        WatermarkOracle,
+    ),
+}
+
+
+def failures() -> list[str]:
+    failed = []
+    for transcript in GOOD:
+        try:
+            check(transcript)
+        except TranscriptError:
+            failed.append(transcript.name)
+        except (ValueError, TypeError):
+            failed.append(transcript.name)
+    return failed
+
+
+def test_the_oracle_as_it_is_gets_through() -> None:
+    assert failures() == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_does_not_get_through(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS[mutant](monkeypatch)
+    assert failures() != []
+
+
+class Amnesiac(AggregateOracle):
+    """Forgets with each advance what was sent before."""
+
+    def advance(self, watermark_us: int, now_us: int) -> module.Step:
+        for cell in self._cells.values():
+            cell.sent = None
+        return super().advance(watermark_us, now_us)
+
+
+def test_an_oracle_that_forgets_what_it_sent_does_not_get_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle_driver, "AggregateOracle", Amnesiac)
+    assert failures() != []
