@@ -307,8 +307,6 @@ class RocksKV:
             db.close()
         except Exception as error:
             raise _translate(error, self.path) from error
-        finally:
-            del db
 
     def __enter__(self) -> RocksKV:
         return self

@@ -75,6 +75,22 @@ def test_writes_that_change_nothing_are_not_logged(log: Path) -> None:
     logged.close()
 
 
+def test_what_the_store_refuses_is_not_logged(log: Path) -> None:
+    logged = ChangeloggedKV(MemoryKV(CFS), log)
+    size = os.path.getsize(log)
+    with pytest.raises(KeyError, match="unknown"):
+        put(logged, "unknown", a="1")
+    assert os.path.getsize(log) == size
+    logged.close()
+
+
+def test_closing_closes_the_store(log: Path) -> None:
+    kv = FaultyKV(CFS)
+    ChangeloggedKV(kv, log).close()
+    with pytest.raises(SimulatedCrash, match="closed"):
+        kv.get("data", b"")
+
+
 def test_a_reopened_changelog_goes_on(log: Path) -> None:
     kv = three_writes(log)
     logged = ChangeloggedKV(kv, log)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from windrow.core.envelope import Kind, seal
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores import files
-from windrow.stores.files import write_whole
+from windrow.stores.files import sync_directory, write_whole
 from windrow.stores.kv import Batch
 from windrow.stores.segment import decode_segment, encode_segment, read_segment, write_segment
 from windrow.testing.faults import damage_file, tear_file
@@ -131,3 +131,12 @@ def test_a_file_is_synced_before_it_gets_its_name_and_its_name_after(
     write_whole(str(tmp_path / "f"), [b"z"], fsync_dir=False)
     write_whole(str(tmp_path / "f"), [b"z"], fsync=False)
     assert calls == ["sync f", "rename", "rename"]
+    calls.clear()
+    write_segment(tmp_path / "s", 1, 0, Batch())
+    assert calls == ["sync s", "rename", f"sync {tmp_path.name}"]
+
+
+def test_syncing_a_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    sync_directory(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
