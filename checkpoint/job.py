@@ -213,7 +213,9 @@ class Job:
         merged_marks = dict(progress.marks)
         for partition, largest in marks.items():
             known = merged_marks.get(partition)
-            highest = largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+            highest = (
+                largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+            )
             merged_marks[partition] = Mark(max_time_us=highest, seen_us=now_us)
         totals = dict(progress.counters)
         for name, n in (counters or {}).items():

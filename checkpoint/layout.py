@@ -1,12 +1,12 @@
 """Where a job keeps what. One place for every name below a job's location.
 
-    log/         records: epochs, intents, commits            (the truth)
-    changelog/   window metadata a commit changed, per shard  <commit>-<shard>-<attempt>.seg; base-<shard>-<commit>.seg
-    segments/    messages a commit filed, per shard           <commit>-<shard>-<attempt>.seg
-    panes/       panes of a commit, per shard and operator    <commit>-<shard>-<attempt>.<operator>.parquet
-    dead/        dead letters of a commit, per shard          <commit>-<shard>-<attempt>.parquet
-    snapshots/   copies of shards' stores, content-addressed
-    local/       shards' own stores, where no other local folder is given: a cache
+log/         records: epochs, intents, commits            (the truth)
+changelog/   window metadata a commit changed, per shard  <commit>-<shard>-<attempt>.seg; base-<shard>-<commit>.seg
+segments/    messages a commit filed, per shard           <commit>-<shard>-<attempt>.seg
+panes/       panes of a commit, per shard and operator    <commit>-<shard>-<attempt>.<operator>.parquet
+dead/        dead letters of a commit, per shard          <commit>-<shard>-<attempt>.parquet
+snapshots/   copies of shards' stores, content-addressed
+local/       shards' own stores, where no other local folder is given: a cache
 """
 
 from __future__ import annotations

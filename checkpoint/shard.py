@@ -88,7 +88,11 @@ class Shard:
         by_number = {c.commit: c for c in recent}
         if found is StoreFound.OK and applied is not None and applied <= committed:
             missing = [n for n in range(applied + 1, committed + 1) if n not in by_number]
-            results = None if missing else [_result(by_number[n], spec.shard) for n in range(applied + 1, committed + 1)]
+            results = (
+                None
+                if missing
+                else [_result(by_number[n], spec.shard) for n in range(applied + 1, committed + 1)]
+            )
         else:
             results = None
         if results is not None and all(_present(spec, r) for r in results):
@@ -137,7 +141,9 @@ class Shard:
             shard.catch_up([_result(known[number], spec.shard)])
         if decision.replay_messages:
             if replay is None:
-                raise StateLost(f"shard {spec.shard}: its messages are lost and the source cannot be read again")
+                raise StateLost(
+                    f"shard {spec.shard}: its messages are lost and the source cannot be read again"
+                )
             replay(kv)
         return shard
 
@@ -335,7 +341,9 @@ def _commit_of(manifest: str) -> int:
 def _newest_base(spec: ShardSpec) -> int | None:
     prefix = f"base-{spec.shard:04d}-"
     folder = os.path.dirname(spec.folders.changelog("x"))
-    found = [int(n[len(prefix) : -4]) for n in os.listdir(folder) if n.startswith(prefix) and n.endswith(".seg")]
+    found = [
+        int(n[len(prefix) : -4]) for n in os.listdir(folder) if n.startswith(prefix) and n.endswith(".seg")
+    ]
     return max(found, default=None)
 
 
@@ -380,5 +388,7 @@ def _read_parts(spec: ShardSpec, result: ShardResult, commit: int) -> Iterator[B
 def _checked(spec: ShardSpec, path: str, digest: str, commit: int) -> Batch:
     number, shard, batch, _ = read_segment(path, digest)
     if (number, shard) != (commit, spec.shard):
-        raise CorruptState(f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {spec.shard} names it")
+        raise CorruptState(
+            f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {spec.shard} names it"
+        )
     return batch

@@ -130,7 +130,14 @@ class ParquetSink:
             _link(source, os.path.join(self.path, name))
             names.append(name)
         sync_directory(self.path)
-        body = {"format": 1, "job": token.job, "operator": panes.operator, "commit": token.commit, "rows": panes.rows, "files": names}
+        body = {
+            "format": 1,
+            "job": token.job,
+            "operator": panes.operator,
+            "commit": token.commit,
+            "rows": panes.rows,
+            "files": names,
+        }
         temporary = f"{manifest}.{os.getpid()}.tmp"
         with open(temporary, "w", encoding="utf-8") as out:
             json.dump(body, out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ from windrow.core.errors import BadAggregate
 from windrow.core.expressions import Expr
 from windrow.core.show import Raw, call
 
-Column = str | pc.Expression
+Column: TypeAlias = str | pc.Expression
 
 #: Kinds whose result needs every message of the window: they switch the operator to the full-state design.
 FULL_STATE_KINDS = frozenset({"median", "percentile", "table_function"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_instant
@@ -33,7 +33,7 @@ class Message:
     position: Position | None = None
 
 
-class Timing(str, Enum):
+class Timing(StrEnum):
     """When a pane was emitted, relative to the watermark passing the end of its window."""
 
     EARLY = "EARLY"
@@ -41,7 +41,7 @@ class Timing(str, Enum):
     LATE = "LATE"
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What a pane does to the ledger: adds a row, or takes back one that was added before."""
 
     INSERT = "INSERT"

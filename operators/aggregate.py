@@ -118,7 +118,14 @@ class WindowAggregator:
             rows, watermarks_us = self._take_in_run(table, now_us, dead, watermarks_us)
         result.marks = dict(event_time_marks(rows))
         if len(rows):
-            self._file(kv, progress, result, dead, rows, progress.watermark_us if watermarks_us is None else watermarks_us)
+            self._file(
+                kv,
+                progress,
+                result,
+                dead,
+                rows,
+                progress.watermark_us if watermarks_us is None else watermarks_us,
+            )
         progress.now_us = now_us
         return self._end(kv, progress, result, dead)
 
@@ -210,7 +217,13 @@ class WindowAggregator:
         self._add(kv, progress, result, dead, deltas)
 
     def _bury_late(
-        self, rows: Slice, lost: IntArray, row_of: IntArray, ends: IntArray, watermark_us: int | IntArray, dead: DeadLetters
+        self,
+        rows: Slice,
+        lost: IntArray,
+        row_of: IntArray,
+        ends: IntArray,
+        watermark_us: int | IntArray,
+        dead: DeadLetters,
     ) -> None:
         retention_us = self.definition.retention.time_us
         newest = np.full(len(rows), START_OF_TIME_US, dtype=np.int64)
@@ -220,14 +233,28 @@ class WindowAggregator:
             gone = newest <= _limits(watermark_us, retention_us)
         times = pa.array(rows.times)
         dead.add_rows(
-            OUT_OF_RETENTION, "every window of its event time is out of retention", rows.table, lost[gone[lost]], times
+            OUT_OF_RETENTION,
+            "every window of its event time is out of retention",
+            rows.table,
+            lost[gone[lost]],
+            times,
         )
         dead.add_rows(
-            TOO_LATE, "every window of its event time is past its allowed lateness", rows.table, lost[~gone[lost]], times
+            TOO_LATE,
+            "every window of its event time is past its allowed lateness",
+            rows.table,
+            lost[~gone[lost]],
+            times,
         )
 
     def _bury_failed(
-        self, rows: Slice, row_of: IntArray, groups: Any, deltas: pa.Table, broken: list[Broken], dead: DeadLetters
+        self,
+        rows: Slice,
+        row_of: IntArray,
+        groups: Any,
+        deltas: pa.Table,
+        broken: list[Broken],
+        dead: DeadLetters,
     ) -> pa.Table:
         """Messages of a (key, window) on which the user's code raised go to the dead letters; its state stays."""
         import traceback
@@ -312,7 +339,13 @@ class WindowAggregator:
         return merged
 
     def _fire_on_time(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, before_us: int, watermark_us: int
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        before_us: int,
+        watermark_us: int,
     ) -> None:
         emit = self.definition.emit
         starts = self._windows(kv, before_us, watermark_us)
@@ -339,7 +372,9 @@ class WindowAggregator:
             self._rewrite(kv, progress, chunk, rows, watermark_us)
             progress.dirty.difference_update(chunk)
 
-    def _rewrite(self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int) -> None:
+    def _rewrite(
+        self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int
+    ) -> None:
         """Store the rows of whole windows, unless nothing can ask for them any more."""
         kept_from = self.assigner.first_open(self._retention_floor(watermark_us))
         column = combine(rows.column(START)).to_numpy()
@@ -386,11 +421,19 @@ class WindowAggregator:
             progress.dirty.difference_update(due)
 
     def _close(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, before_us: int, watermark_us: int
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        before_us: int,
+        watermark_us: int,
     ) -> None:
         """Windows that pass their allowed lateness: what is pending is said, and the closing pane if asked for."""
         emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
-        says_pending = not isinstance(emit.late, Never) and not (emit.on_time and isinstance(emit.late, EveryBatch))
+        says_pending = not isinstance(emit.late, Never) and not (
+            emit.on_time and isinstance(emit.late, EveryBatch)
+        )
         if not (emit.closing_pane or says_pending) or lateness_us >= UNBOUNDED_US:
             return
         after_us = limit(before_us, lateness_us)
@@ -402,7 +445,11 @@ class WindowAggregator:
             rows = self._merged(kv, chunk, dead)
             if rows is None:
                 continue
-            speaks = combine(rows.column(PENDING)).to_numpy() > 0 if says_pending else np.zeros(len(rows), dtype=bool)
+            speaks = (
+                combine(rows.column(PENDING)).to_numpy() > 0
+                if says_pending
+                else np.zeros(len(rows), dtype=bool)
+            )
             if emit.closing_pane:
                 speaks = np.ones(len(rows), dtype=bool)
             if speaks.any():
@@ -507,7 +554,9 @@ def _chunks(starts: list[int]) -> list[list[int]]:
     return [starts[i : i + WINDOWS_AT_ONCE] for i in range(0, len(starts), WINDOWS_AT_ONCE)]
 
 
-def _bury_broken(rows: pa.Table, broken: list[Broken], definition: AggregateDefinition, dead: DeadLetters) -> None:
+def _bury_broken(
+    rows: pa.Table, broken: list[Broken], definition: AggregateDefinition, dead: DeadLetters
+) -> None:
     for b in broken:
         row = rows.slice(b.group, 1)
         payload = {

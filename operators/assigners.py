@@ -7,7 +7,7 @@ is closed from what is open, and stores, which are sorted by start, can be asked
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,10 @@ class FixedAssigner:
     def first_open(self, time_us: int) -> int:
         if time_us >= END_OF_TIME_US:
             return END_OF_TIME_US
-        return max(((time_us - self._size - self._offset) // self._hop + 1) * self._hop + self._offset, START_OF_TIME_US)
+        return max(
+            ((time_us - self._size - self._offset) // self._hop + 1) * self._hop + self._offset,
+            START_OF_TIME_US,
+        )
 
 
 class GlobalAssigner:
@@ -84,8 +87,16 @@ class GlobalAssigner:
 class CalendarAssigner:
     """Calendar units of a named zone. A window starts at local midnight, or at the first moment after a gap there."""
 
-    _DAY_OFFSET = {"monday": 3, "tuesday": 2, "wednesday": 1, "thursday": 0, "friday": 6, "saturday": 5, "sunday": 4}
-    _MONTHS = {"month": 1, "quarter": 3, "year": 12}
+    _DAY_OFFSET: ClassVar = {
+        "monday": 3,
+        "tuesday": 2,
+        "wednesday": 1,
+        "thursday": 0,
+        "friday": 6,
+        "saturday": 5,
+        "sunday": 4,
+    }
+    _MONTHS: ClassVar = {"month": 1, "quarter": 3, "year": 12}
 
     def __init__(self, spec: Calendar) -> None:
         self._zone = spec.time_zone

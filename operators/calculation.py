@@ -114,9 +114,15 @@ class Calculation:
 
     def parts_of(self, alias: str, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         prefix = f"{ACCUMULATOR}{alias}."
-        return {name[len(prefix) :]: combine(column) for name, column in columns.items() if name.startswith(prefix)}
+        return {
+            name[len(prefix) :]: combine(column)
+            for name, column in columns.items()
+            if name.startswith(prefix)
+        }
 
-    def merge(self, columns: Mapping[str, pa.Array], groups: Groups) -> tuple[dict[str, pa.Array], list[Broken]]:
+    def merge(
+        self, columns: Mapping[str, pa.Array], groups: Groups
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Accumulators of groups, a left fold in row order."""
         merged: dict[str, pa.Array] = {}
         broken: list[Broken] = []
@@ -156,15 +162,20 @@ class Calculation:
         for alias, aggregation in self.definition.agg.items():
             if aggregation.kind != "table_function":
                 continue
+            assert aggregation.function is not None
             table, kept = rows.table, groups
             if aggregation.condition is not None:
                 mask = combine(aggregation.condition.evaluate(table))
                 chosen = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
                 part = rows.take(chosen)
                 kept = Groups.of_codes(groups.codes[chosen], groups.size)
-                value, failures = evaluate_table_functions(aggregation.function, part.table.select(user_columns(table)), kept, pa.array(part.times))
+                value, failures = evaluate_table_functions(
+                    aggregation.function, part.table.select(user_columns(table)), kept, pa.array(part.times)
+                )
             else:
-                value, failures = evaluate_table_functions(aggregation.function, table.select(user_columns(table)), kept, pa.array(rows.times))
+                value, failures = evaluate_table_functions(
+                    aggregation.function, table.select(user_columns(table)), kept, pa.array(rows.times)
+                )
             values[alias] = value
             broken += [Broken(alias, f.group, f.error) for f in failures]
         return values, broken

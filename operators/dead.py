@@ -60,7 +60,9 @@ class DeadLetters:
         some = table.take(pa.array(rows[:room]))
         stamps = [None] * room if times is None else times.take(pa.array(rows[:room])).to_pylist()
         user = [c for c in some.column_names if not c.startswith("__")]
-        for row, payload, time_us in zip(some.to_pylist(), some.select(user).to_pylist(), stamps, strict=True):
+        for row, payload, time_us in zip(
+            some.to_pylist(), some.select(user).to_pylist(), stamps, strict=True
+        ):
             self._rows.append(
                 {
                     "reason": reason,
@@ -74,7 +76,15 @@ class DeadLetters:
                 }
             )
 
-    def add(self, reason: str, detail: str, payload: Any, *, position: tuple[Any, ...] | None = None, count: int = 1) -> None:
+    def add(
+        self,
+        reason: str,
+        detail: str,
+        payload: Any,
+        *,
+        position: tuple[Any, ...] | None = None,
+        count: int = 1,
+    ) -> None:
         """One letter that is no row of a slice: a pane that cannot be, or a message that never became a row."""
         if self._room(reason, count) == 0:
             return

@@ -92,7 +92,9 @@ def fire(
             retracts = speaks & had
 
     panes = _panes(definition, rows, columns, before, speaks, retracts, timing, is_last)
-    return Fired(panes, _after(definition, rows, dict(zip(aliases, columns, strict=True)), speaks, remembers, step))
+    return Fired(
+        panes, _after(definition, rows, dict(zip(aliases, columns, strict=True)), speaks, remembers, step)
+    )
 
 
 def _bury(definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters) -> None:
@@ -147,7 +149,9 @@ def _panes(
     return both.take(pa.array(np.argsort(positions, kind="stable")))
 
 
-def _label(panes: pa.Table, timing: str, index: npt.NDArray[np.int64], is_last: BoolArray, kind: str) -> pa.Table:
+def _label(
+    panes: pa.Table, timing: str, index: npt.NDArray[np.int64], is_last: BoolArray, kind: str
+) -> pa.Table:
     n = len(panes)
     panes = panes.append_column(TIMING, pa.array([timing] * n, pa.string()))
     panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))

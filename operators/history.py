@@ -66,13 +66,20 @@ class History:
         pack = msgpack.Packer(autoreset=True).pack
         positions = [list(p) for p in self._own_positions(rows, step)] if numbers is not None else None
         if positions is not None:
-            values = [head + pack((schema_id, step, p, *v)) for p, v in zip(zip(*positions, strict=True), zip(*columns, strict=True), strict=True)]
+            values = [
+                head + pack((schema_id, step, p, *v))
+                for p, v in zip(zip(*positions, strict=True), zip(*columns, strict=True), strict=True)
+            ]
         else:
             values = [head + pack((schema_id, step, None, *v)) for v in zip(*columns, strict=True)]
         if numbers is None:
             self.store.put_rows(batch, rows.times, self._positions(rows, step), None, values)
         else:
-            keys = encode_columns([rows.table.column(b) for b in self.definition.by]) if self.definition.by else None
+            keys = (
+                encode_columns([rows.table.column(b) for b in self.definition.by])
+                if self.definition.by
+                else None
+            )
             zeros = np.zeros(n, dtype=np.int64)
             self.store.put_rows(batch, None, (pa.array([""] * n), zeros, numbers, zeros), keys, values)
         kv.write(batch)
@@ -81,10 +88,17 @@ class History:
         n = len(rows)
         if rows.has_positions:
             t = rows.table
-            ordinal = t.column(ORDINAL).to_numpy() if ORDINAL in t.column_names else np.zeros(n, dtype=np.int64)
+            ordinal = (
+                t.column(ORDINAL).to_numpy() if ORDINAL in t.column_names else np.zeros(n, dtype=np.int64)
+            )
             return t.column(SOURCE), t.column(PARTITION).to_numpy(), t.column(OFFSET).to_numpy(), ordinal
         # Rows without positions are numbered by step: each is a message of its own.
-        return pa.array([""] * n), np.zeros(n, dtype=np.int64), (step << 32) + np.arange(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        return (
+            pa.array([""] * n),
+            np.zeros(n, dtype=np.int64),
+            (step << 32) + np.arange(n, dtype=np.int64),
+            np.zeros(n, dtype=np.int64),
+        )
 
     def _own_positions(self, rows: Slice, step: int) -> tuple[list[object], ...]:
         source, partition, offset, ordinal = self._positions(rows, step)
@@ -101,7 +115,9 @@ class History:
         self.store.expire(kv, batch, before_us)
         kv.write(batch)
 
-    def decode(self, kv: KV, keys: Sequence[bytes], values: Sequence[bytes], calculation: Calculation) -> Slice | None:
+    def decode(
+        self, kv: KV, keys: Sequence[bytes], values: Sequence[bytes], calculation: Calculation
+    ) -> Slice | None:
         """Stored messages as rows again, with position columns and `__step`."""
         if not values:
             return None
@@ -109,7 +125,9 @@ class History:
         bodies = []
         for i, value in enumerate(values):
             if value[0] > FORMAT:
-                raise NewerFormat(f"message of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow")
+                raise NewerFormat(
+                    f"message of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+                )
             body = msgpack.unpackb(value[1:])
             bodies.append(body)
             groups.setdefault(body[0], []).append(i)
@@ -124,7 +142,12 @@ class History:
             arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
             table = pa.table(arrays, schema=schema)
             positions = columns[2] if self.tuples else [self.store.split(keys[i]).position for i in indices]
-            for name, kind, j in ((SOURCE, pa.string(), 0), (PARTITION, pa.int64(), 1), (OFFSET, pa.int64(), 2), (ORDINAL, pa.int64(), 3)):
+            for name, kind, j in (
+                (SOURCE, pa.string(), 0),
+                (PARTITION, pa.int64(), 1),
+                (OFFSET, pa.int64(), 2),
+                (ORDINAL, pa.int64(), 3),
+            ):
                 table = table.append_column(name, pa.array([p[j] for p in positions], kind))
             tables.append(table.append_column(STEP, pa.array(columns[1], pa.int64())))
             order += indices
@@ -134,13 +157,20 @@ class History:
         # Types may have widened since a message was filed.
         wanted = {f.name: f.type for f in calculation.schema}
         table = pa.table(
-            [c.cast(wanted[n]) if n in wanted and c.type != wanted[n] else c for n, c in zip(table.column_names, table.columns, strict=True)],
+            [
+                c.cast(wanted[n]) if n in wanted and c.type != wanted[n] else c
+                for n, c in zip(table.column_names, table.columns, strict=True)
+            ],
             names=table.column_names,
         )
         if self.tuples:
             from windrow.operators.intake import event_times
 
-            times = event_times(table.column(self.definition.event_time), self.definition.event_time, self.definition.time_zone)
+            times = event_times(
+                table.column(self.definition.event_time),
+                self.definition.event_time,
+                self.definition.time_zone,
+            )
             return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
         return Slice(table, self.store.times(keys))
 
@@ -177,12 +207,19 @@ class History:
         if rows is None or len(row_of) == 0:
             values, broken = calculation.finish({}, size)
             empty = Slice(calculation.schema.empty_table(), np.zeros(0, dtype=np.int64))
-            extra, more = calculation.table_functions(empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size))
+            extra, more = calculation.table_functions(
+                empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
+            )
             return {**values, **extra}, broken + more
         index = pa.array(row_of)
         starts = pa.concat_arrays([combine(state.column(START)), pa.array(windows)])
         keys = [
-            pa.concat_arrays([combine(state.column(b)), combine(rows.table.column(b)).take(index).cast(state.column(b).type)])
+            pa.concat_arrays(
+                [
+                    combine(state.column(b)),
+                    combine(rows.table.column(b)).take(index).cast(state.column(b).type),
+                ]
+            )
             for b in by
         ]
         codes = Groups([starts, *keys], size + len(row_of)).codes
@@ -204,6 +241,3 @@ class History:
         values, more = calculation.finish(merged, size)
         extra, failures = calculation.table_functions(chosen, groups)
         return {**values, **extra}, broken + more + failures
-
-
-

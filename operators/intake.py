@@ -159,7 +159,9 @@ def take_in(definition: AggregateDefinition, table: pa.Table, now_us: int, dead:
     if not keep.all():
         bad = ~keep
         null = times.is_null().to_numpy(zero_copy_only=False)
-        dead.add_rows(MALFORMED, f"{definition.event_time} is no time", table, np.flatnonzero(bad & null), None)
+        dead.add_rows(
+            MALFORMED, f"{definition.event_time} is no time", table, np.flatnonzero(bad & null), None
+        )
         detail = f"{definition.event_time} is outside the years 1 to 9999"
         if definition.max_ahead_us is not None:
             detail += f" or more than {definition.max_ahead_us} us ahead of now"
@@ -192,6 +194,9 @@ def event_time_marks(rows: Slice) -> Mapping[tuple[str, int], int]:
     return {
         (s, p): m
         for s, p, m in zip(
-            first.column(SOURCE).to_pylist(), first.column(PARTITION).to_pylist(), largest.to_pylist(), strict=True
+            first.column(SOURCE).to_pylist(),
+            first.column(PARTITION).to_pylist(),
+            largest.to_pylist(),
+            strict=True,
         )
     }

@@ -32,8 +32,11 @@ def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa
     window = TUPLE_WINDOW_TYPE if definition.tuple_window else TIME_WINDOW_TYPE
     return pa.schema(
         [
-            pa.field("window", window),
-            *(pa.field(b, calculation.schema.field(b).type) for b in definition.by),
+            pa.field("window", window, metadata={"windrow": "window"}),
+            *(
+                pa.field(b, calculation.schema.field(b).type, metadata={"windrow": "key"})
+                for b in definition.by
+            ),
             *calculation.output,
             pa.field("pane", PANE_TYPE),
             pa.field("commit", pa.int64()),
@@ -56,7 +59,9 @@ def _stamps(times: pa.Array) -> pa.Array:
     return pa.array(values, mask=np.abs(values.astype(np.float64)) > _LIMIT).cast(STAMP)
 
 
-def pane_rows(definition: AggregateDefinition, schema: pa.Schema, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+def pane_rows(
+    definition: AggregateDefinition, schema: pa.Schema, panes: Sequence[pa.Table], commit: int
+) -> pa.Table:
     """Panes of steps as rows of `schema`."""
     tables = []
     for table in panes:
@@ -115,7 +120,9 @@ def to_infos(
     """Merged state rows as window metadata, sorted by start, end and key."""
     if rows is None:
         return []
-    columns = {n: rows.column(n).to_pylist() for n in (START, END, MESSAGES, PANES, FIRST, LAST, *definition.by)}
+    columns = {
+        n: rows.column(n).to_pylist() for n in (START, END, MESSAGES, PANES, FIRST, LAST, *definition.by)
+    }
     results = {a: combine(values[a]).to_pylist() for a in definition.agg}
     infos = []
     for i in range(len(rows)):

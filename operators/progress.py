@@ -32,7 +32,15 @@ class Progress:
 
     def save(self, kv_put: Any) -> None:
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
-        body = [self.step, self.now_us, self.watermark_us, sorted(self.dirty), self.purged_us, schema, self.evict]
+        body = [
+            self.step,
+            self.now_us,
+            self.watermark_us,
+            sorted(self.dirty),
+            self.purged_us,
+            schema,
+            self.evict,
+        ]
         kv_put(KEY, bytes((FORMAT,)) + msgpack.packb(body))
 
     @classmethod
@@ -41,8 +49,12 @@ class Progress:
         if value is None:
             return cls()
         if value[0] > FORMAT:
-            raise NewerFormat(f"operator progress of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow")
-        step, now_us, watermark_us, dirty, purged_us, schema, evict = msgpack.unpackb(value[1:], strict_map_key=False)
+            raise NewerFormat(
+                f"operator progress of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+            )
+        step, now_us, watermark_us, dirty, purged_us, schema, evict = msgpack.unpackb(
+            value[1:], strict_map_key=False
+        )
         return cls(
             step,
             now_us,

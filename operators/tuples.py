@@ -71,7 +71,9 @@ class TupleAggregator:
         progress.watermark_us, progress.now_us = max(watermark_us, progress.watermark_us), now_us
         return self._end(kv, progress, result, dead)
 
-    def ingest(self, kv: KV, table: pa.Table, now_us: int, watermarks_us: IntArray | None = None) -> StepResult:
+    def ingest(
+        self, kv: KV, table: pa.Table, now_us: int, watermarks_us: IntArray | None = None
+    ) -> StepResult:
         """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
         self._learn(progress, table.schema)
@@ -112,9 +114,7 @@ class TupleAggregator:
 
     # -- filing -----------------------------------------------------------------------------------------------------
 
-    def _file(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice
-    ) -> None:
+    def _file(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice) -> None:
         encoded, groups = self._keys(rows)
         stored = kv.multi_get(self.aux_cf, [_COUNTER + k for k in encoded])
         taken = np.array([0 if v is None else int.from_bytes(v, "big") for v in stored], dtype=np.int64)
@@ -123,7 +123,9 @@ class TupleAggregator:
         rank[order] = np.arange(len(rows)) - np.repeat(bounds[:-1], np.diff(bounds))
         numbers = taken[groups.codes] + rank + 1
         row_of, firsts = self._assign(numbers)
-        deltas, delta_groups, broken = delta_rows(self.calculation, rows, row_of, firsts, firsts + self.size - 1)
+        deltas, delta_groups, broken = delta_rows(
+            self.calculation, rows, row_of, firsts, firsts + self.size - 1
+        )
         if broken:
             rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
             if len(rows):
@@ -133,7 +135,9 @@ class TupleAggregator:
             self.history.add(kv, rows, progress.step, self.calculation, numbers)
         batch = Batch()
         counts = taken + np.diff(bounds)
-        batch.put_many(self.aux_cf, [_COUNTER + k for k in encoded], [int(c).to_bytes(8, "big") for c in counts])
+        batch.put_many(
+            self.aux_cf, [_COUNTER + k for k in encoded], [int(c).to_bytes(8, "big") for c in counts]
+        )
         if self.definition.retention.windows is not None or self.definition.retention.messages is not None:
             batch.put_many(self.aux_cf, [_COUNTED + k for k in encoded], [b""] * len(encoded))
         kv.write(batch)
@@ -206,7 +210,9 @@ class TupleAggregator:
         by = self.definition.by
         if not by:
             return [b""]
-        return [encode_key(k) for k in dict.fromkeys(zip(*(pack_column(rows.column(b)) for b in by), strict=True))]
+        return [
+            encode_key(k) for k in dict.fromkeys(zip(*(pack_column(rows.column(b)) for b in by), strict=True))
+        ]
 
     def _fire(
         self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: pa.Table, timing: str
@@ -235,9 +241,13 @@ class TupleAggregator:
         keys, values = [], []
         ranges: dict[bytes, tuple[int, int]] = {}
         encoded = (
-            encode_columns([state.column(b) for b in self.definition.by]) if self.definition.by else [None] * len(state)
+            encode_columns([state.column(b) for b in self.definition.by])
+            if self.definition.by
+            else [None] * len(state)
         )
-        for key, low, high in zip(encoded, state.column(START).to_pylist(), state.column(END).to_pylist(), strict=True):
+        for key, low, high in zip(
+            encoded, state.column(START).to_pylist(), state.column(END).to_pylist(), strict=True
+        ):
             known = ranges.get(key or b"", (low, high))
             ranges[key or b""] = (min(low, known[0]), max(high, known[1]))
         for key, (low, high) in ranges.items():
@@ -248,7 +258,9 @@ class TupleAggregator:
             values += v
         rows = self.history.decode(kv, keys, values, self.calculation)
         if rows is None:
-            return self.history.evaluate(state, None, np.zeros(0, np.int64), np.zeros(0, np.int64), self.calculation)
+            return self.history.evaluate(
+                state, None, np.zeros(0, np.int64), np.zeros(0, np.int64), self.calculation
+            )
         numbers = np.array([self.history.store.split(k).position[2] for k in keys], dtype=np.int64)
         row_of, firsts = self._assign(numbers)
         return self.history.evaluate(state, rows, row_of, firsts, self.calculation)

@@ -22,8 +22,11 @@ from windrow.core.time import Duration
 from windrow.core.windows import WindowSpec
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from windrow.runners.embedded import EmbeddedOperator
     from windrow.runners.spark.batch import BatchFunction
+    from windrow.runners.spark.stream import WindowStreamWriter
 
 
 class Aggregate(AggregateDefinition):
@@ -139,3 +142,29 @@ class Aggregate(AggregateDefinition):
             clock=clock,
             local_dir=local_dir,
         )
+
+    def writeStream(self, stream: DataFrame) -> WindowStreamWriter:
+        """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`."""
+        return writeStream([self], stream)
+
+    def apply(self, df: DataFrame) -> DataFrame:
+        """The panes of a bounded DataFrame: all rows in one commit, then the end of time. For backfills and unit tests."""
+        from windrow.runners.spark.bounded import apply
+
+        return apply([self], df, self.name)
+
+
+def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **options: Any) -> BatchFunction:
+    """One function for several operators on one input, one commit for all. Options as in `Aggregate.foreach_batch`;
+    `sink` may be a dict by operator name.
+    """
+    from windrow.runners.spark.batch import BatchFunction
+
+    return BatchFunction(list(definitions), location, **options)
+
+
+def writeStream(definitions: Sequence[AggregateDefinition], stream: DataFrame) -> WindowStreamWriter:
+    """The builder for several operators on one stream, one commit for all."""
+    from windrow.runners.spark.stream import WindowStreamWriter
+
+    return WindowStreamWriter(list(definitions), stream)

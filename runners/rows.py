@@ -51,7 +51,10 @@ def table_of(
     columns[ORDINAL] = pa.array([p.ordinal for p in positions], pa.int64())
     if any(w is not None for w in wrong):
         columns[MALFORMED_ROW] = pa.array(wrong, pa.string())
-        raw = [None if w is None else json.dumps(dict(m.payload), default=str) for w, m in zip(wrong, messages, strict=True)]
+        raw = [
+            None if w is None else json.dumps(dict(m.payload), default=str)
+            for w, m in zip(wrong, messages, strict=True)
+        ]
         columns[RAW] = pa.array(raw, pa.string())
     return pa.table(columns)
 

@@ -6,8 +6,8 @@ or an *upsert*, which stands for all of them (`__upsert`).
 
 `BlockWindows`: one value per window and commit, an Arrow record batch of the rows of that commit, under
 `<start><number>`. Appending needs no read; a window is merged when it fires or is asked for; expiry is one range.
-`PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order, seed 003) or, for tuple windows and
-sessions, `<key><start>`. It cannot merge on read: its writer reads first and upserts.
+`PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order,
+seed 003) or, for tuple windows and sessions, `<key><start>`. It cannot merge on read: its writer reads first and upserts.
 """
 
 from __future__ import annotations
@@ -120,7 +120,11 @@ class BlockWindows:
         return sum(1 for _ in kv.scan(self.cf, prefix, prefix_end(prefix)))
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
-        tables = [unpack_table(value) for low, high in _runs(self, kv, starts) for _, value in kv.scan(self.cf, low, high)]
+        tables = [
+            unpack_table(value)
+            for low, high in _runs(self, kv, starts)
+            for _, value in kv.scan(self.cf, low, high)
+        ]
         return concat(tables) if tables else None
 
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
@@ -225,7 +229,9 @@ class PlainWindows:
         by_schema: dict[bytes, list[Sequence[Any]]] = {}
         for value in values:
             if value[0] > FORMAT:
-                raise NewerFormat(f"window value of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow")
+                raise NewerFormat(
+                    f"window value of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+                )
             schema, row = msgpack.unpackb(value[1:])
             by_schema.setdefault(schema, []).append(row)
         tables = []
@@ -234,8 +240,12 @@ class PlainWindows:
             if stored is None:
                 raise CorruptState(f"window values of schema {packed.hex()} are here, the schema is not")
             schema = pa.ipc.read_schema(pa.py_buffer(stored))
-            columns = [unpack_column(list(c), f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)]
-            tables.append(pa.table(columns, schema=schema).append_column(UPSERT, pa.array([True] * len(rows))))
+            columns = [
+                unpack_column(list(c), f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)
+            ]
+            tables.append(
+                pa.table(columns, schema=schema).append_column(UPSERT, pa.array([True] * len(rows)))
+            )
         return concat(tables) if tables else None
 
     def _start(self, key: bytes) -> int:
@@ -269,7 +279,9 @@ class PlainWindows:
     def read_key(self, kv: KV, key: Sequence[Any], low: int, high: int) -> pa.Table | None:
         """The rows of one key with `low <= start < high`."""
         prefix = encode_key(key) if self.by else b""
-        return self._table(kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))])
+        return self._table(
+            kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))]
+        )
 
     def read_all(self, kv: KV) -> pa.Table | None:
         """Every row."""
@@ -284,7 +296,12 @@ def key_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 def pack_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     """Values that msgpack takes, without loss under the column's type."""
     kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind) or pa.types.is_date64(kind):
+    if (
+        pa.types.is_timestamp(kind)
+        or pa.types.is_time64(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_date64(kind)
+    ):
         column = column.cast(pa.int64())
     elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
         column = column.cast(pa.int32())
@@ -307,7 +324,12 @@ def _pack_nested(value: pa.Scalar, kind: pa.DataType) -> Any:
 
 def unpack_column(values: list[Any], kind: pa.DataType) -> pa.Array:
     """The column that `pack_column` took apart."""
-    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind) or pa.types.is_date64(kind):
+    if (
+        pa.types.is_timestamp(kind)
+        or pa.types.is_time64(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_date64(kind)
+    ):
         return pa.array(values, pa.int64()).cast(kind)
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         return pa.array(values, pa.int32()).cast(kind)

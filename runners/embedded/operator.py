@@ -73,7 +73,9 @@ class EmbeddedOperator:
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
         spec = ShardSpec(self._job.folders, self._job.job, 0, tuple(c for c in cfs if c not in kept), kept)
         try:
-            self._shard = Shard.open(spec, self._job.progress.commit, self._job.commits, self._job.recent, replay=replay)
+            self._shard = Shard.open(
+                spec, self._job.progress.commit, self._job.commits, self._job.recent, replay=replay
+            )
         except BaseException:
             self._job.close()
             raise
@@ -140,7 +142,14 @@ class EmbeddedOperator:
             return
         first, following = self._extent(table)
         now_us = self._now()
-        self._run("ingest", now_us, lambda kv: self._operator.ingest(kv, table, now_us), first, following, len(table))
+        self._run(
+            "ingest",
+            now_us,
+            lambda kv: self._operator.ingest(kv, table, now_us),
+            first,
+            following,
+            len(table),
+        )
         self._advance_to(self._watermark(now_us), now_us)
         if len(self._steps) >= COMMIT_STEPS or self._rows >= COMMIT_ROWS:
             self._commit()
@@ -189,7 +198,11 @@ class EmbeddedOperator:
         self._ordinals = ordinals
         definition = self.definition
         table = table_of(
-            kept, positions, event_time=definition.event_time, time_zone=definition.time_zone, schema=self._schema
+            kept,
+            positions,
+            event_time=definition.event_time,
+            time_zone=definition.time_zone,
+            schema=self._schema,
         )
         return table
 
@@ -204,10 +217,14 @@ class EmbeddedOperator:
         else:
             offsets = table.column(named.offset).cast(pa.int64())
             source = (
-                pa.array([""] * n, pa.string()) if named.source is None else table.column(named.source).cast(pa.string())
+                pa.array([""] * n, pa.string())
+                if named.source is None
+                else table.column(named.source).cast(pa.string())
             )
             partition = (
-                pa.array([0] * n, pa.int64()) if named.partition is None else table.column(named.partition).cast(pa.int64())
+                pa.array([0] * n, pa.int64())
+                if named.partition is None
+                else table.column(named.partition).cast(pa.int64())
             )
         for name, column in ((SOURCE, source), (PARTITION, partition), (OFFSET, offsets)):
             table = table.append_column(name, column)
@@ -216,7 +233,9 @@ class EmbeddedOperator:
             return table
         keep = [
             o >= self._offsets.get((s, p), 0)
-            for s, p, o in zip(*(table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET)), strict=True)
+            for s, p, o in zip(
+                *(table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET)), strict=True
+            )
         ]
         if not all(keep):
             self._counters["replayed"] = self._counters.get("replayed", 0) + keep.count(False)
@@ -226,7 +245,9 @@ class EmbeddedOperator:
     @staticmethod
     def _extent(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]:
         """First and following offset of each partition in a slice."""
-        grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate([(OFFSET, "min"), (OFFSET, "max")])
+        grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate(
+            [(OFFSET, "min"), (OFFSET, "max")]
+        )
         rows = grouped.to_pylist()
         first = {(r[SOURCE], r[PARTITION]): r[f"{OFFSET}_min"] for r in rows}
         return first, {(r[SOURCE], r[PARTITION]): r[f"{OFFSET}_max"] + 1 for r in rows}
@@ -249,7 +270,13 @@ class EmbeddedOperator:
         self._run("advance", now_us, lambda kv: self._operator.advance(kv, watermark, now_us), {}, {}, 0)
 
     def _run(
-        self, kind: Any, now_us: int, step: Any, first: dict[Partition, int], following: dict[Partition, int], rows: int
+        self,
+        kind: Any,
+        now_us: int,
+        step: Any,
+        first: dict[Partition, int],
+        following: dict[Partition, int],
+        rows: int,
     ) -> None:
         """One step; a step that raises leaves nothing behind."""
         attempt = Overlay(self._overlay)
@@ -263,7 +290,9 @@ class EmbeddedOperator:
             self._counters[name] = self._counters.get(name, 0) + n
         for partition, largest in result.marks.items():
             known = self._marks.get(partition)
-            highest = largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+            highest = (
+                largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+            )
             self._marks[partition] = Mark(max_time_us=highest, seen_us=now_us)
             self._fresh_marks[partition] = highest
         self._offsets.update(following)
@@ -477,7 +506,9 @@ class EmbeddedOperator:
             if self._paused is None:
                 self._commit()
             if self._paused is not None:
-                raise SinkFailed(f"closed with panes that the sink refused: {self._paused!r}; they go out at the next open")
+                raise SinkFailed(
+                    f"closed with panes that the sink refused: {self._paused!r}; they go out at the next open"
+                )
         finally:
             self._abandon()
 

@@ -96,7 +96,9 @@ def messages_between(operator: Operator, kv: KV, start: Any, end: Any, key: Any)
         mask &= (rows.times >= low[0]) & (rows.times <= high[0])
     rows = rows.take(np.flatnonzero(mask))
     payloads = rows.table.select(user_columns(rows.table)).to_pylist()
-    positions = zip(*(rows.table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)), strict=True)
+    positions = zip(
+        *(rows.table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)), strict=True
+    )
     return [
         StoredMessage(int(t), Position(*p), payload)
         for t, p, payload in zip(rows.times, positions, payloads, strict=True)

@@ -9,12 +9,16 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
 import structlog
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
@@ -26,7 +30,9 @@ from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import SinkFailed, SparkUnsupported, StateError
 from windrow.core.messages import Token
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
+from windrow.operators.output import pane_schema
 from windrow.runners.embedded import operator_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark import tasks
@@ -68,8 +74,8 @@ class BatchFunction:
         self.fresh_start = fresh_start
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.last_progress: dict[str, Any] | None = None
+        self.input_schema: StructType | None = None
         self._job: Job | None = None
-        self._drain = False
 
     def __repr__(self) -> str:
         return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
@@ -80,6 +86,9 @@ class BatchFunction:
         started = time.monotonic()
         spark = df.sparkSession
         job = self._open(spark)
+        if plans.HEARTBEAT in df.columns:
+            df = df.where(F.col(plans.HEARTBEAT).isNull()).drop(plans.HEARTBEAT)
+        self.input_schema = df.schema
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
         plans.check_columns(df, self.definitions)
         df, positioned = plans.positioned(df, self.definitions[0].positions)
@@ -98,6 +107,39 @@ class BatchFunction:
         record = self._commit(job, plan, answers, query_id, batch_id, positioned)
         self.publish(spark)
         self._tell(record, batch_id, started)
+
+    def drain(self, spark: SparkSession) -> None:
+        """One more commit, with the watermark at the end of time: fires everything. Later data will be late."""
+        job = self._open(spark)
+        self.publish(spark)
+        if all(job.progress.watermarks_us.get(d.name) == END_OF_TIME_US for d in self.definitions):
+            return
+        if self.input_schema is None:
+            raise StateError("nothing to drain: no batch was seen and no stream is known")
+        last = job.log.last_commit
+        query_id, batch_id = (None, None) if last is None else (last.query_id, last.batch_id)
+        plan = replace(
+            job.plan(query_id=query_id, batch_id=batch_id),
+            watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
+        )
+        job.record_intent(plan)
+        started = time.monotonic()
+        df = spark.createDataFrame([], self.input_schema)
+        answers = self._run(spark, df, plan, False)
+        record = self._commit(job, plan, answers, query_id, batch_id, False)
+        self.publish(spark)
+        self._tell(record, -1 if batch_id is None else batch_id, started)
+
+    def close(self) -> None:
+        """Let the job go; the next batch would open it again."""
+        if self._job is not None:
+            self._job.close()
+
+    def pane_schema(self, df: DataFrame, operator: str) -> StructType:
+        """Spark's schema of an operator's panes over such a frame."""
+        definition = next(d for d in self.definitions if d.name == operator)
+        schema = pane_schema(definition, Calculation(definition, plans.arrow_schema(df)))
+        return from_arrow_schema(schema)
 
     def _open(self, spark: SparkSession) -> Job:
         if self._job is None:
@@ -175,10 +217,14 @@ class BatchFunction:
         answers = [pickle.loads(r["payload"]) for r in rows]
         shards = sorted(a.result.shard for a in answers)
         if shards != list(range(job.shards)):
-            raise StateError(f"commit {plan.commit}: shards {shards} answered, {job.shards} are expected, each once")
+            raise StateError(
+                f"commit {plan.commit}: shards {shards} answered, {job.shards} are expected, each once"
+            )
         return answers
 
-    def _prepare(self, df: DataFrame, plan: Plan, positioned: bool, schema: Any) -> tuple[DataFrame, tuple[str, ...] | None]:
+    def _prepare(
+        self, df: DataFrame, plan: Plan, positioned: bool, schema: Any
+    ) -> tuple[DataFrame, tuple[str, ...] | None]:
         if len(self.definitions) == 1:
             [definition] = self.definitions
             calculation = Calculation(definition, schema)
@@ -212,8 +258,8 @@ class BatchFunction:
         job: Job,
         plan: Plan,
         answers: Sequence[tasks.Answer],
-        query_id: str,
-        batch_id: int,
+        query_id: str | None,
+        batch_id: int | None,
         positioned: bool,
     ) -> Commit:
         marks: dict[Partition, int] = {}
@@ -229,8 +275,7 @@ class BatchFunction:
             for name, n in answer.result.counters.items():
                 if not name.startswith("panes_file.") and name != "dead_file":
                     counters[name] = counters.get(name, 0) + n
-        slice_relation = SliceRelation.UNKNOWN
-        if positioned:
+        if positioned and query_id is not None and batch_id is not None:
             slice_relation = relation(job.progress.next_offsets, first, following)
             self._decide(job, query_id, batch_id, positioned, slice_relation).raise_if_refused()
         rows = sum(a.rows for a in answers)
@@ -271,7 +316,11 @@ class BatchFunction:
         if job.progress.published >= job.progress.commit:
             return
         known = [s.last_commit(job.job, name) for name, s in self.sinks.items()]
-        least = min((k for k in known if k is not None), default=None) if all(k is not None for k in known) else None
+        least = (
+            min((k for k in known if k is not None), default=None)
+            if all(k is not None for k in known)
+            else None
+        )
         for record in job.unpublished(least):
             for operator, files in job.pane_files(record).items():
                 sink = self.sinks.get(operator)
@@ -312,16 +361,20 @@ class BatchFunction:
 
     def _tell(self, record: Commit, batch_id: int, started: float) -> None:
         last = record.steps[-1]
+        seconds = time.monotonic() - started
+        watermark_us = START_OF_TIME_US if record.watermark_us is None else record.watermark_us
         self.last_progress = {
+            "id": record.query_id,
             "job": self.job.job,
+            "timestamp": to_datetime(last.now_us).isoformat(),
             "batchId": batch_id,
             "commit": record.commit,
+            "durationMs": round(seconds * 1000),
             "numInputRows": last.rows,
+            "processedRowsPerSecond": last.rows / seconds if seconds else 0.0,
+            "eventTime": {"watermark": to_datetime(watermark_us).isoformat()},
             "panes": sum(r.panes_rows for r in record.shards),
-            "watermark": record.watermark_us,
-            "now": last.now_us,
             "counters": dict(record.counters),
-            "durationMs": round((time.monotonic() - started) * 1000),
         }
         logger.debug("commit", **self.last_progress)
         for listener in self.listeners:
@@ -338,7 +391,9 @@ class DataFrameSink:
         return f"wr.sinks.callback({self.function!r})"
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
-        raise SparkUnsupported("a DataFrame sink needs a Spark session: use it with foreach_batch or writeStream")
+        raise SparkUnsupported(
+            "a DataFrame sink needs a Spark session: use it with foreach_batch or writeStream"
+        )
 
     def publish_frame(self, spark: SparkSession, token: Token, panes: PaneFiles) -> None:
         self.function(spark.read.parquet(*panes.files), token)
@@ -367,7 +422,9 @@ def _default_shards(spark: SparkSession, definitions: Sequence[AggregateDefiniti
 def check_session(spark: SparkSession) -> None:
     """Refuse settings under which exactly once cannot be promised."""
     if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
-        raise SparkUnsupported("Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session")
+        raise SparkUnsupported(
+            "Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session"
+        )
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise SparkUnsupported(
             "spark.speculation is true: two attempts of one shard would fight for its store; set spark.speculation=false"

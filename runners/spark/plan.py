@@ -38,6 +38,8 @@ from windrow.runners.spark.tasks import (
     TIME_MAX,
 )
 
+#: Marks a row that stands for the passing of time and is no message.
+HEARTBEAT = "__heartbeat"
 #: Keys go to shards through key groups, so that a state can be resharded without a replay.
 KEY_GROUPS = 4096
 
@@ -65,7 +67,9 @@ def event_micros(df: DataFrame, definition: AggregateDefinition) -> Column:
     """Event time in microseconds; null where it is no time."""
     name = definition.event_time
     if name not in df.columns:
-        raise UnknownColumn(f"event time {name!r} of {definition.name!r} is not in the input, which has {df.columns}")
+        raise UnknownColumn(
+            f"event time {name!r} of {definition.name!r} is not in the input, which has {df.columns}"
+        )
     kind = df.schema[name].dataType
     column = F.col(_q(name))
     if isinstance(kind, T.TimestampType):
@@ -78,12 +82,18 @@ def event_micros(df: DataFrame, definition: AggregateDefinition) -> Column:
                 f"event time {name!r} is of type {kind.simpleString()}, which has no time zone: declare it with "
                 "time_zone='Europe/Berlin', or 'UTC'"
             )
-        naive = column.cast("timestamp_ntz") if not isinstance(kind, T.StringType) else F.expr(
-            f"try_to_timestamp({_q(name)})"
+        naive = (
+            column.cast("timestamp_ntz")
+            if not isinstance(kind, T.StringType)
+            else F.expr(f"try_to_timestamp({_q(name)})")
         )
         if isinstance(kind, T.StringType):
-            return F.unix_micros(F.to_utc_timestamp(F.date_format(naive, "yyyy-MM-dd HH:mm:ss.SSSSSS"), definition.time_zone))
-        return F.unix_micros(F.convert_timezone(F.lit(definition.time_zone), F.lit("UTC"), naive).cast("timestamp"))
+            return F.unix_micros(
+                F.to_utc_timestamp(F.date_format(naive, "yyyy-MM-dd HH:mm:ss.SSSSSS"), definition.time_zone)
+            )
+        return F.unix_micros(
+            F.convert_timezone(F.lit(definition.time_zone), F.lit("UTC"), naive).cast("timestamp")
+        )
     raise TypeClash(f"event time {name!r} is of type {kind.simpleString()}: use a timestamp")
 
 
@@ -125,10 +135,14 @@ def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition]) -> 
     for definition in definitions:
         for name in (definition.event_time, *definition.by):
             if name not in df.columns:
-                raise UnknownColumn(f"column {name!r} of {definition.name!r} is not in the input, which has {df.columns}")
+                raise UnknownColumn(
+                    f"column {name!r} of {definition.name!r} is not in the input, which has {df.columns}"
+                )
     clash = [c for c in df.columns if c.startswith("__") and c not in (SOURCE, PARTITION, OFFSET, ORDINAL)]
     if clash:
-        raise ReservedColumn(f"column {clash[0]!r} begins with two underscores, as windrow's own do: rename it")
+        raise ReservedColumn(
+            f"column {clash[0]!r} begins with two underscores, as windrow's own do: rename it"
+        )
 
 
 def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]:
@@ -142,7 +156,10 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
         return df, False
     return (
         df.withColumn(SOURCE, F.lit("") if named.source is None else F.col(_q(named.source)).cast("string"))
-        .withColumn(PARTITION, F.lit(0).cast("bigint") if named.partition is None else F.col(_q(named.partition)).cast("bigint"))
+        .withColumn(
+            PARTITION,
+            F.lit(0).cast("bigint") if named.partition is None else F.col(_q(named.partition)).cast("bigint"),
+        )
         .withColumn(OFFSET, F.col(_q(named.offset)).cast("bigint"))
         .withColumn(ORDINAL, F.lit(0).cast("bigint")),
         True,
@@ -163,11 +180,14 @@ def drop_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> Da
 def prepare_rows(df: DataFrame, definitions: Sequence[AggregateDefinition], shards: int) -> DataFrame:
     """The rows route: each row once for each operator, with its shard."""
     targets = [
-        F.struct(F.lit(i).alias(OPERATOR), shard_of(d.by, shards).cast("int").alias(SHARD)) for i, d in enumerate(definitions)
+        F.struct(F.lit(i).alias(OPERATOR), shard_of(d.by, shards).cast("int").alias(SHARD))
+        for i, d in enumerate(definitions)
     ]
     if len(targets) == 1:
         return df.withColumn(OPERATOR, F.lit(0)).withColumn(SHARD, shard_of(definitions[0].by, shards))
-    return df.withColumn("__to", F.explode(F.array(*targets))).select("__to.*", *[F.col(_q(c)) for c in df.columns])
+    return df.withColumn("__to", F.explode(F.array(*targets))).select(
+        "__to.*", *[F.col(_q(c)) for c in df.columns]
+    )
 
 
 def prepare_partials(
@@ -189,7 +209,11 @@ def prepare_partials(
     base = df.withColumn("__t", micros).withColumn(REASON, reason)
     length = slice_us(definition)
     offset = getattr(definition.window, "offset_us", 0)
-    slices = F.col("__t") - F.pmod(F.col("__t") - F.lit(offset), F.lit(length)) if length else F.lit(0).cast("bigint")
+    slices = (
+        F.col("__t") - F.pmod(F.col("__t") - F.lit(offset), F.lit(length))
+        if length
+        else F.lit(0).cast("bigint")
+    )
     good = F.col(REASON).isNull()
     # Rows that cannot be counted carry what a dead letter tells, which makes each a group of its own.
     letter_id = F.when(
@@ -256,5 +280,7 @@ def to_shards(frame: DataFrame, shards: int) -> DataFrame:
     """One partition a shard, in which a control row stands for "this shard must answer", whatever the batch holds."""
     spark = frame.sparkSession
     control = spark.range(shards).select(F.col("id").cast("int").alias(SHARD), F.lit(True).alias(CONTROL))
-    united = frame.withColumn(CONTROL, F.lit(None).cast("boolean")).unionByName(control, allowMissingColumns=True)
+    united = frame.withColumn(CONTROL, F.lit(None).cast("boolean")).unionByName(
+        control, allowMissingColumns=True
+    )
     return united.repartitionById(shards, F.col(SHARD))

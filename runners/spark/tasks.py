@@ -42,7 +42,13 @@ from windrow.operators.state_rows import without
 from windrow.operators.tuples import TupleAggregator
 
 SHARD, OPERATOR, CONTROL = "__shard", "__operator", "__control"
-SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = "__slice", "__rows", "__time_max", "__offset_min", "__offset_max"
+SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = (
+    "__slice",
+    "__rows",
+    "__time_max",
+    "__offset_min",
+    "__offset_max",
+)
 #: Accumulators travel as `__part<i>`, in the order of `TaskPlan.parts`.
 REASON, LETTER, PART = "__reason", "__letter", "__part"
 OUTPUT = "shard int, payload binary"
@@ -90,7 +96,10 @@ def run(plan: TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     control = combine(table.column(CONTROL)).is_valid()
     table = table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL])
     answer = run_shard(plan, shards[0], table)
-    yield pa.record_batch([pa.array([shards[0]], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())], names=["shard", "payload"])
+    yield pa.record_batch(
+        [pa.array([shards[0]], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())],
+        names=["shard", "payload"],
+    )
 
 
 def run_shard(plan: TaskPlan, number: int, table: pa.Table) -> Answer:
@@ -126,7 +135,9 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         steps = [operator.advance(overlay, watermark_us, plan.now_us)]
         if plan.parts is not None:
             assert isinstance(operator, WindowAggregator)
-            steps.append(_ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters))
+            steps.append(
+                _ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters)
+            )
         elif len(mine):
             steps.append(operator.ingest(overlay, mine, plan.now_us))
         for step in steps:
@@ -150,7 +161,9 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     return answer
 
 
-def _note(step: StepResult, answer: Answer, dead: list[pa.Table], counters: dict[str, int], name: str) -> None:
+def _note(
+    step: StepResult, answer: Answer, dead: list[pa.Table], counters: dict[str, int], name: str
+) -> None:
     if step.dead is not None:
         dead.append(step.dead.append_column("operator", pa.array([name] * len(step.dead))))
     for counter, n in step.counts.items():
@@ -163,7 +176,9 @@ def _extent(table: pa.Table, answer: Answer) -> None:
     """First and following offsets of the slice, from rows that carry positions."""
     if OFFSET not in table.column_names:
         return
-    grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate([(OFFSET, "min"), (OFFSET, "max")])
+    grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate(
+        [(OFFSET, "min"), (OFFSET, "max")]
+    )
     for row in grouped.to_pylist():
         _seen(answer, (row[SOURCE], row[PARTITION]), row[f"{OFFSET}_min"], row[f"{OFFSET}_max"])
 
@@ -194,9 +209,11 @@ def _ingest_partials(
     answer.rows += int(pc.sum(table.column(ROWS)).as_py())
     lost = combine(table.column(REASON)).is_valid().to_numpy(zero_copy_only=False)
     if OFFSET_MIN in table.column_names:
-        for row in table.group_by([SOURCE, PARTITION], use_threads=False).aggregate(
-            [(OFFSET_MIN, "min"), (OFFSET_MAX, "max")]
-        ).to_pylist():
+        for row in (
+            table.group_by([SOURCE, PARTITION], use_threads=False)
+            .aggregate([(OFFSET_MIN, "min"), (OFFSET_MAX, "max")])
+            .to_pylist()
+        ):
             _seen(answer, (row[SOURCE], row[PARTITION]), row[f"{OFFSET_MIN}_min"], row[f"{OFFSET_MAX}_max"])
     if lost.any():
         _bury(definition, table.filter(pa.array(lost)), dead, counters)
@@ -216,7 +233,9 @@ def _mark(table: pa.Table, answer: Answer) -> None:
         largest = int(pc.max(table.column(TIME_MAX)).as_py())
         answer.marks[("", 0)] = max(largest, answer.marks.get(("", 0), largest))
         return
-    for row in table.group_by([SOURCE, PARTITION], use_threads=False).aggregate([(TIME_MAX, "max")]).to_pylist():
+    for row in (
+        table.group_by([SOURCE, PARTITION], use_threads=False).aggregate([(TIME_MAX, "max")]).to_pylist()
+    ):
         partition, largest = (row[SOURCE], row[PARTITION]), row[f"{TIME_MAX}_max"]
         answer.marks[partition] = max(largest, answer.marks.get(partition, largest))
 
@@ -257,11 +276,16 @@ def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: 
     return pa.table(columns)
 
 
-def _bury(definition: AggregateDefinition, lost: pa.Table, dead: list[pa.Table], counters: dict[str, int]) -> None:
+def _bury(
+    definition: AggregateDefinition, lost: pa.Table, dead: list[pa.Table], counters: dict[str, int]
+) -> None:
     """Rows that Spark set apart, as dead letters."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for reason, letter, n in zip(
-        lost.column(REASON).to_pylist(), lost.column(LETTER).to_pylist(), lost.column(ROWS).to_pylist(), strict=True
+        lost.column(REASON).to_pylist(),
+        lost.column(LETTER).to_pylist(),
+        lost.column(ROWS).to_pylist(),
+        strict=True,
     ):
         counters[f"dead.{reason}"] = counters.get(f"dead.{reason}", 0) + n
         if len(rows) >= definition.dead_letter_limit:
@@ -281,4 +305,3 @@ def _bury(definition: AggregateDefinition, lost: pa.Table, dead: list[pa.Table],
         )
     table = pa.Table.from_pylist(rows, DEAD_SCHEMA)
     dead.append(table.append_column("operator", pa.array([definition.name] * len(rows))))
-

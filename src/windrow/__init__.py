@@ -23,7 +23,6 @@ from windrow.core.aggregations import count_distinct as count_distinct
 from windrow.core.aggregations import earliest as earliest
 from windrow.core.aggregations import first as first
 from windrow.core.aggregations import last as last
-from windrow.core.aggregations import latest as latest
 from windrow.core.aggregations import max as max
 from windrow.core.aggregations import max_by as max_by
 from windrow.core.aggregations import median as median
@@ -63,5 +62,8 @@ from windrow.core.windows import hopping as hopping
 from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
 from windrow.runners.definition import Aggregate as Aggregate
+from windrow.runners.definition import foreach_batch as foreach_batch
+from windrow.runners.definition import writeStream as writeStream
+from windrow.runners.panes import latest as latest
 
 __version__ = "0.1.0"

@@ -1,0 +1,30 @@
+"""The same definition on a bounded DataFrame: backfills and unit tests."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from windrow.core.definition import AggregateDefinition
+from windrow.runners.spark.batch import BatchFunction
+
+
+def apply(definitions: Sequence[AggregateDefinition], df: DataFrame, operator: str) -> DataFrame:
+    """Panes of a bounded frame: one commit of all rows, then the end of time. Lives as long as this process."""
+    location = tempfile.mkdtemp(prefix="windrow-apply-")
+    atexit.register(shutil.rmtree, location, ignore_errors=True)
+    batch = BatchFunction(definitions, os.path.join(location, "windrow"))
+    batch(df, 0)
+    batch.input_schema = df.schema
+    batch.drain(df.sparkSession)
+    job = batch.job
+    files = [f for record in job.commits() for f in job.pane_files(record).get(operator, [])]
+    batch.close()
+    if not files:
+        return df.sparkSession.createDataFrame([], batch.pane_schema(df, operator))
+    return df.sparkSession.read.parquet(*files)

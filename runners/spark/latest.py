@@ -1,0 +1,25 @@
+"""`wr.latest` on a Spark DataFrame of panes."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from windrow.core.errors import ConfigurationError
+
+
+def latest_frame(panes: DataFrame, by: tuple[str, ...] | None) -> DataFrame:
+    """The current pane of each (key, window)."""
+    if by is None:
+        raise ConfigurationError(
+            "latest: a DataFrame does not say which columns are keys: use latest(df, by=[...])"
+        )
+    newest_first = [
+        F.col("commit").desc(),
+        F.col("pane.index").desc(),
+        (F.col("pane.kind") == "INSERT").desc(),
+    ]
+    ranked = panes.withColumn(
+        "__rank", F.row_number().over(Window.partitionBy("window", *by).orderBy(*newest_first))
+    )
+    return ranked.where((F.col("__rank") == 1) & (F.col("pane.kind") == "INSERT")).drop("__rank")

@@ -1,0 +1,232 @@
+"""The builder: `DataStreamWriter`'s own verbs around a windrow job.
+
+It owns both locations, `<checkpointLocation>/spark` and `<checkpointLocation>/windrow`, keeps commits coming when there is
+no input (Spark skips empty batches; timers must not), and gives a query that mirrors `StreamingQuery` and can `drain`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from windrow.core.clock import Clock
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import ConfigurationError, SparkUnsupported
+from windrow.core.time import Duration, duration_us
+from windrow.runners.spark import plan as plans
+from windrow.runners.spark.batch import BatchFunction, check_session
+from windrow.runners.spark.plan import HEARTBEAT
+
+
+class WindowStreamWriter:
+    """Configures and starts a windrow job on a streaming DataFrame. The verbs are Spark's.
+
+    Options: "checkpointLocation" (required), "heartbeat" (a duration, default "1 second"; "none" for no commits without
+    input), "shards", "localDir"; others go to Spark's writer.
+    """
+
+    def __init__(self, definitions: Sequence[AggregateDefinition], stream: DataFrame) -> None:
+        if not stream.isStreaming:
+            raise ConfigurationError(
+                "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
+            )
+        plans.check_columns(stream, definitions)
+        self._definitions = tuple(definitions)
+        self._stream = stream
+        self._options: dict[str, str] = {}
+        self._sink: Any = None
+        self._dead_letters: Any = None
+        self._trigger: dict[str, Any] = {}
+        self._name: str | None = None
+        self._clock: Clock | None = None
+
+    def sink(self, sink: Any) -> WindowStreamWriter:
+        """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
+        self._sink = sink
+        return self
+
+    def deadLetters(self, function: Callable[[Any, list[str]], None]) -> WindowStreamWriter:
+        """Give each commit's dead letters to `function(token, Parquet files)`; it must be idempotent on the token."""
+        self._dead_letters = function
+        return self
+
+    def option(self, key: str, value: Any) -> WindowStreamWriter:
+        """Set an option; see the class."""
+        self._options[key] = str(value)
+        return self
+
+    def options(self, **options: Any) -> WindowStreamWriter:
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def trigger(
+        self, *, processingTime: str | None = None, availableNow: bool | None = None
+    ) -> WindowStreamWriter:
+        """When a commit begins: every `processingTime`, or until what is available is read. As in Spark."""
+        if (processingTime is None) == (availableNow is None):
+            raise ConfigurationError("trigger takes one of processingTime='5 seconds' and availableNow=True")
+        self._trigger = (
+            {"processingTime": processingTime}
+            if processingTime is not None
+            else {"availableNow": availableNow}
+        )
+        return self
+
+    def queryName(self, name: str) -> WindowStreamWriter:
+        """The name of the query."""
+        self._name = name
+        return self
+
+    def clock(self, clock: Clock) -> WindowStreamWriter:
+        """Where `now` comes from, for tests."""
+        self._clock = clock
+        return self
+
+    def start(self) -> WindowQuery:
+        """Start the query."""
+        location = self._options.pop("checkpointLocation", None)
+        if location is None:
+            raise ConfigurationError(
+                'no checkpointLocation: use .option("checkpointLocation", "ckpt/delays")'
+            )
+        spark = self._stream.sparkSession
+        check_session(spark)
+        shards = self._options.pop("shards", None)
+        heartbeat = self._options.pop("heartbeat", "1 second")
+        batch = BatchFunction(
+            self._definitions,
+            os.path.join(location, "windrow"),
+            sink=self._sink,
+            dead_letters=self._dead_letters,
+            shards=None if shards is None else int(shards),
+            clock=self._clock,
+            local_dir=self._options.pop("localDir", None),
+        )
+        batch.input_schema = self._stream.schema
+        stream = self._stream
+        if heartbeat.lower() != "none" and "availableNow" not in self._trigger:
+            # Under availableNow Spark would read everything in one batch if the rate source were there.
+            stream = with_heartbeat(stream, heartbeat)
+        writer = stream.writeStream.foreachBatch(batch).option(
+            "checkpointLocation", os.path.join(os.path.abspath(location), "spark")
+        )
+        for key, value in self._options.items():
+            writer = writer.option(key, value)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        if self._name is not None:
+            writer = writer.queryName(self._name)
+        query = WindowQuery(batch, spark, ends_by_itself="availableNow" in self._trigger)
+        query.begin(writer.start())
+        return query
+
+    def __repr__(self) -> str:
+        return f"<writeStream of {', '.join(repr(d) for d in self._definitions)}>"
+
+
+def with_heartbeat(stream: DataFrame, period: Duration) -> DataFrame:
+    """The stream, and a row every period that stands for the passing of time and is no message."""
+    seconds = max(1, round(duration_us(period, "heartbeat") / 1_000_000))
+    spark = stream.sparkSession
+    beats = (
+        spark.readStream.format("rate")
+        .option("rowsPerSecond", 1)
+        .option("numPartitions", 1)
+        .load()
+        .where(F.pmod(F.col("value"), F.lit(seconds)) == 0)
+        .select(F.lit(True).alias(HEARTBEAT))
+    )
+    return stream.withColumn(HEARTBEAT, F.lit(None).cast("boolean")).unionByName(
+        beats, allowMissingColumns=True
+    )
+
+
+class WindowQuery:
+    """A running windrow job. Mirrors `StreamingQuery`, and adds `drain`."""
+
+    def __init__(self, batch: BatchFunction, spark: Any, *, ends_by_itself: bool) -> None:
+        self.batch = batch
+        self._ends_by_itself = ends_by_itself
+        self._spark = spark
+        self._recent: deque[dict[str, Any]] = deque(maxlen=100)
+        batch.listeners.append(self._recent.append)
+        self._query: StreamingQuery | None = None
+
+    def begin(self, query: StreamingQuery) -> None:
+        self._query = query
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's own query."""
+        if self._query is None:
+            raise SparkUnsupported("the query has not been started")
+        return self._query
+
+    @property
+    def id(self) -> str:
+        return str(self.query.id)
+
+    @property
+    def runId(self) -> str:
+        return str(self.query.runId)
+
+    @property
+    def name(self) -> str:
+        return str(self.query.name)
+
+    @property
+    def isActive(self) -> bool:
+        return bool(self.query.isActive)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.query.status)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """The progress of the last commit; None before the first."""
+        return self.batch.last_progress
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        return list(self._recent)
+
+    def exception(self) -> Any:
+        return self.query.exception()
+
+    def addListener(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        """Call `listener(progress)` after each commit."""
+        self.batch.listeners.append(listener)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        return self.query.awaitTermination() if timeout is None else self.query.awaitTermination(timeout)  # type: ignore[arg-type]
+
+    def processAllAvailable(self) -> None:
+        self.query.processAllAvailable()
+
+    def stop(self) -> None:
+        self.query.stop()
+        self.batch.close()
+
+    def drain(self) -> None:
+        """Process what is available, stop, then advance the watermark to the end of time: fires everything.
+
+        Data that comes after a drain is late. Draining what is drained does nothing.
+        """
+        if self.query.isActive:
+            if not self._ends_by_itself:
+                self.query.processAllAvailable()
+                self.query.stop()
+            self.query.awaitTermination()
+        self.batch.drain(self._spark)
+
+    def __repr__(self) -> str:
+        return f"<WindowQuery {self.batch!r}>"
