@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
-import windrow
-from windrow.core import aggregations, definition, emit, expressions, windows
 from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Kind, Message, Position, Timing, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, duration_us, instant_us, to_datetime
@@ -233,32 +231,8 @@ def _definition(text: Any, names: Mapping[str, Any]) -> AggregateDefinition:
 
 
 def _namespace() -> Any:
-    """What `wr` is: the package or, while it has no facade, the parts of the core that it will show."""
-    if hasattr(windrow, "Aggregate"):
-        return windrow
-    shown: dict[str, Any] = {}
-    for module in (windows, emit, expressions, definition, aggregations):
-        shown |= {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    return SimpleNamespace(**(shown | {"Aggregate": _aggregate}))
-
-
-def _aggregate(**given: Any) -> AggregateDefinition:
-    options: dict[str, Any] = {
-        "by": (),
-        "retention": None,
-        "watermark": "0 seconds",
-        "allowed_lateness": None,
-        "emit": emit.Emit(),
-        "name": "aggregate",
-        "null_keys": "group",
-        "time_zone": None,
-        "max_ahead": None,
-        "scale": None,
-        "integer_overflow": "dead_letter",
-        "positions": None,
-        "dead_letter_limit": 10_000,
-    }
-    return AggregateDefinition(**definition.normalise(**(options | given)))
+    """What `wr` is: the package itself, which an import here would point up to."""
+    return sys.modules[__name__.partition(".")[0]]
 
 
 def _known(row: Any, allowed: Sequence[str], required: Sequence[str]) -> None:
