@@ -140,10 +140,8 @@ class _Steps:
 
     def _clock(self, value: Any) -> int:
         """By how much to move the clock."""
-        if isinstance(value, str) and value.startswith("+"):
-            by_us = duration_us(value[1:])
-        else:
-            by_us = _instant(value) - self._now_us
+        relative = isinstance(value, str) and value.startswith("+")
+        by_us = duration_us(value[1:]) if relative else _instant(value) - self._now_us
         if by_us <= 0:
             raise TranscriptError(f"now: {value!r} does not move the clock forward")
         self._now_us += by_us
