@@ -100,6 +100,7 @@ class RecordLog:
         self._lock = threading.RLock()
         self._state = LogState()
         self._last_data = b""  # the bytes of record next_seq - 1
+        self._end = 0  # the lowest number without a file; torn files lie in [next_seq, _end)
         self._commit_seqs: list[int] = []  # of the commits that are in the log, ascending
         self._own: Epoch | None = None
         self._stopped: Fenced | None = None  # why this driver may append no more
@@ -184,7 +185,7 @@ class RecordLog:
                 state = self.tail()  # O1
                 if accept is not None:
                     accept(state)
-                torn = tuple(self._torn_at_end())  # O2
+                torn = tuple(range(state.next_seq, self._end))  # O2
                 claim = Epoch(
                     epoch=state.epoch_number + 1,
                     opened_us=opened_us,
@@ -195,7 +196,7 @@ class RecordLog:
                     meta=dict(meta or {}),
                     first_seq=state.first_seq,
                     voids=torn,
-                    seq=state.next_seq + len(torn),
+                    seq=self._end,
                 )
                 if self._create(claim):  # O3
                     break
@@ -245,7 +246,7 @@ class RecordLog:
 
     def _take(self, record: Record, data: bytes) -> None:
         before, self._state = self._state, fold(self._state, record)
-        self._last_data = data
+        self._last_data, self._end = data, self._state.next_seq
         if isinstance(record, Commit):
             self._commit_seqs.append(record.seq)
         if self._state.first_seq > before.first_seq:
@@ -273,7 +274,7 @@ class RecordLog:
 
     def _load(self) -> None:
         """Read the log from where its last claim says that it begins."""
-        begun_at = -1
+        before = None
         while True:
             seqs = self.files.numbers()
             seen: dict[int, tuple[Record, bytes]] = {}
@@ -281,19 +282,19 @@ class RecordLog:
             first_seq = 0 if claim is None else claim.first_seq
             last = seqs[-1] if seqs else -1
             missing = sorted(set(range(first_seq, last + 1)).difference(seqs))
-            self._state, self._commit_seqs = begin(first_seq), []
+            self._state, self._commit_seqs, self._end = begin(first_seq), [], first_seq
             if not seqs and not self.files.is_truncated():
                 return
             if seqs and not missing and self._read_on(seen) > last:
                 return
-            # A record is gone; or the driver truncated the log while we read it, and it now begins later.
-            if first_seq <= begun_at:
+            # A record is gone; or the log was truncated while we read it, which puts a new claim at its end.
+            if before == (first_seq, last):
                 gone = missing[0] if missing else self._state.next_seq
                 raise CorruptState(
                     f"log record {gone} is missing: the log begins at record {first_seq} and ends at record "
                     f"{last}. Restore the log folder from a backup"
                 )
-            begun_at = first_seq
+            before = first_seq, last
 
     def _last_claim(self, seqs: list[int], seen: dict[int, tuple[Record, bytes]]) -> Epoch | None:
         """The newest readable claim. `seen` gets what was read on the way to it."""
@@ -320,7 +321,7 @@ class RecordLog:
             raise damage
 
     def _read_on(self, seen: dict[int, tuple[Record, bytes]]) -> int:
-        """Fold records up to the end. Returns the lowest number that has no file."""
+        """Fold records up to the end, which is returned: the lowest number without a file."""
         seq = self._state.next_seq
         while True:
             if seq in seen:
@@ -328,6 +329,7 @@ class RecordLog:
             else:
                 found = self.files.read(seq)
                 if found is None:
+                    self._end = seq
                     return seq
                 data, decoded = found, _decode(seq, found)
                 if decoded is None:
@@ -341,12 +343,6 @@ class RecordLog:
                 torn = [*range(self._state.next_seq, record.seq)]
                 what = f"log records {torn} are torn, in the middle of the log" if torn else f"log: {error}"
                 raise CorruptState(f"{what}. Restore the log folder from a backup") from error
-
-    def _torn_at_end(self) -> Iterator[int]:
-        seq = self._state.next_seq
-        while self.files.exists(seq):
-            yield seq
-            seq += 1
 
     def _why_lost(self, seq: int) -> Fenced:
         assert self._own is not None

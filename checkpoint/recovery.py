@@ -432,7 +432,7 @@ def on_startup(facts: PublishFacts) -> PublishDecision:
         return PublishDecision(
             action=PublishAction.REFUSE_SINK_AHEAD,
             why=f"the sink has the panes of commit {facts.sink}, the log ends at commit {facts.commit}",
-            remedy="the log has lost commits: restore its folder; or begin anew and give the job another sink",
+            remedy="the log has lost commits: restore its folder; or begin anew, with another sink",
         )
     first = max(facts.recorded, facts.sink or 0) + 1
     if first > facts.commit:
