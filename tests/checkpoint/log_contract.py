@@ -1,8 +1,8 @@
 """What every log must do, whatever carries it: subclass `LogContract` and give it a `place`.
 
-    class TestKafkaLog(LogContract):
-        @pytest.fixture
-        def place(self): return KafkaPlace(...)
+class TestKafkaLog(LogContract):
+    @pytest.fixture
+    def place(self): return KafkaPlace(...)
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ class Place(Protocol):
 
 def claim(log: RecordLog, driver: str = "d", **changes: Any) -> Epoch:
     """The next epoch, with values that do not matter."""
-    values = {"opened_us": 1, "driver": driver, "fingerprints": {"a": "ff"}, "shards": 2, "job": "j", **changes}
+    values = {
+        "opened_us": 1,
+        "driver": driver,
+        "fingerprints": {"a": "ff"},
+        "shards": 2,
+        "job": "j",
+        **changes,
+    }
     return log.open_epoch(**values)
 
 
@@ -199,7 +206,9 @@ class LogContract:
         run(first, 1, 2)
         first.append(intent(1, 3))
         claim(second, "second")
-        with pytest.raises(Fenced, match=r"'second' has opened this job with epoch 2, which ends epoch 1") as lost:
+        with pytest.raises(
+            Fenced, match=r"'second' has opened this job with epoch 2, which ends epoch 1"
+        ) as lost:
             first.append(commit(1, 3))
         assert not isinstance(lost.value, LostRace)
         second.append(intent(2, 3))

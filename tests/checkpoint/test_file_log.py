@@ -136,7 +136,9 @@ def test_errors_that_are_not_about_links_stay_themselves(
         claim(FileLog(tmp_path))
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/log", "hdfs://host/log", "dbfs:/log", "gs://b/l", "abfss://c@a/l"])
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/log", "hdfs://host/log", "dbfs:/log", "gs://b/l", "abfss://c@a/l"]
+)
 def test_object_stores_are_refused_with_the_reason(url: str) -> None:
     with pytest.raises(LogUnsupported, match=re.escape(url) + ".*created only if it does not exist"):
         FileLog(url)
@@ -247,6 +249,26 @@ def test_a_driver_whose_temporary_file_was_swept_has_lost(
         log.append(intent(1, 1))
 
 
+def test_a_temporary_file_that_vanishes_for_no_reason_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = FileLog(tmp_path)
+    claim(log)
+    monkeypatch.setattr(storage, "_write", lambda path, data: None)
+    with pytest.raises(FileNotFoundError):
+        log.append(commit(1, 1))
+
+
+def test_the_temporary_file_of_a_number_that_is_not_taken_is_not_swept(tmp_path: Path) -> None:
+    mine = f"{1:020d}.{'0' * 32}.tmp"
+    (tmp_path / mine).write_bytes(b"another driver is about to link this")
+    claim(FileLog(tmp_path))
+    claim(FileLog(tmp_path))
+    assert mine in names(tmp_path)
+    claim(FileLog(tmp_path))
+    assert mine not in names(tmp_path)
+
+
 def test_a_log_whose_folder_vanishes_says_so(tmp_path: Path) -> None:
     log = FileLog(tmp_path / "log")
     claim(log)
@@ -268,7 +290,10 @@ def test_kill_9_loses_no_commit_that_was_acknowledged(tmp_path: Path) -> None:
         for _ in range(5 + turn):
             acknowledged = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-        rest = process.communicate()[0].split()
+        rest = process.stdout.read().split()  # not communicate(): it would skip what readline has buffered
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
         acknowledged = int(rest[-1]) if rest else acknowledged
         state = FileLog(tmp_path).tail()
         # The last one may have been made and not reported.
@@ -281,15 +306,16 @@ def test_kill_9_loses_no_commit_that_was_acknowledged(tmp_path: Path) -> None:
 def test_of_two_processes_the_later_goes_on_and_a_third_follows(tmp_path: Path) -> None:
     follower = FileLog(tmp_path)
     first = start_committer(tmp_path, "first")
-    assert first.stdout is not None
+    assert first.stdout is not None and first.stderr is not None
     first.stdout.readline()
     assert follower.tail().commit_number >= 1
     second = start_committer(tmp_path, "second")
     assert second.stdout is not None
     made = [int(second.stdout.readline()) for _ in range(3)]
-    reported, complaint = first.communicate(timeout=30)
+    reported, complaint = first.stdout.read(), first.stderr.read()
     second.kill()
-    second.communicate()
+    for process in (first, second):
+        process.communicate()
     assert "[WR205] driver 'second' has opened this job with epoch 2" in complaint
     assert all(int(number) < made[0] for number in reported.split())
     assert made == [made[0], made[0] + 1, made[0] + 2]
