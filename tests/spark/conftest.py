@@ -1,0 +1,79 @@
+"""One Spark session for all Spark tests, and streams of Parquet files that tests add one by one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return EPOCH + timedelta(seconds=seconds)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("windrow-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+class Feed:
+    """A directory of Parquet files: the input of a file stream, one file a batch."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path, self.schema = path, schema
+        path.mkdir(parents=True, exist_ok=True)
+        self._n = 0
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """One more file; its modification time is later than that of the files before."""
+        table = pa.Table.from_pylist(list(rows), self.schema)
+        name = self.path / f"{self._n:05d}.parquet"
+        temporary = self.path / f".{self._n:05d}.tmp"
+        pq.write_table(table, temporary)
+        stamp = 1_600_000_000 + self._n
+        os.utime(temporary, (stamp, stamp))
+        temporary.rename(name)
+        self._n += 1
+
+    def stream(self, spark: Any, **options: Any) -> Any:
+        schema = spark.createDataFrame(self.schema.empty_table()).schema
+        reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        for key, value in options.items():
+            reader = reader.option(key, value)
+        return reader.parquet(str(self.path))
+
+
+SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Callable[..., Feed]:
+    def make(name: str = "input", schema: pa.Schema = SCHEMA) -> Feed:
+        return Feed(tmp_path / name, schema)
+
+    return make
