@@ -107,9 +107,7 @@ class SnapshotStore:
         try:
             for file in snapshot.files:
                 self._bring(file, os.path.join(staging, file.name), manifest, link)
-            if os.path.isdir(target):
-                os.rmdir(target)
-            os.rename(staging, target)
+            os.rename(staging, target)  # also onto an empty directory
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise

@@ -115,7 +115,9 @@ def test_a_file_is_synced_before_it_gets_its_name_and_its_name_after(
     sync, rename = os.fsync, os.rename
 
     def fsync(descriptor: int) -> None:
-        calls.append("sync " + os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")).split(".")[0])
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")).split(".")[0]
+        size = "" if name == tmp_path.name else f" {os.fstat(descriptor).st_size}"
+        calls.append(f"sync {name}{size}")
         sync(descriptor)
 
     def named(old: str, new: str) -> None:
@@ -125,15 +127,16 @@ def test_a_file_is_synced_before_it_gets_its_name_and_its_name_after(
     monkeypatch.setattr(files.os, "fsync", fsync)
     monkeypatch.setattr(files.os, "rename", named)
     write_whole(str(tmp_path / "f"), [b"x", b"y"])
-    assert calls == ["sync f", "rename", f"sync {tmp_path.name}"]
+    assert calls == ["sync f 2", "rename", f"sync {tmp_path.name}"]
     assert (tmp_path / "f").read_bytes() == b"xy"
     calls.clear()
     write_whole(str(tmp_path / "f"), [b"z"], fsync_dir=False)
     write_whole(str(tmp_path / "f"), [b"z"], fsync=False)
-    assert calls == ["sync f", "rename", "rename"]
+    assert calls == ["sync f 1", "rename", "rename"]
     calls.clear()
     write_segment(tmp_path / "s", 1, 0, Batch())
-    assert calls == ["sync s", "rename", f"sync {tmp_path.name}"]
+    size = os.path.getsize(tmp_path / "s")
+    assert calls == [f"sync s {size}", "rename", f"sync {tmp_path.name}"]
 
 
 def test_syncing_a_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:

@@ -302,19 +302,22 @@ def test_leftovers_of_killed_attempts_are_swept(store: SnapshotStore, tmp_path: 
 def test_blobs_are_synced_before_the_manifest_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[str] = []
+    synced: list[tuple[str, int]] = []
     sync = os.fsync
 
     def fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        synced.append(
-            os.path.basename(os.path.dirname(path)) if "." in path[-40:] else os.path.basename(path)
-        )
+        if os.path.isdir(path):
+            synced.append((os.path.basename(path), 0))
+        else:
+            synced.append((os.path.basename(os.path.dirname(path)), os.fstat(descriptor).st_size))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
     store = SnapshotStore(tmp_path / "snapshots")
     with RocksKV(tmp_path / "db", CFS) as kv:
         fill(kv, 0, 10)
-        store.create(kv, 0, 1, tmp_path / "work")
-    assert synced == ["blobs", "blobs", "blobs", "manifests", "manifests"]
+        name = store.create(kv, 0, 1, tmp_path / "work")
+    one, two = store.read(name).blobs.values()
+    size = os.path.getsize(tmp_path / "snapshots" / "manifests" / name)
+    assert synced == [("blobs", one), ("blobs", two), ("blobs", 0), ("manifests", size), ("manifests", 0)]
