@@ -132,6 +132,11 @@ class RocksKV:
     def cfs(self) -> tuple[str, ...]:
         return self._cfs
 
+    @property
+    def found(self) -> frozenset[str]:
+        """Column families that were there before it was opened."""
+        return frozenset(self._found)
+
     # -- reads -----------------------------------------------------------------------------------------------
 
     def get(self, cf: str, key: bytes) -> bytes | None:

@@ -1,0 +1,167 @@
+"""`windrow describe`, `commits`, `fork` and `reset`: jobs, by what their logs say."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections import deque
+from typing import Any, TextIO
+
+from windrow.checkpoint import lifecycle
+from windrow.checkpoint.records import Commit
+from windrow.console.text import say_facts, say_json, say_table
+from windrow.core.clock import SystemClock
+from windrow.core.time import show_instant
+
+
+def describe(options: argparse.Namespace, out: TextIO) -> int:
+    """Print what a job is and how far it has come."""
+    facts = _facts(lifecycle.look(options.location))
+    if options.json:
+        say_json(facts, out)
+        return 0
+    shown = {
+        **facts,
+        "operators": "\n".join(f"{n}: {d}" for n, d in facts["operators"].items()),
+        "next_offsets": "\n".join(f"{s or '(no source)'} {p}: {o}" for s, p, o in facts["next_offsets"]),
+        "watermarks": "\n".join(f"{n}: {t}" for n, t in facts["watermarks"].items()),
+        "counters": "\n".join(f"{n}: {v}" for n, v in facts["counters"].items()),
+    }
+    say_facts(shown, out)
+    return 0
+
+
+def _facts(seen: lifecycle.Look) -> dict[str, Any]:
+    epoch, last = seen.epoch, seen.last_commit
+    definitions = epoch.meta.get("definitions", {})
+    facts: dict[str, Any] = {
+        "location": seen.folders.location,
+        "job": epoch.job,
+        "operators": {name: definitions.get(name, name) for name in epoch.fingerprints},
+        "fingerprints": dict(epoch.fingerprints),
+        "shards": epoch.shards,
+        "epoch": epoch.epoch,
+        "opened": show_instant(epoch.opened_us),
+        "driver": epoch.driver,
+        "forked_from": epoch.meta.get("forked_from"),
+        "forked_at": epoch.meta.get("forked_at"),
+        "commit": 0 if last is None else last.commit,
+        "now": None,
+        "published": 0,
+        "watermarks": {},
+        "next_offsets": [],
+        "counters": {},
+    }
+    if last is not None:
+        facts |= {
+            "now": show_instant(_now_us(last)),
+            "published": last.published,
+            "watermarks": {n: show_instant(t) for n, t in last.meta.get("watermarks", {}).items()},
+            "next_offsets": [[s, p, o] for (s, p), o in sorted(last.next_offsets.items())],
+            "counters": {n: v for n, v in sorted(last.counters.items()) if not n.startswith("panes_file.")},
+        }
+    if last is not None and last.query_id is not None:
+        facts |= {"query": last.query_id, "batch": last.batch_id}
+    facts["bytes"] = _size(seen.folders.location)
+    return facts
+
+
+def _now_us(commit: Commit) -> int:
+    now_us = commit.now_us if commit.now_us is not None else commit.meta.get("now_us")
+    return 0 if now_us is None else int(now_us)
+
+
+def _size(folder: str) -> int:
+    """Bytes of all files below a folder; files that vanish while we look count as nothing."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def commits(options: argparse.Namespace, out: TextIO) -> int:
+    """Print a line for each commit, oldest first."""
+    kept = deque(lifecycle.commits(options.location), maxlen=options.last)
+    if options.json:
+        for commit in kept:
+            say_json(_line(commit), out)
+        return 0
+    names = ("commit", "now", "steps", "rows", "panes", "watermark", "query", "batch")
+    say_table(names, ([_line(c)[n] for n in names] for c in kept), out)
+    return 0
+
+
+def _line(commit: Commit) -> dict[str, Any]:
+    return {
+        "commit": commit.commit,
+        "epoch": commit.epoch,
+        "now": show_instant(_now_us(commit)),
+        "steps": len(commit.steps),
+        "rows": sum(step.rows for step in commit.steps),
+        "panes": sum(shard.panes_rows for shard in commit.shards),
+        "watermark": None if commit.watermark_us is None else show_instant(commit.watermark_us),
+        "published": commit.published,
+        "next_offsets": [[s, p, o] for (s, p), o in sorted(commit.next_offsets.items())],
+        "query": commit.query_id,
+        "batch": commit.batch_id,
+    }
+
+
+def fork(options: argparse.Namespace, out: TextIO) -> int:
+    """Copy a job."""
+    last = lifecycle.fork(
+        options.location, options.new_location, now_us=SystemClock().now_us(), driver=_driver()
+    )
+    facts = _facts(lifecycle.look(options.new_location))
+    if options.json:
+        say_json(facts, out)
+        return 0
+    print(
+        f"{facts['job']} at {facts['location']} goes on from commit {last.commit} of {facts['forked_from']}",
+        file=out,
+    )
+    if last.query_id is not None:
+        print(
+            "Start it as a new query over a source with positions; without positions, also copy Spark's own checkpoint.",
+            file=out,
+        )
+    return 0
+
+
+def reset(options: argparse.Namespace, out: TextIO) -> int:
+    """Clear a job, having asked."""
+    seen = lifecycle.look(options.location)
+    commit = 0 if seen.last_commit is None else seen.last_commit.commit
+    if not options.yes and not _confirmed(
+        f"Delete the state of {seen.epoch.job} at {seen.folders.location} ({commit} commits, last opened "
+        f"{show_instant(seen.epoch.opened_us)} by {seen.epoch.driver})? [y/N] "
+    ):
+        print("windrow reset: nothing was deleted", file=sys.stderr)
+        return 1
+    job = lifecycle.reset(options.location, now_us=SystemClock().now_us(), driver=_driver())
+    if options.json:
+        say_json({"location": seen.folders.location, "job": job, "was": seen.epoch.job}, out)
+        return 0
+    print(f"{seen.folders.location} is empty; the next job there is {job}", file=out)
+    if seen.last_commit is not None and seen.last_commit.query_id is not None:
+        print(
+            "Delete Spark's checkpoint of the query too, or Spark goes on after what was deleted.", file=out
+        )
+    return 0
+
+
+def _confirmed(question: str) -> bool:
+    """True if a person says yes. Where nobody can be asked, that is a no."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _driver() -> str:
+    """Who we are, for the log."""
+    return f"windrow:{socket.gethostname()}:{os.getpid()}"

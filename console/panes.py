@@ -1,0 +1,68 @@
+"""`windrow panes`: what a Parquet sink has."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from datetime import datetime
+from typing import Any, TextIO
+
+from windrow.connectors.sinks import manifests, read_panes
+from windrow.console.text import say_json, say_table
+from windrow.core.definition import RESERVED_COLUMNS
+from windrow.core.errors import ConfigurationError, JobMismatch
+from windrow.core.time import instant_us, show_instant
+from windrow.runners.panes import latest
+
+
+def show(options: argparse.Namespace, out: TextIO) -> int:
+    """Print panes, oldest first."""
+    if not os.path.isdir(os.path.join(options.directory, "_manifests")):
+        raise JobMismatch(
+            f"{options.directory} holds no panes (it has no folder '_manifests'): give the directory of wr.sinks.parquet"
+        )
+    operators = sorted({m["operator"] for m in manifests(options.directory)})
+    if options.operator is not None and options.operator not in operators:
+        raise ConfigurationError(f"operator {options.operator!r} is none of {operators}")
+    if options.operator is None and len(operators) > 1:
+        raise ConfigurationError(
+            f"{options.directory} has the panes of {operators}: choose one with --operator"
+        )
+    panes = read_panes(options.directory, options.operator)
+    if options.latest:
+        panes = latest(panes)
+    rows = panes.to_pylist()
+    rows = rows if options.last is None else rows[-options.last :]
+    if options.json:
+        for row in rows:
+            say_json(row, out)
+        return 0
+    if not rows:
+        return 0
+    flat = [_flat(row) for row in rows]
+    say_table(list(flat[0]), (list(row.values()) for row in flat), out)
+    return 0
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A pane as one line: `window` and `pane` are spread out."""
+    pane = row["pane"]
+    words = [pane["timing"], f"#{pane['index']}"]
+    if pane["is_last"]:
+        words.append("last")
+    if pane["kind"] != "INSERT":
+        words.append(pane["kind"])
+    return {
+        **{name: _shown(value) for name, value in row["window"].items()},
+        **{name: _shown(value) for name, value in row.items() if name not in RESERVED_COLUMNS},
+        "pane": " ".join(words),
+        "commit": row["commit"],
+    }
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return show_instant(instant_us(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value

@@ -1,0 +1,45 @@
+"""Tables and JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+
+def say_json(value: Any, out: TextIO) -> None:
+    """One line of JSON; what JSON has no word for is said as text."""
+    print(json.dumps(value, default=str, ensure_ascii=False, allow_nan=True), file=out)
+
+
+def say_facts(facts: Mapping[str, Any], out: TextIO) -> None:
+    """Names and values in two columns; a value of several lines stays aligned, an empty one is left out."""
+    shown = {name: str(value) for name, value in facts.items() if value not in (None, "", [], {})}
+    width = max((len(name) for name in shown), default=0)
+    for name, value in shown.items():
+        first, *rest = value.splitlines()
+        print(f"{name:<{width}}  {first}", file=out)
+        for line in rest:
+            print(f"{'':<{width}}  {line}", file=out)
+
+
+def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    """Columns as wide as their widest value; numbers to the right."""
+    listed = [[("" if v is None else str(v)) for v in row] for row in rows]
+    numbers = [
+        all(_is_number(row[i]) for row in listed if row[i]) and bool(listed) for i in range(len(columns))
+    ]
+    widths = [max(len(name), *(len(row[i]) for row in listed), 0) for i, name in enumerate(columns)]
+    for row in [list(columns), *listed]:
+        cells = [
+            f"{v:>{w}}" if right else f"{v:<{w}}" for v, w, right in zip(row, widths, numbers, strict=True)
+        ]
+        print("  ".join(cells).rstrip(), file=out)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
