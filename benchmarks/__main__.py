@@ -1,0 +1,53 @@
+"""`make bench`: run the benchmarks, print ratios, write them as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from importlib.metadata import version
+
+import structlog
+
+from .harness import run, table, write
+from .throughput import throughput
+
+BENCHMARKS = {"throughput": throughput}
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"which; default all of {', '.join(BENCHMARKS)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="little data, one round: only to see that it works"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of each side, interleaved (default 3, with --quick 1)"
+    )
+    parser.add_argument("--out", help="where the JSON goes (default benchmarks/results/<full or quick>.json)")
+    chosen = parser.parse_args(arguments)
+    unknown = sorted(set(chosen.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
+    names = chosen.names or list(BENCHMARKS)
+    rounds = chosen.rounds or (1 if chosen.quick else 3)
+    rows = run({n: BENCHMARKS[n] for n in names}, quick=chosen.quick, rounds=rounds)
+    out = chosen.out or os.path.join(RESULTS, "quick.json" if chosen.quick else "two-cores.json")
+    about = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **{p: version(p) for p in ("pyspark", "pyarrow", "rocksdict", "polars")},
+    }
+    write(rows, out, about)
+    if len(names) > 1:
+        print(table(rows))
+    return int(any(r.bound.startswith("required") and r.meets is False for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
