@@ -161,7 +161,7 @@ def decode_payload(payload: bytes) -> Record:
         if name not in _RECORDS:
             raise ValueError(f"unknown record type {name!r}")
         record: Record = _load_fields(_RECORDS[name], body)
-    except (ValueError, msgpack.UnpackException) as error:
+    except ValueError as error:
         raise CorruptState(
             f"log record is whole but wrong: {error}. Restore this file from a backup of the log folder"
         ) from error

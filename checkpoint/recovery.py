@@ -80,7 +80,7 @@ class BatchDecision:
     """What to do, and how.
 
     publish: commits whose panes go to the sink before anything else
-    drop_old_rows: rows below our offsets are left out. If the batch was run without, run it again
+    drop_old_rows: rows below our offsets are left out
     reuse_intent: take `now`, watermark, idle verdicts and floors from the pending intent
     """
 
