@@ -293,6 +293,11 @@ class Job:
                 found.append(self.folders.dead(name))
         return found
 
+    def files_taken(self) -> list[str]:
+        """Names of the files whose rows were counted, where the source is files."""
+        names = {source for record in self.log.commits() for step in record.steps for source, _ in step.next_offsets}
+        return sorted(names)
+
     def mark_published(self, commit: int) -> None:
         self.progress.published = max(self.progress.published, commit)
 

@@ -15,9 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
+from windrow.core.keys import encode_columns
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.assigners import WindowAssigner, assigner_of
 from windrow.operators.calculation import Broken, Calculation
@@ -29,6 +31,7 @@ from windrow.operators.history import History
 from windrow.operators.intake import Slice, event_time_marks, take_in
 from windrow.operators.learning import learn
 from windrow.operators.progress import Progress
+from windrow.operators.size_limits import SizeLimits
 from windrow.operators.state_rows import delta_rows, merge_rows, without
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import BlockWindows, concat
@@ -83,6 +86,7 @@ class WindowAggregator:
         self.aux_cf = f"{definition.name}.aux"
         self.history = History(definition) if definition.full_state else None
         self.store = BlockWindows(self.windows_cf)
+        self.limits = SizeLimits(definition, self.aux_cf)
         self._calculation: Calculation | None = None
 
     def cfs(self) -> tuple[str, ...]:
@@ -96,10 +100,14 @@ class WindowAggregator:
         before_us, now_before_us = progress.watermark_us, progress.now_us
         watermark_us = max(watermark_us, before_us)
         if progress.schema is not None:
+            last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
             self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
             if now_before_us is not None:
                 self._tick(kv, progress, result, dead, now_before_us, now_us, watermark_us)
+            told = len(result.panes)
             self._close(kv, progress, result, dead, before_us, watermark_us)
+            if last_words:
+                result.panes[told:] = _together(result.panes[told:] + last_words, self.definition.by)
             self._purge(kv, progress, watermark_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
@@ -126,7 +134,8 @@ class WindowAggregator:
                 rows,
                 progress.watermark_us if watermarks_us is None else watermarks_us,
             )
-        progress.now_us = now_us
+        if progress.now_us is None:
+            progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
     def ingest_partials(self, kv: KV, deltas: pa.Table, now_us: int, schema: pa.Schema) -> StepResult:
@@ -139,7 +148,8 @@ class WindowAggregator:
             merged, broken = merge_rows(self.calculation, deltas)
             _bury_broken(merged, broken, self.definition, dead)
             self._add(kv, progress, result, dead, merged)
-        progress.now_us = now_us
+        if progress.now_us is None:
+            progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
     def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
@@ -195,12 +205,15 @@ class WindowAggregator:
         row_of, starts, ends = self.assigner.assign(rows.times)
         floor = _limits(watermark_us, definition.allowed_lateness_us)
         open_ = ends > (floor if isinstance(floor, int) else floor[row_of])
+        size_floor = self.limits.floors(kv, rows.table) if self.limits.active else None
+        if size_floor is not None:
+            open_ &= ends > size_floor[row_of]
         if not open_.all():
             taken = np.bincount(row_of[open_], minlength=len(rows)) > 0
             covered = np.bincount(row_of, minlength=len(rows)) > 0
             lost = np.flatnonzero(covered & ~taken)
             if len(lost):
-                self._bury_late(rows, lost, row_of, ends, watermark_us, dead)
+                self._bury_late(rows, lost, row_of, ends, watermark_us, size_floor, dead)
             row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
         if len(row_of) == 0:
             return
@@ -223,6 +236,7 @@ class WindowAggregator:
         row_of: IntArray,
         ends: IntArray,
         watermark_us: int | IntArray,
+        size_floor: IntArray | None,
         dead: DeadLetters,
     ) -> None:
         retention_us = self.definition.retention.time_us
@@ -231,6 +245,8 @@ class WindowAggregator:
         gone = np.zeros(len(rows), dtype=bool)
         if retention_us is not None:
             gone = newest <= _limits(watermark_us, retention_us)
+        if size_floor is not None:
+            gone |= newest <= size_floor
         times = pa.array(rows.times)
         dead.add_rows(
             OUT_OF_RETENTION,
@@ -273,6 +289,8 @@ class WindowAggregator:
         self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, deltas: pa.Table
     ) -> None:
         """File deltas; (key, window)s whose trigger looks at every step are judged now."""
+        if self.limits.active:
+            self.limits.note(kv, deltas)
         emit = self.definition.emit
         late = combine(deltas.column(END)).to_numpy() <= progress.watermark_us
         for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
@@ -477,6 +495,8 @@ class WindowAggregator:
             is_last = np.ones(len(rows), dtype=bool)
         if timing == EARLY:
             is_last = np.zeros(len(rows), dtype=bool)
+        if closing:
+            is_last = np.ones(len(rows), dtype=bool)
 
         def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             if self.history is not None:
@@ -498,6 +518,39 @@ class WindowAggregator:
             result.panes.append(fired.panes)
         return fired.rows
 
+    def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
+        """Drop what the size limits put out of retention; returns what it had still to say."""
+        by_start: dict[int, set[bytes]] = {}
+        for key, start in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
+            by_start.setdefault(start, set()).add(key)
+        if not by_start:
+            return []
+        emit = self.definition.emit
+        said = StepResult()
+        before_us, progress.watermark_us = progress.watermark_us, watermark_us
+        for start in sorted(by_start):
+            rows = self._merged(kv, [start], dead)
+            if rows is None:
+                continue
+            names = [rows.column(b) for b in self.limits.by]
+            keys = encode_columns(names) if names else [b""] * len(rows)
+            goes = np.array([k in by_start[start] for k in keys], dtype=bool)
+            early = combine(rows.column(END)).to_numpy() > watermark_us
+            waiting = goes & (combine(rows.column(PENDING)).to_numpy() > 0)
+            for timing, trigger, mask in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
+                speaks = waiting & mask
+                if speaks.any() and not isinstance(trigger, Never):
+                    self._fire(kv, progress, said, dead, rows.filter(pa.array(speaks)), timing, closing=True)
+            self.store.replace(kv, start, rows.filter(pa.array(~goes)))
+            if goes.all():
+                progress.dirty.discard(start)
+        progress.watermark_us = before_us
+        if self.history is not None:
+            left = self.store.first_start(kv)
+            if left is not None:
+                self.history.drop(kv, left)
+        return said.panes
+
     # -- retention --------------------------------------------------------------------------------------------------
 
     def _retention_floor(self, watermark_us: int) -> int:
@@ -512,6 +565,8 @@ class WindowAggregator:
         self.store.drop(kv, progress.purged_us, kept_from)
         if self.history is not None:
             self.history.drop(kv, kept_from)
+        if self.limits.active:
+            self.limits.forget(kv, self._retention_floor(watermark_us))
         progress.dirty = {s for s in progress.dirty if s >= kept_from}
         progress.purged_us = kept_from
 
@@ -543,6 +598,15 @@ def _limits(watermark_us: int | IntArray, minus_us: int) -> Any:
         return np.full(len(watermark_us), START_OF_TIME_US, dtype=np.int64)
     low = START_OF_TIME_US + minus_us
     return np.where(watermark_us < low, START_OF_TIME_US, np.maximum(watermark_us, low) - minus_us)
+
+
+def _together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+    """Panes of several firings as one, by start, end and key; a retraction stays before its insertion."""
+    table = concat(panes)
+    row = pa.array(np.arange(len(table)))
+    keys = [(name, "ascending", "at_start") for name in (START, END, *by)]
+    order = pc.sort_indices(table.append_column("__row", row), sort_keys=[*keys, ("__row", "ascending", "at_end")])
+    return [table.take(order)]
 
 
 def _crossed(trigger: Trigger, before_us: int, now_us: int) -> bool:

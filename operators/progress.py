@@ -18,8 +18,10 @@ KEY = b"\x00progress"
 
 @dataclass
 class Progress:
-    """step: number of the last step; now_us, watermark_us: as of it. dirty: starts of windows with something that no
-    pane has told yet and that waits for a period. purged_us: windows that start before it are gone. schema: of the input.
+    """step: number of the last step; now_us, watermark_us: of the last advance (an ingest must not swallow a tick).
+
+    dirty: starts of windows with something that no pane has told yet and that waits for a period. purged_us: windows that
+    start before it are gone. schema: of the input.
     """
 
     step: int = 0
@@ -28,7 +30,11 @@ class Progress:
     dirty: set[int] = field(default_factory=set)
     purged_us: int = START_OF_TIME_US
     schema: pa.Schema | None = None
-    evict: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, now_us: int) -> None:
+        """Periods tick from the first step on; an ingest ticks nothing, so it must not move `now_us`."""
+        if self.now_us is None:
+            self.now_us = now_us
 
     def save(self, kv_put: Any) -> None:
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
@@ -39,7 +45,6 @@ class Progress:
             sorted(self.dirty),
             self.purged_us,
             schema,
-            self.evict,
         ]
         kv_put(KEY, bytes((FORMAT,)) + msgpack.packb(body))
 
@@ -52,7 +57,7 @@ class Progress:
             raise NewerFormat(
                 f"operator progress of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
             )
-        step, now_us, watermark_us, dirty, purged_us, schema, evict = msgpack.unpackb(
+        step, now_us, watermark_us, dirty, purged_us, schema = msgpack.unpackb(
             value[1:], strict_map_key=False
         )
         return cls(
@@ -62,5 +67,4 @@ class Progress:
             set(dirty),
             purged_us,
             None if schema is None else pa.ipc.read_schema(pa.py_buffer(schema)),
-            evict,
         )

@@ -81,7 +81,8 @@ class TupleAggregator:
         result.marks = dict(event_time_marks(rows))
         if len(rows):
             self._file(kv, progress, result, dead, rows)
-        progress.now_us = now_us
+        if progress.now_us is None:
+            progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
     def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:

@@ -141,6 +141,11 @@ class BlockWindows:
                 return found
             at = after
 
+    def first_start(self, kv: KV) -> int | None:
+        """The start of the earliest stored window."""
+        entry = next(iter(kv.scan(self.cf)), None)
+        return None if entry is None else decode_i64(entry[0][:8])
+
     def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
         prefix = encode_i64(start)
         number = self._next_number(kv, prefix)

@@ -106,7 +106,6 @@ kernel("user")(User)
 
 def to_array(values: list[Any], kind: pa.DataType, failures: list[Failure] | None) -> pa.Array:
     """Results as `kind`; one that is no such value is a Failure of its group, with null."""
-    values = [v.as_py() if isinstance(v, pa.Scalar) else v for v in values]
     try:
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):

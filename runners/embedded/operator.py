@@ -176,14 +176,18 @@ class EmbeddedOperator:
         self._commit()
 
     def _table(self, messages: Sequence[Message]) -> pa.Table:
-        """Messages that are not replays, as a slice."""
+        """Messages that are not replays, as a slice. Inside a step they are taken in position order, however they came."""
         kept: list[Message] = []
         positions: list[Position] = []
         offsets, ordinals = dict(self._offsets), dict(self._ordinals)
+        number = offsets.get(("", 0), 0)
+        placed = []
         for message in messages:
             position = message.position
             if position is None:
-                position = Position("", 0, offsets.get(("", 0), 0))
+                position, number = Position("", 0, number), number + 1
+            placed.append((Position(*position), message))
+        for position, message in sorted(placed, key=lambda pair: pair[0]):
             partition = (position.source, position.partition)
             reached = offsets.get(partition, 0)
             if position.offset < reached and not (
@@ -194,7 +198,7 @@ class EmbeddedOperator:
             offsets[partition] = position.offset + 1
             ordinals[partition] = position.ordinal
             kept.append(message)
-            positions.append(Position(*position))
+            positions.append(position)
         self._ordinals = ordinals
         definition = self.definition
         table = table_of(

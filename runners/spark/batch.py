@@ -75,6 +75,8 @@ class BatchFunction:
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.last_progress: dict[str, Any] | None = None
         self.input_schema: StructType | None = None
+        #: True where the position columns are (file, row): files are taken whole, and remembered by name.
+        self.of_files = False
         self._job: Job | None = None
 
     def __repr__(self) -> str:
@@ -101,8 +103,10 @@ class BatchFunction:
         if plan is None:
             plan = job.plan(query_id=query_id, batch_id=batch_id)
             job.record_intent(plan)
-        if decision.drop_old_rows:
+        if decision.drop_old_rows and not self.of_files:
             df = plans.drop_replayed(df, job.progress.next_offsets)
+        elif self.of_files and job.progress.commit and query_id != job.recent[-1].query_id:
+            df = plans.drop_files(df, job.files_taken())
         answers = self._run(spark, df, plan, positioned)
         record = self._commit(job, plan, answers, query_id, batch_id, positioned)
         self.publish(spark)
@@ -145,6 +149,12 @@ class BatchFunction:
         if self._job is None:
             check_session(spark)
             shards = self.shards or _default_shards(spark, self.definitions)
+            limited = [d for d in self.definitions if _counts_the_job(d)]
+            if shards > 1 and limited:
+                raise SparkUnsupported(
+                    f"{limited[0].retention!r} counts over the whole job, which {shards} shards cannot: "
+                    "use shards=1 or per='key'"
+                )
             known = Job.shards_at(self.location)
             self._job = Job(
                 self.location,
@@ -268,6 +278,8 @@ class BatchFunction:
         counters: dict[str, int] = {}
         for answer in answers:
             for partition, largest in answer.marks.items():
+                # All files of one directory are one partition of the watermark.
+                partition = ("files", 0) if self.of_files else partition
                 marks[partition] = max(largest, marks.get(partition, largest))
             for partition, lowest in answer.first_offsets.items():
                 first[partition] = min(lowest, first.get(partition, lowest))
@@ -275,7 +287,7 @@ class BatchFunction:
             for name, n in answer.result.counters.items():
                 if not name.startswith("panes_file.") and name != "dead_file":
                     counters[name] = counters.get(name, 0) + n
-        if positioned and query_id is not None and batch_id is not None:
+        if positioned and not self.of_files and query_id is not None and batch_id is not None:
             slice_relation = relation(job.progress.next_offsets, first, following)
             self._decide(job, query_id, batch_id, positioned, slice_relation).raise_if_refused()
         rows = sum(a.rows for a in answers)
@@ -296,7 +308,7 @@ class BatchFunction:
             steps,
             [a.result for a in sorted(answers, key=lambda a: a.result.shard)],
             marks=marks,
-            next_offsets=following,
+            next_offsets={} if self.of_files else following,
             watermarks_us=plan.watermarks_us,
             now_us=plan.now_us,
             counters=counters,
@@ -414,9 +426,15 @@ def as_spark_sink(sink: Any) -> Sink:
 
 
 def _default_shards(spark: SparkSession, definitions: Sequence[AggregateDefinition]) -> int:
-    if all(not d.by for d in definitions):
+    if all(not d.by for d in definitions) or any(_counts_the_job(d) for d in definitions):
         return 1
     return max(1, spark.sparkContext.defaultParallelism)
+
+
+def _counts_the_job(definition: AggregateDefinition) -> bool:
+    """True if a size limit is of the whole job: then one shard has to see it all."""
+    retention = definition.retention
+    return retention.per == "job" and (retention.windows is not None or retention.messages is not None)
 
 
 def check_session(spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -99,6 +100,8 @@ def event_micros(df: DataFrame, definition: AggregateDefinition) -> Column:
 
 def can_use_partials(definition: AggregateDefinition, calculation: Calculation, naive_time: bool) -> bool:
     """True if Spark SQL can compute every aggregation in part, with the same meaning."""
+    if definition.retention.windows is not None or definition.retention.messages is not None:
+        return False
     if definition.full_state or not isinstance(definition.window, (Tumbling, Hopping, Global)) or naive_time:
         return False
     return partial_columns(definition, calculation) is not None
@@ -175,6 +178,28 @@ def drop_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> Da
         here = (F.col(SOURCE) == F.lit(source)) & (F.col(PARTITION) == F.lit(partition))
         old = old | (here & (F.col(OFFSET) < F.lit(offset)))
     return df.where(~old)
+
+
+def with_file_positions(stream: DataFrame) -> DataFrame | None:
+    """The stream with (file, row) as positions, where it reads Parquet files; None where it does not."""
+    try:
+        return stream.select(
+            "*",
+            F.col("_metadata.file_path").alias(SOURCE),
+            F.lit(0).cast("bigint").alias(PARTITION),
+            F.col("_metadata.row_index").alias(OFFSET),
+            F.lit(0).cast("bigint").alias(ORDINAL),
+        )
+    except AnalysisException:
+        return None
+
+
+def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
+    """Rows of files that were not taken before."""
+    if not taken:
+        return df
+    names = df.sparkSession.createDataFrame([(name,) for name in taken], f"{SOURCE} string")
+    return df.join(F.broadcast(names), SOURCE, "left_anti").select(*df.columns)
 
 
 def prepare_rows(df: DataFrame, definitions: Sequence[AggregateDefinition], shards: int) -> DataFrame:

@@ -110,8 +110,12 @@ class WindowStreamWriter:
             clock=self._clock,
             local_dir=self._options.pop("localDir", None),
         )
-        batch.input_schema = self._stream.schema
         stream = self._stream
+        if all(d.positions is None for d in self._definitions):
+            of_files = plans.with_file_positions(stream)
+            if of_files is not None:
+                stream, batch.of_files = of_files, True
+        batch.input_schema = stream.schema
         if heartbeat.lower() != "none" and "availableNow" not in self._trigger:
             # Under availableNow Spark would read everything in one batch if the rate source were there.
             stream = with_heartbeat(stream, heartbeat)
