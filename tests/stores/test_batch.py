@@ -179,6 +179,31 @@ def test_a_sorted_map_is_a_dict_in_order_and_its_scans_are_snapshots(ops: list[t
         assert head + list(scan) == expected
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("set", b"e", 0),
+        ("set", b"ee", 0),
+        ("update", [(b"e", 0), (b"ee", 0)]),
+        ("remove", [b"e"]),
+        ("remove", [bytes([letter]) for letter in b"bcdefghijkl"]),
+        ("remove_range", b"c", b"h"),
+    ],
+)
+def test_no_change_reaches_an_open_scan(change: tuple[Any, ...], reverse: bool) -> None:
+    letters = [bytes([letter]) for letter in b"abcdefghijklm"]
+    for taken in range(len(letters) + 1):
+        tested: SortedMap[int] = SortedMap()
+        tested.update((letter, number) for number, letter in enumerate(letters))
+        expected = sorted(((letter, number) for number, letter in enumerate(letters)), reverse=reverse)
+        scan = tested.scan(reverse=reverse)
+        head = list(itertools.islice(scan, taken))
+        getattr(tested, change[0])(*change[1:])
+        assert head + list(scan) == expected
+        assert list(tested.scan()) == sorted(tested.data.items()) != sorted(expected)
+
+
 @given(st.lists(st.tuples(KEYS, KEYS).filter(lambda r: r[0] < r[1]), max_size=8), KEYS, st.none() | KEYS)
 def test_ranges_are_merged_and_their_gaps_are_the_rest(
     ranges: list[tuple[bytes, bytes]], start: bytes, end: bytes | None
