@@ -7,11 +7,16 @@ never a part of one.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from windrow.stores.kv import Batch, MemoryKV, Pair
+
+if TYPE_CHECKING:
+    from windrow.runners.embedded import EmbeddedOperator
 
 
 class SimulatedCrash(BaseException):
@@ -134,3 +139,32 @@ def damage_file(path: str | os.PathLike[str], at: int) -> None:
             raise ValueError(f"{os.fspath(path)} has no byte {at}")
         file.seek(here)
         file.write(bytes((byte[0] ^ 0x01,)))
+
+
+class CommitPoint(enum.StrEnum):
+    """Where in a commit of the embedded runner the process dies; the numbers of docs/commit-protocol.md apply."""
+
+    BEFORE_SEGMENT = "before segment"  # nothing of the commit is on disk
+    BEFORE_RECORD = "before record"  # the segment is, no record names it
+    BEFORE_APPLY = "before apply"  # committed; the store does not hold it
+    BEFORE_PUBLISH = "before publish"  # committed and applied; the panes are not out
+
+
+@contextlib.contextmanager
+def die_at(operator: EmbeddedOperator, point: CommitPoint) -> Iterator[None]:
+    """The next commit of `operator` raises `SimulatedCrash` at `point`. The operator is of no use afterwards."""
+
+    def die(*_: Any, **__: Any) -> NoReturn:
+        raise SimulatedCrash(point.value)
+
+    owner, name = {
+        CommitPoint.BEFORE_SEGMENT: (operator._shard, "write"),
+        CommitPoint.BEFORE_RECORD: (operator._job, "commit"),
+        CommitPoint.BEFORE_APPLY: (operator._shard.kv, "write"),
+        CommitPoint.BEFORE_PUBLISH: (operator, "_stage"),
+    }[point]
+    setattr(owner, name, die)
+    try:
+        yield
+    finally:
+        delattr(owner, name)

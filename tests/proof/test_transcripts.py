@@ -1,0 +1,49 @@
+"""Every transcript against the operator of the embedded runner, in every variation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from windrow.core.definition import AggregateDefinition
+from windrow.testing.clock import ManualClock
+from windrow.testing.driver import TestDriver
+from windrow.testing.transcripts import Transcript, check, load
+
+FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
+RUNS = [
+    pytest.param(transcript, variation, id=f"{file.stem}: {transcript.name} [{variation}]")
+    for file in sorted(FOLDER.glob("*.yaml"))
+    for transcript in load(file)
+    for variation in transcript.variations
+]
+
+
+class Drivers:
+    """Makes drivers, closes them, and compares each with the oracle at the end."""
+
+    def __init__(self) -> None:
+        self.made: list[TestDriver] = []
+
+    def __call__(self, definition: AggregateDefinition, start_us: int) -> TestDriver:
+        driver = TestDriver(definition, clock=ManualClock(start_us))
+        self.made.append(driver)
+        return driver
+
+
+@pytest.fixture
+def drivers() -> Iterator[Drivers]:
+    drivers = Drivers()
+    yield drivers
+    for driver in drivers.made:
+        driver.close()
+
+
+@pytest.mark.parametrize(("transcript", "variation"), RUNS)
+def test_the_operator_does_what_the_transcript_says(
+    transcript: Transcript, variation: str, drivers: Drivers
+) -> None:
+    check(transcript, drivers, variation)
+    if not transcript.must_fail:
+        for driver in drivers.made:
+            driver.check()
