@@ -60,7 +60,7 @@ HOURS = {"hourly": 1, "rolling": 24}
 TOLERANCE = 1e-9
 TIMINGS = ("EARLY", "ON_TIME", "LATE")
 #: The window of the plot: JetBlue at Kennedy in the freezing rain of 11 February, fed file by file of an hour.
-PLOTTED = {"origin": "JFK", "carrier": "B6", "start": pd.Timestamp("2013-02-11", tz=data.ZONE)}
+PLOTTED = {"origin": "JFK", "carrier": "B6", "start": pd.Timestamp("2013-02-11 12:00", tz=data.ZONE)}
 
 
 @dataclass(frozen=True)
@@ -357,97 +357,20 @@ def plotted_panes(feed: data.Feed, folders: Folders) -> pd.DataFrame:
     known = {n["commit"]: feed.landed[files_read(feed, n["rows"]) - 1] for n in progress_notes(folders)}
     times = pd.to_datetime(frame.commit.map(known), utc=True)
     frame["known_until"] = times.dt.tz_convert(data.ZONE).dt.tz_localize(None)
-    return frame.dropna(subset=["known_until"]).sort_values("index", ignore_index=True)
+    frame = frame.dropna(subset=["known_until"]).sort_values("index", ignore_index=True)
+    # Panes of one commit (ON_TIME, then LATE) stand side by side.
+    frame["known_until"] += pd.Timedelta(minutes=30) * frame.groupby("commit").cumcount()
+    return frame
 
 
-def plot(feed: data.Feed, folders: Folders) -> str | None:
-    """Save the panes of one window over time; None without matplotlib (`pip install windrow[plot]`)."""
+def plot(feed: data.Feed, folders: Folders) -> str:
+    """Save the panes of one window over time; say where."""
     try:
-        import matplotlib
+        import flights_plot
     except ImportError:
-        return None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib import dates
-
-    panes = plotted_panes(feed, folders)
-    start = PLOTTED["start"].tz_localize(None)
-    end = start + pd.Timedelta(hours=24)
-    ink, colours = "#333333", {"EARLY": "#7a9cc6", "ON_TIME": "#d1495b", "LATE": "#edae49"}
-    lines = {"p95": "#30638e", "delay": "#00798c", "median": "#8d96a3"}
-    labels = {"p95": "95th percentile", "delay": "average", "median": "median"}
-    markers = {"EARLY": ("o", 26), "ON_TIME": ("D", 62), "LATE": ("s", 34)}
-    style = {"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": "#bbbbbb", "text.color": ink}
-    with plt.rc_context(style):
-        figure, (top, bottom) = plt.subplots(
-            2, 1, figsize=(11, 7), sharex=True, height_ratios=(3, 1), gridspec_kw={"hspace": 0.08}
-        )
-        for column, colour in lines.items():
-            top.plot(panes.known_until, panes[column], color=colour, lw=1.6, zorder=2, drawstyle="steps-post")
-            for timing, (marker, size) in markers.items():
-                part = panes[panes.timing == timing]
-                face = colours[timing]
-                top.scatter(
-                    part.known_until,
-                    part[column],
-                    s=size,
-                    marker=marker,
-                    c=face,
-                    ec="white",
-                    lw=0.8,
-                    zorder=3,
-                )
-            last = panes.iloc[-1]
-            text = f"{labels[column]}  {last[column]:.1f}"
-            at = (last.known_until, last[column])
-            top.annotate(
-                text, at, (10, 0), textcoords="offset points", va="center", color=colour, weight="bold"
-            )
-        width = pd.Timedelta(minutes=42)
-        bottom.bar(
-            panes.known_until, panes.flights, width=width, color=[colours[t] for t in panes.timing], zorder=2
-        )
-        on_time = panes[panes.timing == "ON_TIME"]
-        for axes in (top, bottom):
-            axes.axvspan(start, end, color="#f4f1ea", zorder=0, lw=0)
-            axes.grid(axis="y", color="#e4e4e4", lw=0.8, zorder=1)
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.tick_params(colors=ink, length=0)
-            for at in on_time.known_until:
-                axes.axvline(at, color=colours["ON_TIME"], lw=1, ls=(0, (4, 3)), zorder=1)
-        top.set_ylim(bottom=min(0.0, float(panes["median"].min())) - 8, top=float(panes["p95"].max()) * 1.12)
-        top.text(
-            start, top.get_ylim()[1], "  the window: departures of 11 February", va="top", color="#8a7f68"
-        )
-        top.set_ylabel("departure delay, minutes")
-        bottom.set_ylabel("flights in window")
-        bottom.set_xlabel("landing of the last flight heard of (New York time)")
-        bottom.xaxis.set_major_locator(dates.HourLocator(byhour=range(0, 24, 4)))
-        bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(bottom.xaxis.get_major_locator()))
-        low, high = panes.known_until.min(), panes.known_until.max()
-        bottom.set_xlim(low - pd.Timedelta(hours=1), high + (high - low) * 0.16)
-        counts = panes.timing.value_counts()
-        handles = [
-            plt.Line2D(
-                [],
-                [],
-                ls="",
-                marker=m,
-                ms=s**0.5,
-                mfc=colours[t],
-                mec="white",
-                label=f"{t} ({counts.get(t, 0)})",
-            )
-            for t, (m, s) in markers.items()
-        ]
-        top.legend(handles=handles, loc="lower right", frameon=False, ncols=3, bbox_to_anchor=(1, 1.0))
-        figure.text(0.125, 0.955, "One window and its panes", fontsize=15, weight="bold")
-        figure.text(
-            0.125, 0.922, "JetBlue at Kennedy, 24 hours from 11 February 2013: delays as they became known"
-        )
-        figure.savefig(folders.plot, dpi=130, bbox_inches="tight", facecolor="white")
-        plt.close(figure)
-    return folders.plot
+        return "matplotlib is not installed (windrow[plot])"
+    flights_plot.draw(plotted_panes(feed, folders), PLOTTED["start"].tz_localize(None), folders.plot)
+    return os.path.relpath(folders.plot)
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

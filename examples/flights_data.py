@@ -38,11 +38,11 @@ ZONE = "America/New_York"
 #: Puerto Rico and the Virgin Islands are not in the package's list of airports.
 ISLANDS = dict.fromkeys(("BQN", "PSE", "SJU", "STT"), "America/Puerto_Rico")
 
-#: A file holds a week of landings; around the freezing rain of 11 February an hour, to watch windows grow.
+#: A file holds a week of landings; in the freezing rain of 11 February an hour, to watch a window grow.
 FILE_SPAN = pd.Timedelta(days=7)
 CLOSE_SPAN = pd.Timedelta(hours=1)
-CLOSE_FROM = pd.Timestamp("2013-02-11 06:00", tz=ZONE).tz_convert("UTC")
-CLOSE_TO = pd.Timestamp("2013-02-12 16:00", tz=ZONE).tz_convert("UTC")
+CLOSE_FROM = pd.Timestamp("2013-02-11 12:00", tz=ZONE).tz_convert("UTC")
+CLOSE_TO = pd.Timestamp("2013-02-12 20:00", tz=ZONE).tz_convert("UTC")
 
 SCHEMA = pa.schema(
     [

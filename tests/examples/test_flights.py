@@ -1,0 +1,89 @@
+"""The demo, quick: its figures, and that a second run on its checkpoint does nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "examples" / "flights.py"
+#: January and February: flights that left and flights that were cancelled.
+FLOWN, CANCELLED = 50_173, 1_782
+
+
+def demo(out: Path, *arguments: str) -> str:
+    """What the demo prints; it must exit with 0."""
+    command = [sys.executable, str(DEMO), "--quick", "--out", str(out), *arguments]
+    # PYSPARK_PYTHON is the demo's own business.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    done = subprocess.run(
+        command, cwd=out.parent, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def contents(*folders: Path) -> dict[str, str]:
+    """Digest of every file, by path."""
+    files = [f for folder in folders for f in sorted(folder.rglob("*")) if f.is_file()]
+    return {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+def assert_equal_to_pandas(text: str) -> None:
+    for operator in ("hourly", "rolling"):
+        found = re.search(
+            rf"{operator} +([\d,]+) of ([\d,]+) windows matched, 0 unmatched\n +counts: 0 unequal", text
+        )
+        assert found is not None, text
+        assert found[1] == found[2] != "0"
+        assert f"{operator:8} {CANCELLED:,} dead letters of {CANCELLED:,} cancelled flights" in text
+    for line in re.findall(r"largest difference in minutes: (.*)", text):
+        differences = dict(part.split(" ") for part in line.split(", "))
+        assert list(differences) == ["delay", "median", "p95"]
+        assert all(float(d) <= 1e-9 for d in differences.values())
+    assert "other dead letters (too late, out of retention): 0" in text
+    assert "pandas equality: EQUAL\n" in text
+    assert "second run: NOTHING CHANGED\n" in text
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_demo_equals_pandas_and_a_second_run_does_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "flights"
+    first = demo(out, "--fresh")
+    assert_equal_to_pandas(first)
+    assert f"{FLOWN + CANCELLED:,} flights in " in first
+    counts = re.findall(
+        r"^(?:hourly|rolling) +([\d,]+) +([\d,]+) +([\d,]+) +[\d,]+ +[\d,]+$", first, re.MULTILINE
+    )
+    assert len(counts) == 2
+    assert all(n != "0" for timings in counts for n in timings), "EARLY, ON_TIME and LATE panes, all of them"
+    assert (out / "window.png").read_bytes().startswith(b"\x89PNG")
+
+    folders = (out / "panes", out / "dead_letters", out / "feed", out / "checkpoint" / "windrow" / "panes")
+    before = contents(*folders)
+    assert any(name.endswith(".manifest") for name in before)
+    second = demo(out, "--keep")
+    assert "Nothing new since the last run: 0 flights processed." in second
+    assert_equal_to_pandas(second)
+    assert contents(*folders) == before
+
+
+@pytest.mark.spark
+def test_other_data_on_the_same_checkpoint_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "flights"
+    (out / "feed").mkdir(parents=True)
+    (out / "feed" / "feed.json").write_text(
+        '{"months": 12, "rows": 0, "flown": 0, "cancelled": 0, "files": [], "rows_of": [], "landed": []}'
+    )
+    command = [sys.executable, str(DEMO), "--quick", "--out", str(out)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert "holds a run over 12 months, not 2" in done.stdout
