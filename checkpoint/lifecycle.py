@@ -249,6 +249,9 @@ def _column_families(seen: Look, shard: int, known: list[Commit]) -> tuple[tuple
     for commit in known:
         for result in commit.shards:
             if result.shard == shard and result.segment is not None:
+                if not (result.digest or "-").endswith("-"):
+                    # There were messages: if their files are gone, that must not look like an operator without any.
+                    messages.update(name + suffix for name in seen.epoch.fingerprints for suffix in _MESSAGES)
                 paths.append((folders.changelog(result.segment), metadata))
                 paths.append((folders.segment(result.segment), messages))
     for path, families in paths:
