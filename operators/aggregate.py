@@ -107,7 +107,7 @@ class WindowAggregator:
             told = len(result.panes)
             self._close(kv, progress, result, dead, before_us, watermark_us)
             if last_words:
-                result.panes[told:] = _together(result.panes[told:] + last_words, self.definition.by)
+                result.panes[told:] = together(result.panes[told:] + last_words, self.definition.by)
             self._purge(kv, progress, watermark_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
@@ -304,6 +304,7 @@ class WindowAggregator:
             waits = isinstance(trigger, EveryPeriod) or (timing == EARLY and not emit.on_time)
             if waits:
                 progress.dirty.update(np.unique(combine(part.column(START)).to_numpy()).tolist())
+        result.panes = together(result.panes, self.definition.by)
 
     def _judge(
         self,
@@ -421,6 +422,7 @@ class WindowAggregator:
         late = _crossed(emit.late, now_before_us, now_us)
         if not (early or late) or not progress.dirty:
             return
+        told = len(result.panes)
         starts = np.array(sorted(progress.dirty), dtype=np.int64)
         open_ = self.assigner.ends(starts) > watermark_us
         for timing, ticks, which in ((EARLY, early, open_), (LATE, late, ~open_)):
@@ -437,6 +439,7 @@ class WindowAggregator:
                     rows = concat([rows.filter(pa.array(~waiting)), after])
                     self._rewrite(kv, progress, chunk, rows, watermark_us)
             progress.dirty.difference_update(due)
+        result.panes[told:] = together(result.panes[told:], self.definition.by)
 
     def _close(
         self,
@@ -600,8 +603,10 @@ def _limits(watermark_us: int | IntArray, minus_us: int) -> Any:
     return np.where(watermark_us < low, START_OF_TIME_US, np.maximum(watermark_us, low) - minus_us)
 
 
-def _together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+def together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
     """Panes of several firings as one, by start, end and key; a retraction stays before its insertion."""
+    if len(panes) < 2:
+        return panes
     table = concat(panes)
     row = pa.array(np.arange(len(table)))
     keys = [(name, "ascending", "at_start") for name in (START, END, *by)]

@@ -107,7 +107,16 @@ class DeadLetters:
         return max(0, min(count, self._limit - len(self._rows)))
 
     def table(self) -> pa.Table | None:
-        return pa.Table.from_pylist(self._rows, SCHEMA) if self._rows else None
+        """In position order; what has no position, panes that cannot be, comes last."""
+        if not self._rows:
+            return None
+        return pa.Table.from_pylist(sorted(self._rows, key=_place), SCHEMA)
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    if row["offset"] is None:
+        return (True,)
+    return (False, row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
 
 
 def show_payload(payload: Any) -> str:

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
-from windrow.core.keys import decode_key, encode_columns, encode_i64, encode_key
+from windrow.core.keys import decode_i64, decode_key, encode_columns, encode_i64, encode_key
 from windrow.core.windows import Tuples
-from windrow.operators.aggregate import StepResult
+from windrow.operators.aggregate import StepResult, together
 from windrow.operators.calculation import Broken, Calculation
 from windrow.operators.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.dead import AGGREGATE_FAILED, DeadLetters
@@ -191,11 +191,9 @@ class TupleAggregator:
         parts = []
         for mask, timing in ((full, ON_TIME), (due, EARLY)):
             if mask.any():
-                chosen = merged.filter(pa.array(mask))
-                if timing == ON_TIME and not self.definition.emit.on_time:
-                    parts.append(chosen)
-                else:
-                    parts.append(self._fire(kv, progress, result, dead, chosen, timing))
+                # A full window is told whatever `on_time` says: nobody will tell it later.
+                parts.append(self._fire(kv, progress, result, dead, merged.filter(pa.array(mask)), timing))
+        result.panes = together(result.panes, self.definition.by)
         rest = ~(full | due)
         if rest.any():
             parts.append(merged.filter(pa.array(rest)))
@@ -302,30 +300,58 @@ class TupleAggregator:
         return decode_key(key) if self.definition.by else ()
 
     def _retire(self, kv: KV) -> None:
-        """Keep the newest full windows of each key that the step before touched, and drop the older."""
-        retention = self.definition.retention
-        keep = retention.windows
-        if retention.messages is not None:
-            by_messages = max(1, (retention.messages - self.size) // self.step + 1)
-            keep = by_messages if keep is None else min(keep, by_messages)
-        if keep is None:
+        """Drop the oldest windows beyond the limits, as the step before left them; a partial window is never dropped."""
+        if self.definition.retention.windows is None and self.definition.retention.messages is None:
+            return
+        touched = [k[1:] for k, _ in kv.scan(self.aux_cf, _COUNTED, b"s")]
+        if not touched:
             return
         batch = Batch()
-        touched = [k[1:] for k, _ in kv.scan(self.aux_cf, _COUNTED, b"s")]
-        for key in touched:
-            value = kv.get(self.aux_cf, _COUNTER + key)
-            last = 0 if value is None else int.from_bytes(value, "big")
-            full = (last - self.size) // self.step + 1 if last >= self.size else 0
-            floor = 1 + (full - keep) * self.step
-            if floor > 1:
+        batch.delete_range(self.aux_cf, _COUNTED, b"s")
+        if self.definition.retention.per == "key":
+            groups = [[key] for key in touched]
+        else:
+            groups = [[k[1:] for k, _ in kv.scan(self.aux_cf, _COUNTER, b"d")]]
+        for keys in groups:
+            for key, floor in self._floors(kv, keys).items():
                 batch.delete_range(self.windows_cf, key + encode_i64(1), key + encode_i64(floor))
                 if self.history is not None and self.definition.by:
                     self.history.store.expire_key(batch, key, ("", 0, floor))
                 elif self.history is not None:
                     self.history.store.expire_offsets(kv, batch, "", 0, floor)
-        if touched:
-            batch.delete_range(self.aux_cf, _COUNTED, b"s")
-            kv.write(batch)
+        kv.write(batch)
+
+    def _floors(self, kv: KV, keys: list[bytes]) -> dict[bytes, int]:
+        """The first number that is kept, for each of the keys, which share one limit, that has to drop windows."""
+        retention = self.definition.retention
+        last: dict[bytes, int] = {}
+        holders: dict[int, list[bytes]] = {}  # first number of a window -> the keys that have it
+        total = 0
+        for key, value in zip(keys, kv.multi_get(self.aux_cf, [_COUNTER + k for k in keys]), strict=True):
+            last[key] = 0 if value is None else int.from_bytes(value, "big")
+            oldest = next(
+                iter(kv.scan(self.windows_cf, key + encode_i64(1), key + encode_i64(last[key] + 1))), None
+            )
+            if oldest is None:
+                continue
+            for first in range(decode_i64(oldest[0][-8:]), last[key] + 1, self.step):
+                holders.setdefault(first, []).append(key)
+                total += self._held(first, last[key])
+        floors: dict[bytes, int] = {}
+        count = len(holders)
+        for first in sorted(holders):
+            too_many = retention.windows is not None and count > retention.windows
+            if not too_many and not (retention.messages is not None and total > retention.messages):
+                break
+            full = [key for key in holders[first] if last[key] >= first + self.size - 1]
+            count -= len(full) == len(holders[first])
+            total -= self.size * len(full)
+            floors.update((key, first + self.step) for key in full)
+        return floors
+
+    def _held(self, first: int, last: int) -> int:
+        """How many messages the window that begins at `first` holds, of `last` in all."""
+        return min(self.size, last - first + 1)
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
