@@ -143,7 +143,7 @@ def on_batch(facts: BatchFacts) -> BatchDecision:
 
 
 def _same_query(facts: BatchFacts) -> bool:
-    return facts.commit > 0 and facts.query_id == facts.new_query_id
+    return facts.query_id == facts.new_query_id  # None, of no commit or the embedded runner's, equals none
 
 
 def _intended(facts: BatchFacts) -> bool:

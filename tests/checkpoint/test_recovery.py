@@ -208,6 +208,7 @@ GOLDEN_BATCHES: list[tuple[str, dict[str, Any], BatchAction]] = [
     ("the next batch, begins where we are", {"relation": SliceRelation.ADJACENT}, BatchAction.NEW_COMMIT),
     ("the next batch, empty", {"relation": SliceRelation.EMPTY}, BatchAction.NEW_COMMIT),
     ("the next batch, no positions", {"has_positions": False}, BatchAction.NEW_COMMIT),
+    ("Spark repeats rows", {"relation": SliceRelation.BELOW}, BatchAction.NEW_COMMIT_DROPPING_OLD_ROWS),
     ("crashed after the commit", {"new_batch_id": 3, "published": 4}, BatchAction.SKIP_AND_PUBLISH),
     ("an older batch", {"new_batch_id": 1}, BatchAction.SKIP_AND_PUBLISH),
     ("crashed after the intent", {"intent_query_id": "q", "intent_batch_id": 4}, BatchAction.REDO_INTENT),
@@ -248,6 +249,11 @@ GOLDEN_BATCHES: list[tuple[str, dict[str, Any], BatchAction]] = [
         "the log is gone, and may be",
         {**LAST[0], "new_batch_id": 7, "fresh_start": True},
         BatchAction.NEW_COMMIT,
+    ),
+    (
+        "a fresh start crashed after its intent",
+        {**LAST[0], "new_batch_id": 7, "intent_query_id": "q", "intent_batch_id": 7},
+        BatchAction.REDO_INTENT,
     ),
     ("another driver came", {"log_epoch": 3}, BatchAction.STOP_FENCED),
     ("the log was replaced under us", {"log_epoch": 1}, BatchAction.STOP_FENCED),
@@ -426,6 +432,19 @@ def test_golden_shards(
         changes = {"applied": None, **changes}
     decision = on_shard_open(replace(HEALTHY, **changes))
     assert (decision.action, decision.base, decision.move_aside) == (action, base, aside)
+
+
+@pytest.mark.parametrize(
+    ("changelog", "lost"),
+    [
+        (9, "the source cannot be read again: messages are lost"),
+        (5, "No changelog leads there either: windows and messages are lost"),
+        (None, "No changelog leads there either: windows and messages are lost"),
+    ],
+)
+def test_a_shard_that_is_lost_says_what_is_lost(changelog: int | None, lost: str) -> None:
+    facts = replace(HEALTHY, store=StoreFound.ABSENT, applied=None, snapshots=(3,), changelog=changelog)
+    assert lost in on_shard_open(facts).why
 
 
 # --- a driver starts ---
