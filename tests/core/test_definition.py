@@ -1,0 +1,338 @@
+"""Definitions are values: they print as what builds them, compare, pickle, refuse with both values and a remedy."""
+
+import ast
+import inspect
+import pickle
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.core import aggregations, definition, emit, windows
+from windrow.core import errors as e
+from windrow.core.definition import UNBOUNDED_US
+
+
+@wr.aggregate_function(name="spread", version=2, returns=pa.float64())
+def spread(messages: pa.Table) -> float:
+    return float(max(messages["x"].to_pylist()) - min(messages["x"].to_pylist()))
+
+
+@wr.aggregate_function(name="product", returns=pa.int64())
+class Product:
+    def initial(self) -> int:
+        return 1
+
+    def add(self, state: int, value: int) -> int:
+        return state * value
+
+    def merge(self, left: int, right: int) -> int:
+        return left * right
+
+    def finish(self, state: int) -> int:
+        return state
+
+
+def define(**changed: Any) -> wr.Aggregate:
+    options: dict[str, Any] = {
+        "by": ("origin", "carrier"),
+        "event_time": "departure",
+        "window": wr.tumbling("1 hour"),
+        "agg": {"flights": wr.count(), "delay": wr.avg("dep_delay")},
+        "retention": "7 days",
+        "watermark": "2 hours",
+    }
+    return wr.Aggregate(**(options | changed))
+
+
+def last_seen(marks: dict[tuple[str, int], int], now_us: int) -> int | None:
+    return max(marks.values(), default=None)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "one key": {"by": "origin"},
+    "no key": {"by": ()},
+    "event time": {"event_time": "arrival"},
+    "hopping": {"window": wr.hopping("1 hour", "5 minutes")},
+    "calendar": {"window": wr.calendar("month", time_zone="Europe/Berlin")},
+    "tuples": {"window": wr.tuples(10), "retention": wr.Retain(windows=5)},
+    "global": {"window": wr.global_window(), "retention": wr.forever},
+    "percentile": {"agg": {"p": wr.percentile("x", 0.95)}},
+    "sketches": {
+        "agg": {"p": wr.approx_percentile("x", 0.5, k=100), "d": wr.approx_count_distinct("x", lg_k=10)}
+    },
+    "ordered": {
+        "agg": {
+            "l": wr.collect_list("x", order="event_time"),
+            "m": wr.max_by("x", "y"),
+            "t": wr.top_k("x", 3),
+        }
+    },
+    "population": {
+        "agg": {"v": wr.variance("x", ddof=0), "s": wr.stddev("x"), "w": wr.weighted_avg("x", "y")}
+    },
+    "retain": {"retention": wr.Retain("1 day", windows=3, messages=1000, per="job")},
+    "forever": {"retention": wr.forever},
+    "fixed": {"watermark": wr.fixed("1 minute")},
+    "explicit": {"watermark": wr.explicit()},
+    "idle": {"watermark": wr.bounded("1 s", idle="1 minute", partitions=[("flights", 0), ("flights", 1)])},
+    "lateness": {"allowed_lateness": "1 day"},
+    "early": {"emit": wr.Emit(early=wr.every("10 seconds"), late=wr.every(5))},
+    "append": {"emit": wr.Emit.append()},
+    "update": {"emit": wr.Emit.update()},
+    "retracting": {"emit": wr.Emit(mode="retracting", early=wr.every_batch, late=wr.never)},
+    "discarding": {"emit": wr.Emit(mode="discarding")},
+    "other emission": {"emit": wr.Emit(on_time=False, only_if_changed=True, closing_pane=True)},
+    "name": {"name": "delays"},
+    "null keys": {"null_keys": "dead_letter"},
+    "time zone": {"time_zone": "America/New_York"},
+    "max ahead": {"max_ahead": "1 day"},
+    "small": {"scale": "small"},
+    "decimal": {"integer_overflow": "decimal"},
+    "positions": {"positions": wr.positions("offset", partition="part", source="topic")},
+    "dead letter limit": {"dead_letter_limit": 10},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_definition_prints_as_the_expression_that_builds_it(name: str) -> None:
+    made = define(**VARIANTS[name])
+    again = eval(repr(made), {"wr": wr})
+    assert again == made
+    assert repr(again) == repr(made)
+    assert again.fingerprint == made.fingerprint
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_equal_definitions_are_equal_hash_alike_and_differ_from_all_others(name: str) -> None:
+    made = define(**VARIANTS[name])
+    assert made == define(**VARIANTS[name]) and hash(made) == hash(define(**VARIANTS[name]))
+    assert [other for other in VARIANTS if define(**VARIANTS[other]) == made] == [name]
+    assert made != name
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_definition_survives_pickle(name: str) -> None:
+    made = define(**VARIANTS[name])
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made and type(again) is wr.Aggregate and again.fingerprint == made.fingerprint
+    with pytest.raises(TypeError):
+        again.agg["more"] = wr.count()
+
+
+def test_a_definition_is_frozen() -> None:
+    made = define()
+    with pytest.raises(AttributeError):
+        made.name = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        made.agg["more"] = wr.count()  # type: ignore[index]
+
+
+def test_the_dict_that_was_given_may_change_afterwards() -> None:
+    agg = {"n": wr.count()}
+    made = define(agg=agg)
+    agg["more"] = wr.sum("x")
+    assert list(made.agg) == ["n"]
+
+
+def test_a_function_of_the_user_s_prints_by_name_and_is_told_apart_by_version() -> None:
+    made = define(agg={"s": spread("x"), "p": Product("x")})
+    assert "agg={'s': spread('x'), 'p': product('x')}" in repr(made)
+    assert eval(repr(made), {"wr": wr, "spread": spread, "product": Product}) == made
+    newer = wr.aggregate_function(name="spread", version=3, returns=pa.float64())(spread.body)
+    assert define(agg={"s": newer("x")}) != define(agg={"s": spread("x")})
+    assert define(agg={"s": newer("x")}).fingerprint != define(agg={"s": spread("x")}).fingerprint
+
+
+def test_the_body_of_a_function_is_no_part_of_its_identity() -> None:
+    other = wr.aggregate_function(name="spread", version=2, returns=pa.float64())(lambda messages: 0.0)
+    assert define(agg={"s": other("x")}).fingerprint == define(agg={"s": spread("x")}).fingerprint
+
+
+def test_a_watermark_of_the_user_s_is_told_apart_by_name() -> None:
+    made = define(watermark=wr.custom(last_seen, name="last seen"))
+    assert "wr.custom(name='last seen')" in repr(made)
+    assert made == define(watermark=wr.custom(lambda marks, now: None, name="last seen"))
+    assert made != define(watermark=wr.custom(last_seen, name="other"))
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_filters_are_part_of_the_value() -> None:
+    late = wr.count().where(wr.col("x") > 15)
+    assert late == wr.count().where(wr.col("x") > 15) and hash(late) == hash(
+        wr.count().where(wr.col("x") > 15)
+    )
+    assert late != wr.count().where(wr.col("x") > 16)
+    assert late != wr.count()
+    both = late.where(wr.col("y") < 3)
+    assert both == wr.count().where((wr.col("x") > 15) & (wr.col("y") < 3))
+    assert pickle.loads(pickle.dumps(define(agg={"n": both}))) == define(agg={"n": both})
+
+
+# -- what shapes state ----------------------------------------------------------------------------------------------
+
+SHAPES_STATE = {
+    "one key", "no key", "event time", "hopping", "calendar", "tuples", "global", "percentile", "sketches",
+    "ordered", "population", "discarding", "null keys", "time zone", "small",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_fingerprint_changes_exactly_with_what_shapes_state(name: str) -> None:
+    changed = define(**VARIANTS[name]).fingerprint != define().fingerprint
+    assert changed is (name in SHAPES_STATE)
+
+
+@pytest.mark.parametrize(
+    "agg",
+    [
+        {"flights": wr.count(), "delay": wr.max("dep_delay")},
+        {"flights": wr.count(), "delay": wr.avg("arr_delay")},
+        {"flights": wr.count(), "other": wr.avg("dep_delay")},
+        {"flights": wr.count()},
+        {"flights": wr.count().where(wr.col("x") > 1), "delay": wr.avg("dep_delay")},
+        {"flights": wr.count(), "delay": wr.avg(wr.col("dep_delay") * 2)},
+    ],
+)
+def test_the_fingerprint_changes_with_every_part_of_an_aggregation(agg: dict[str, Any]) -> None:
+    assert define(agg=agg).fingerprint != define().fingerprint
+
+
+def test_the_order_in_which_aggregations_are_named_shapes_nothing() -> None:
+    turned = {"delay": wr.avg("dep_delay"), "flights": wr.count()}
+    assert define(agg=turned).fingerprint == define().fingerprint
+
+
+def test_fingerprints_are_the_same_in_every_process_and_release() -> None:
+    # Written down: if this changes, every job in the world refuses its state. Say so in CHANGELOG.md.
+    assert define().fingerprint == "c324138a20e301da996b2cd1ccbfd1db"
+
+
+# -- defaults -------------------------------------------------------------------------------------------------------
+
+
+def test_allowed_lateness_is_the_retention_unless_it_is_given() -> None:
+    assert define().allowed_lateness_us == 7 * 86_400_000_000
+    assert define(retention=wr.forever).allowed_lateness_us == UNBOUNDED_US
+    assert define(allowed_lateness="1 hour").allowed_lateness_us == 3_600_000_000
+    assert define(emit=wr.Emit.append()).allowed_lateness_us == 0
+
+
+def test_durations_may_be_timedeltas() -> None:
+    assert define(retention=timedelta(days=7), watermark=timedelta(hours=2)) == define()
+
+
+def test_only_percentiles_and_functions_of_the_messages_keep_messages() -> None:
+    assert define(agg={"m": wr.median("x")}).full_state
+    assert define(agg={"m": wr.percentile("x", 0.5)}).full_state
+    assert define(agg={"m": spread("x")}).full_state
+    assert not define(agg={"m": Product("x")}).full_state
+    assert not define().full_state
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------
+
+TUPLES = {"window": wr.tuples(3)}
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
+    "a key twice": (lambda: define(by=("a", "a")), e.ConfigurationError, ["('a', 'a')", "twice"]),
+    "no window": (lambda: define(window="1 hour"), e.BadWindow, ["'1 hour'", "wr.tumbling"]),
+    "no aggregation": (lambda: define(agg={}), e.BadAggregate, ["empty", "wr.count()"]),
+    "not an aggregation": (lambda: define(agg={"n": len}), e.BadAggregate, ["'n'", repr(len), "wr.count()"]),
+    "a key called window": (lambda: define(by="window"), e.ReservedColumn, ["'window'", "rename"]),
+    "an aggregate called pane": (lambda: define(agg={"pane": wr.count()}), e.ReservedColumn, ["'pane'", "rename"]),
+    "an aggregate called commit": (lambda: define(agg={"commit": wr.count()}), e.ReservedColumn, ["'commit'"]),
+    "key and aggregate": (lambda: define(agg={"origin": wr.count()}), e.ReservedColumn, ["'origin'", "rename"]),
+    "no retention": (lambda: define(retention=None), e.RetentionMissing, ["tumbling('1 hour')", "'7 days'", "wr.forever"]),
+    "no retention by count": (
+        lambda: define(**TUPLES, retention=None), e.RetentionMissing, ["wr.tuples(3)", "windows=100", "wr.forever"],
+    ),
+    "tuples by time": (
+        lambda: define(**TUPLES, retention="1 day"), e.RetentionMissing, ["wr.tuples(3)", "'1 day'", "windows=100"],
+    ),
+    "global by time": (
+        lambda: define(window=wr.global_window()), e.RetentionMissing, ["wr.global_window()", "wr.forever"],
+    ),
+    "retention below lateness": (
+        lambda: define(retention="1 hour", allowed_lateness="1 day"),
+        e.RetentionTooShort, ["'1 hour'", "'1 day'", "retention='1 day'"],
+    ),
+    "lateness in Spark's modes": (
+        lambda: define(emit=wr.Emit.append(), allowed_lateness="1 day"),
+        e.RetentionTooShort, ["'1 day'", "wr.Emit.append()", "leave allowed_lateness out"],
+    ),
+    "negative lateness": (lambda: define(allowed_lateness="-1 day"), e.BadDuration, ["'-1 day'", "negative"]),
+    "negative retention": (lambda: define(retention="-1 day"), e.BadDuration, ["'-1 day'", "negative"]),
+    "retention of no windows": (lambda: wr.Retain(windows=0), e.ConfigurationError, ["0 windows", "positive"]),
+    "retention of no messages": (lambda: wr.Retain(messages=-1), e.ConfigurationError, ["-1 messages", "positive"]),
+    "retention per what": (lambda: wr.Retain(windows=1, per="shard"), e.ConfigurationError, ["'shard'", "'key' or 'job'"]),
+    "negative delay": (lambda: define(watermark="-1 s"), e.BadWatermark, ["'-1 s'", "'0 seconds' or more"]),
+    "null keys": (lambda: define(null_keys="drop"), e.ConfigurationError, ["'drop'", "'group' or 'dead_letter'"]),
+    "overflow": (lambda: define(integer_overflow="wrap"), e.ConfigurationError, ["'wrap'", "'decimal'"]),
+    "time zone": (lambda: define(time_zone="Mars"), e.ConfigurationError, ["'Mars'", "IANA"]),
+    "scale": (lambda: define(scale="huge"), e.ConfigurationError, ["'huge'", "'small' or 'large'"]),
+    "a trigger of True": (lambda: wr.every(True), e.BadTrigger, ["True", "'10 seconds'"]),
+    "a trigger of no messages": (lambda: wr.every(0), e.BadTrigger, ["0", "positive"]),
+    "a trigger of no time": (lambda: wr.every("0 s"), e.BadTrigger, ["'0 s'", "positive"]),
+    "no trigger": (lambda: wr.Emit(early="10 seconds"), e.BadTrigger, ["early='10 seconds'", "wr.every('10 seconds')"]),  # type: ignore[arg-type]
+    "no late trigger": (lambda: wr.Emit(late=None), e.BadTrigger, ["late=None", "wr.never"]),  # type: ignore[arg-type]
+    "no mode": (lambda: wr.Emit(mode="upsert"), e.BadTrigger, ["'upsert'", "accumulating, discarding, retracting"]),
+    "where of text": (lambda: wr.count().where("x > 0"), e.BadAggregate, ["'x > 0'", "wr.col('x') > 0"]),  # type: ignore[arg-type]
+    "no column": (lambda: wr.sum(3), e.BadAggregate, ["3", "wr.col('x') * 2"]),  # type: ignore[arg-type]
+    "ddof": (lambda: wr.variance("x", ddof=2), e.BadAggregate, ["ddof=2", "1 for sample"]),
+    "order": (lambda: wr.collect_list("x", order="size"), e.BadAggregate, ["'size'", "'position' or 'event_time'"]),
+    "buckets": (lambda: wr.approx_count_distinct("x", lg_k=3), e.BadAggregate, ["lg_k=3", "4 to 21"]),
+    "fraction": (lambda: wr.percentile("x", 95), e.BadAggregate, ["95", "0.95"]),
+    "top none": (lambda: wr.top_k("x", 0), e.BadAggregate, ["k=0", "positive"]),
+    "half a class": (
+        lambda: wr.aggregate_function(name="f", returns=pa.int64())(type("Half", (), {"initial": lambda s: 0})),
+        e.BadAggregate, ["'f'", "Half", "add, merge, finish"],
+    ),
+    "no function": (
+        lambda: wr.aggregate_function(name="f", returns=pa.int64())(3), e.BadAggregate, ["'f'", "3", "class nor a function"],
+    ),
+    "window size": (lambda: wr.tumbling("0 s"), e.BadWindow, ["'0 s'", "wr.tumbling('1 minute')"]),
+    "window hop": (lambda: wr.hopping("1 s", "0 s"), e.BadWindow, ["'1 s'", "'0 s'", "positive"]),
+    "gaps": (lambda: wr.hopping("1 s", "2 s"), e.BadWindow, ["'1 s'", "'2 s'", "gaps=True"]),
+    "calendar": (lambda: wr.calendar("hour", time_zone="UTC"), e.BadWindow, ["'hour'", "day, week"]),
+    "calendar zone": (lambda: wr.calendar("day", time_zone="Mars"), e.BadWindow, ["'Mars'", "IANA"]),
+    "week start": (lambda: wr.calendar("week", time_zone="UTC", week_start="x"), e.BadWindow, ["'x'", "monday"]),
+    "tuples of none": (lambda: wr.tuples(0), e.BadWindow, ["size 0", "positive"]),
+    "tuples with gaps": (lambda: wr.tuples(2, step=3), e.BadWindow, ["step 3", "size 2"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
+    build, kind, told = REFUSED[name]
+    with pytest.raises(kind) as caught:
+        build()
+    error = caught.value
+    assert type(error) is kind and isinstance(error, (wr.ConfigurationError, ValueError))
+    assert str(error).startswith(f"[{error.code}] ")
+    assert [part for part in told if part not in str(error)] == []
+
+
+@pytest.mark.parametrize("module", [definition, emit, aggregations, windows], ids=lambda m: m.__name__)
+def test_every_raise_of_a_definition_is_in_the_table_above(module: ModuleType) -> None:
+    reached = set()
+    for build, kind, _ in REFUSED.values():
+        try:
+            build()
+        except kind as error:
+            frame = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == module.__file__]
+            reached |= {f.lineno for f in frame}
+    tree = ast.parse(inspect.getsource(module))
+    raises = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Raise)}
+    assert raises - reached == set()
+
+
+def test_error_codes_are_unique() -> None:
+    classes = [c for c in vars(e).values() if isinstance(c, type) and issubclass(c, wr.WindrowError)]
+    codes = [c.code for c in classes]
+    assert len(codes) == len(set(codes)) > 20
