@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
@@ -32,7 +31,7 @@ from windrow.operators.intake import Slice, event_time_marks, take_in
 from windrow.operators.learning import learn
 from windrow.operators.progress import Progress
 from windrow.operators.size_limits import SizeLimits
-from windrow.operators.state_rows import delta_rows, merge_rows, without
+from windrow.operators.state_rows import delta_rows, in_window_order, merge_rows, without
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import BlockWindows, concat
 
@@ -608,10 +607,7 @@ def together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
     if len(panes) < 2:
         return panes
     table = concat(panes)
-    row = pa.array(np.arange(len(table)))
-    keys = [(name, "ascending", "at_start") for name in (START, END, *by)]
-    order = pc.sort_indices(table.append_column("__row", row), sort_keys=[*keys, ("__row", "ascending", "at_end")])
-    return [table.take(order)]
+    return [table.take(pa.array(in_window_order(table, by)))]
 
 
 def _crossed(trigger: Trigger, before_us: int, now_us: int) -> bool:

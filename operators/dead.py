@@ -59,10 +59,11 @@ class DeadLetters:
             return
         some = table.take(pa.array(rows[:room]))
         stamps = [None] * room if times is None else times.take(pa.array(rows[:room])).to_pylist()
+        values = {name: _values(some.column(name)) for name in some.column_names}
         user = [c for c in some.column_names if not c.startswith("__")]
-        for row, payload, time_us in zip(
-            some.to_pylist(), some.select(user).to_pylist(), stamps, strict=True
-        ):
+        for i, time_us in enumerate(stamps):
+            row = {name: column[i] for name, column in values.items()}
+            payload = {name: row[name] for name in user}
             self._rows.append(
                 {
                     "reason": reason,
@@ -111,6 +112,15 @@ class DeadLetters:
         if not self._rows:
             return None
         return pa.Table.from_pylist(sorted(self._rows, key=_place), SCHEMA)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Python values; a column with a time beyond what Python's can hold comes as integers."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = column.cast(pa.int64()).to_pylist()
+    return values
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -131,11 +131,20 @@ def without(rows: pa.Table, *names: str) -> pa.Table:
 
 
 def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
-    """Indices that sort by (start, end, key): the order of panes in a step. Null keys come first."""
+    """Indices that sort by (start, end, key), stably: the order of panes in a step. Null keys come first, NaN last."""
     if len(rows) < 2:
         return np.arange(len(rows), dtype=np.int64)
-    sort_keys = [(name, "ascending", "at_start") for name in (START, END, *by)]
-    return np.asarray(pc.sort_indices(rows, sort_keys=sort_keys).to_numpy(), dtype=np.int64)
+    columns = {}
+    for name in (START, END, *by):
+        column = combine(rows.column(name))
+        if pa.types.is_floating(column.type):
+            nan = pc.is_nan(column)
+            columns[f"{len(columns)}"] = pc.fill_null(nan, False)
+            column = pc.if_else(nan, pa.scalar(0.0, column.type), column)
+        columns[f"{len(columns)}"] = column
+    columns["row"] = pa.array(np.arange(len(rows)))
+    sort_keys = [(name, "ascending", "at_start") for name in columns]
+    return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys).to_numpy(), dtype=np.int64)
 
 
 def emitted_columns(rows: pa.Table, aliases: Sequence[str]) -> list[pa.Array] | None:
