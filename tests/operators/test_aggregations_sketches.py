@@ -121,6 +121,7 @@ def test_nan_is_the_largest_value_of_a_sketch_too() -> None:
 def test_weights_always_add_up_to_the_values_seen(sizes: list[int], k: int) -> None:
     codes = np.repeat(np.arange(len(sizes)), sizes)
     values = np.random.default_rng(sum(sizes)).integers(0, 9, len(codes)).astype(np.float64)
+    np.random.default_rng(k).shuffle(codes)
     items = kll.Items(codes, values, np.zeros(len(codes), dtype=np.uint8))
     packed = kll.compress(items, len(sizes), k)
     weights = np.bincount(packed.codes, weights=2.0**packed.levels, minlength=len(sizes))

@@ -130,9 +130,17 @@ def fixed(state: Any, value: Any, returns: pa.DataType) -> Any:
     return kernel.finish(parts, 1, failures), failures
 
 
-def test_a_function_of_no_columns_counts_rows() -> None:
-    result, failures = fixed(7, None, pa.int64())
-    assert (result.to_pylist(), failures) == ([7], [])
+class RowCount(Fixed):
+    def add(self, state: int) -> int:
+        return state + 1
+
+
+def test_a_function_of_no_columns_sees_every_row() -> None:
+    function = wr.UserFunction("rows", 1, pa.int64(), RowCount(0, None), False)
+    kernel = make_kernel(function(), [])
+    rows = kernel.lift(Rows(pa.array([0, 0, 0]), None, ()))
+    merged = kernel.merge(rows, Groups([pa.array([0, 1, 0])], 3), [])
+    assert kernel.finish(merged, 2).to_pylist() == [2, 1]
 
 
 def test_a_state_that_msgpack_cannot_hold_is_a_failure() -> None:
