@@ -163,8 +163,7 @@ class RocksKV:
     def scan(
         self, cf: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
     ) -> Iterator[Pair]:
-        family = self._maps.get(cf)
-        if family is None:
+        if cf not in self._maps:
             self._refuse_unknown(cf)
             return iter(())
         if end is not None and end <= start:
@@ -174,13 +173,11 @@ class RocksKV:
             bounds.set_iterate_upper_bound(end)
         try:
             if reverse:
-                source = _Source(family.items(backwards=True, read_opt=bounds))
+                source = _Source(self._maps[cf].items(backwards=True, read_opt=bounds))
             else:
-                source = _Source(family.items(from_key=start, read_opt=bounds))
+                source = _Source(self._maps[cf].items(from_key=start, read_opt=bounds))
         except Exception as error:
             raise _translate(error, self.path) from error
-        finally:
-            del family
         self._scans.add(source)
         return (self._backward if reverse else self._forward)(cf, source, start, end)
 

@@ -15,6 +15,7 @@ import pytest
 import rocksdict
 
 from windrow.core.errors import CorruptState, StateError, StateLocked
+from windrow.stores import rocks
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV, destroy
 from windrow.testing.faults import damage_file
@@ -183,7 +184,9 @@ def test_an_error_that_is_still_held_does_not_hold_the_store(tmp_path: Path) -> 
     kv = RocksKV(tmp_path, CFS)
     kv.write(batch("data", b"k"))
     errors = []
-    for fail in (lambda: kv.write(batch("no", b"k")), lambda: kv.get("no", b""), lambda: kv.scan("no")):
+    half_known = batch("data", b"k")
+    half_known.put("no", b"k", b"v")
+    for fail in (lambda: kv.write(half_known), lambda: kv.get("no", b""), lambda: kv.scan("no")):
         with pytest.raises(KeyError) as caught:
             fail()
         errors.append(caught)
@@ -224,6 +227,17 @@ def test_new_column_families_are_created_and_unnamed_ones_stay(tmp_path: Path) -
             kv.get("data", b"k")
     with RocksKV(tmp_path, ["data", "meta"]) as kv:
         assert kv.get("data", b"k") == kv.get("meta", b"k") == b"v"
+
+
+def test_a_column_family_made_between_looking_and_opening_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RocksKV(tmp_path, CFS).close()
+    looks = iter([{"default"}])
+    families = rocks._families
+    monkeypatch.setattr(rocks, "_families", lambda path: next(looks, None) or families(path))
+    RocksKV(tmp_path, ["new"], lock_wait_s=60).close()
+    assert next(looks, None) is None
 
 
 @pytest.mark.parametrize("secondary", [False, True])
