@@ -110,7 +110,10 @@ def test_what_a_killed_flush_left_behind_is_swept(tmp_path: Path) -> None:
     (tmp_path / "flush.tmp").mkdir()
     (tmp_path / "flush.tmp" / "000001.sst").write_bytes(b"x")
     (tmp_path / "flush.tmp.tmp").mkdir()
-    RocksKV(tmp_path, CFS).close()
+    with RocksKV(tmp_path, CFS) as kv:
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("flush")]
+        (tmp_path / "flush.tmp").mkdir()  # of a flush that failed in this process
+        kv.flush()
     assert not [name for name in os.listdir(tmp_path) if name.startswith("flush")]
 
 
