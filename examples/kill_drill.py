@@ -153,7 +153,9 @@ def check(folder: Path, killed: int) -> int:
     print(f"commits: {max((p[-1] for p in published), default=0)}")
     print(f"panes published: {len(published)}, by the oracle: {len(expected)}")
     print(f"panes lost: {sum(lost.values())}, published twice or wrong: {sum(twice.values())}")
-    print(f"windows: {len(final)}, as in an undisturbed run: {sum(final.get(k) == v for k, v in undisturbed.items())}")
+    print(
+        f"windows: {len(final)}, as in an undisturbed run: {sum(final.get(k) == v for k, v in undisturbed.items())}"
+    )
     good = not lost and not twice and final == undisturbed
     print("nothing lost, nothing twice" if good else "THE DRILL FAILED")
     return 0 if good else 1
@@ -172,12 +174,20 @@ def oracle_panes(folder: Path) -> Iterator[wr.Pane]:
         for step in commit.steps:
             watermark_us = START_OF_TIME_US if step.watermark_us is None else step.watermark_us
             if step.kind == "advance":
-                panes = oracle.advance(watermark_us, step.now_us)
+                panes, _ = oracle.advance(watermark_us, step.now_us)
             else:
-                panes = oracle.ingest(list(_messages(step.first_offsets, step.next_offsets)), step.now_us, watermark_us)
+                slice_ = list(_messages(step.first_offsets, step.next_offsets))
+                panes, _ = oracle.ingest(slice_, step.now_us, watermark_us)
             for pane in panes:
                 yield wr.Pane(
-                    pane.window, pane.key, pane.values, pane.timing, pane.index, pane.is_last, pane.kind, commit.commit
+                    pane.window,
+                    pane.key,
+                    pane.values,
+                    pane.timing,
+                    pane.index,
+                    pane.is_last,
+                    pane.kind,
+                    commit.commit,
                 )
 
 
@@ -217,7 +227,9 @@ def _final(folder: Path) -> dict[Any, tuple[int, int, int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--files", type=int, default=30)
     parser.add_argument("--rows", type=int, default=200)

@@ -21,7 +21,7 @@ WINDOWS = {
 
 
 def files(seed: int) -> list[list[dict[str, Any]]]:
-    """After 1970, where Spark's own watermark begins: six files, out of order and with rows that are too late, then two that push the watermark on."""
+    """After 1970, where Spark's own watermark begins: six files out of order, some rows too late, then two to push on."""
     rng = random.Random(seed)
     batches = [
         [
@@ -59,7 +59,9 @@ def ours(spark: Any, feed: Any, tmp_path: Any, mode: str, window: Any, batches: 
     return told
 
 
-def theirs(spark: Any, feed: Any, tmp_path: Any, mode: str, window: tuple[str, ...], batches: Any) -> list[set[Any]]:
+def theirs(
+    spark: Any, feed: Any, tmp_path: Any, mode: str, window: tuple[str, ...], batches: Any
+) -> list[set[Any]]:
     told: list[set[Any]] = []
     rows: list[Any] = []
     aggregated = (
@@ -85,8 +87,10 @@ def theirs(spark: Any, feed: Any, tmp_path: Any, mode: str, window: tuple[str, .
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_append_gives_the_rows_of_sparks_append_mode(spark: Any, feed: Any, tmp_path: Any, window: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", [1])
+def test_append_gives_the_rows_of_sparks_append_mode(
+    spark: Any, feed: Any, tmp_path: Any, window: str, seed: int
+) -> None:
     batches = files(seed)
     mine, spans = WINDOWS[window]
     got = ours(spark, feed("a"), tmp_path, "append", mine, batches)
@@ -96,7 +100,7 @@ def test_append_gives_the_rows_of_sparks_append_mode(spark: Any, feed: Any, tmp_
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_update_gives_the_rows_of_sparks_update_mode_batch_by_batch(
     spark: Any, feed: Any, tmp_path: Any, window: str, seed: int
 ) -> None:

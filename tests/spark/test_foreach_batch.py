@@ -1,0 +1,268 @@
+"""The function for foreachBatch: both routes, dead letters, replays, refusals, sinks that refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
+
+import windrow as wr
+from windrow.core.errors import SparkUnsupported
+from windrow.testing.clock import ManualClock
+
+from .conftest import SCHEMA, at
+
+pytestmark = pytest.mark.spark
+
+INCREMENTAL = {
+    "n": wr.count(),
+    "s": wr.sum("v"),
+    "hi": wr.max("v"),
+    "mean": wr.avg("v"),
+    "spread": wr.variance("v"),
+}
+
+
+def define(agg: dict[str, Any] | None = None, **changes: Any) -> wr.Aggregate:
+    settings: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("10 seconds"),
+        "agg": agg or INCREMENTAL,
+        "watermark": "5 seconds",
+        "retention": "1 hour",
+        "emit": wr.Emit(early=wr.every_batch, late=wr.every_batch),
+    }
+    return wr.Aggregate(**{**settings, **changes})
+
+
+ROWS = [
+    [{"t": at(s), "k": "ab"[s % 2], "v": s} for s in range(0, 12)],
+    [{"t": at(s), "k": "ab"[s % 2], "v": s} for s in (3, 13, 25, 26)],
+    [{"t": at(s), "k": "ab"[s % 2], "v": s} for s in (2, 27, 60)],
+]
+
+
+def run(
+    spark: Any, feed: Any, tmp_path: Any, definition: wr.Aggregate, batches: Any, **options: Any
+) -> list[wr.Pane]:
+    sink = wr.sinks.memory()
+    function = definition.foreach_batch(
+        str(tmp_path / "state"), sink=sink, clock=options.pop("clock", ManualClock()), **options
+    )
+    start(spark, feed, tmp_path, function, batches)
+    function.close()
+    return sink.panes
+
+
+def start(spark: Any, feed: Any, tmp_path: Any, function: Any, batches: Any) -> None:
+    for batch in batches:
+        feed.add(batch)
+    query = (
+        feed.stream(spark)
+        .writeStream.foreachBatch(function)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def plain(panes: list[wr.Pane]) -> list[Any]:
+    return sorted(
+        (p.commit, p.window.start_us, p.key["k"], p.timing.value, p.index, p.is_last, tuple(p.values.items()))
+        for p in panes
+    )
+
+
+def embedded(tmp_path: Any, definition: wr.Aggregate, batches: Any) -> list[Any]:
+    """The same steps without Spark: advance, then ingest, for each batch."""
+    from windrow.testing.oracle import AggregateOracle
+
+    oracle = AggregateOracle(definition)
+    now_us, marks, watermark = ManualClock().now_us(), None, None
+    panes = []
+    for i, batch in enumerate(batches):
+        watermark = -(2**63) if marks is None else marks - 5_000_000
+        told, _ = oracle.advance(watermark, now_us)
+        more, _ = oracle.ingest([wr.Message(r) for r in batch], now_us, watermark)
+        panes += [(i + 1, p) for p in [*told, *more]]
+        times = [int(r["t"].timestamp() * 1_000_000) for r in batch]
+        marks = max(times) if marks is None else max(marks, *times)
+    return sorted(
+        (c, p.window.start_us, p.key["k"], p.timing.value, p.index, p.is_last, tuple(p.values.items()))
+        for c, p in panes
+    )
+
+
+def same(left: list[Any], right: list[Any]) -> bool:
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        assert a[:-1] == b[:-1]
+        for (name, x), (_, y) in zip(a[-1], b[-1], strict=True):
+            assert x == y if None in (x, y) else x == pytest.approx(y, rel=1e-9), name
+    return True
+
+
+@pytest.mark.parametrize(
+    "agg", [INCREMENTAL, {**INCREMENTAL, "mid": wr.median("v")}], ids=["partials", "rows"]
+)
+def test_both_routes_give_the_panes_of_the_oracle(spark: Any, feed: Any, tmp_path: Any, agg: Any) -> None:
+    definition = define(agg)
+    got = run(spark, feed(), tmp_path, definition, ROWS)
+    assert same(plain(got), embedded(tmp_path, definition, ROWS))
+    assert {p.timing.value for p in got} == {"EARLY", "ON_TIME", "LATE"}
+
+
+def test_the_number_of_shards_does_not_change_the_panes(spark: Any, feed: Any, tmp_path: Any) -> None:
+    definition = define()
+    one = run(spark, feed("one"), tmp_path / "one", definition, ROWS, shards=1)
+    four = run(spark, feed("four"), tmp_path / "four", definition, ROWS, shards=4)
+    assert plain(one) == plain(four) != []
+
+
+@pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
+def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
+    spark: Any, feed: Any, tmp_path: Any, agg: Any
+) -> None:
+    letters: list[dict[str, Any]] = []
+    definition = define(agg, allowed_lateness="20 seconds", null_keys="dead_letter")
+    batches = [
+        [{"t": None, "k": "a", "v": 1}, {"t": at(100), "k": "a", "v": 2}, {"t": at(100), "k": None, "v": 3}],
+        [{"t": at(50), "k": "a", "v": 4}, {"t": at(85), "k": "a", "v": 5}],
+    ]
+    run(
+        spark,
+        feed(),
+        tmp_path,
+        definition,
+        batches,
+        dead_letters=lambda token, files: [letters.extend(pq.read_table(f).to_pylist()) for f in files],
+    )
+    assert sorted((x["reason"], json.loads(x["payload"])["v"]) for x in letters) == [
+        ("malformed", 1),
+        ("null_key", 3),
+        ("too_late", 4),
+    ]
+
+
+def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: Any, tmp_path: Any) -> None:
+    sink = wr.sinks.memory()
+    function = define().foreach_batch(str(tmp_path / "state"), sink=sink)
+    seen: list[Any] = []
+
+    def twice(df: Any, batch_id: int) -> None:
+        function(df, batch_id)
+        before = len(sink.panes)
+        function(df, batch_id)
+        seen.append(len(sink.panes) - before)
+
+    start(spark, feed(), tmp_path, twice, ROWS)
+    assert seen == [0, 0, 0]
+    assert function.job.progress.commit == 3
+    function.close()
+
+
+def test_rows_without_positions_of_another_query_are_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
+    source = feed()
+    run(spark, source, tmp_path, define(), ROWS)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(StreamingQueryException, match=r"WR302.*carry no positions"):
+        run(spark, source, tmp_path, define(), [])
+
+
+def test_rows_with_positions_of_another_query_are_counted_once(spark: Any, feed: Any, tmp_path: Any) -> None:
+    schema = SCHEMA.append(pa.field("o", pa.int64()))
+    numbered = [[{**r, "o": i} for i, r in enumerate(rows, 100 * n)] for n, rows in enumerate(ROWS)]
+    flat = [{**r, "o": i} for i, r in enumerate(r for rows in numbered for r in rows)]
+    definition = define({"n": wr.count()}, positions=wr.positions("o"))
+    source = feed("numbered", schema)
+    first = run(spark, source, tmp_path, definition, [flat[:10]])
+    shutil.rmtree(tmp_path / "checkpoint")
+    again = feed("again", schema)
+    second = run(spark, again, tmp_path, definition, [flat])
+    latest = {(p.window.start_us, p.key["k"]): p["n"] for p in [*first, *second]}
+    assert sum(latest.values()) == len(flat)
+
+
+def test_a_sink_that_refuses_fails_the_query_and_a_restart_publishes_first(
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from windrow.runners.spark import batch as module
+
+    monkeypatch.setattr(module, "PUBLISH_ATTEMPTS", 2)
+
+    def refuse(panes: Any, token: Any) -> None:
+        raise OSError("the disk of the sink is full")
+
+    source = feed()
+    function = define().foreach_batch(str(tmp_path / "state"), sink=refuse, clock=ManualClock())
+    with pytest.raises(StreamingQueryException, match=r"WR403.*first when the query is started again"):
+        start(spark, source, tmp_path, function, ROWS)
+    assert function.job.progress.commit == 1
+    function.close()
+    panes = run(spark, source, tmp_path, define(), [])
+    assert same(plain(panes), embedded(tmp_path, define(), ROWS))
+
+
+def test_a_function_as_sink_gets_a_dataframe_and_a_token(spark: Any, feed: Any, tmp_path: Any) -> None:
+    got: list[Any] = []
+    function = define().foreach_batch(
+        str(tmp_path / "state"), sink=lambda df, token: got.append((token.commit, df.count(), df.columns))
+    )
+    start(spark, feed(), tmp_path, function, ROWS[:1])
+    function.close()
+    assert got == [(1, 4, ["window", "k", *INCREMENTAL, "pane", "commit"])]
+
+
+def test_speculation_is_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
+    conf = spark.sparkContext._conf
+    conf.set("spark.speculation", "true")
+    try:
+        with pytest.raises((SparkUnsupported, StreamingQueryException), match=r"WR501.*speculation"):
+            run(spark, feed(), tmp_path, define(), ROWS[:1])
+    finally:
+        conf.set("spark.speculation", "false")
+
+
+def test_two_drivers_on_one_state_only_the_newer_goes_on(spark: Any, feed: Any, tmp_path: Any) -> None:
+    source = feed()
+    older = define().foreach_batch(str(tmp_path / "state"), sink=wr.sinks.memory())
+    start(spark, source, tmp_path, older, ROWS[:1])
+    sink = wr.sinks.memory()
+    newer = define().foreach_batch(str(tmp_path / "state"), sink=sink)
+    start(spark, source, tmp_path, newer, ROWS[1:2])
+    with pytest.raises(StreamingQueryException, match=r"WR205.*one driver only"):
+        start(spark, source, tmp_path, older, ROWS[2:])
+    newer.close()
+    older.close()
+    assert max(p.commit for p in sink.panes) == 2
+
+
+def test_several_operators_on_one_input_are_one_commit(spark: Any, feed: Any, tmp_path: Any) -> None:
+    hourly = define({"n": wr.count()}, name="tens")
+    total = define({"n": wr.count()}, name="total", by=(), window=wr.hopping("20 seconds", "10 seconds"))
+    tens, totals = wr.sinks.memory(), wr.sinks.memory()
+    function = wr.foreach_batch(
+        [hourly, total], str(tmp_path / "state"), sink={"tens": tens, "total": totals}
+    )
+    start(spark, feed(), tmp_path, function, ROWS)
+    function.drain(spark)
+    function.close()
+    messages = sum(len(rows) for rows in ROWS)
+    assert sum({(p.window, p.key["k"]): p["n"] for p in tens.panes}.values()) == messages
+    assert sum({p.window: p["n"] for p in totals.panes}.values()) == 2 * messages
+
+
+def test_apply_on_a_bounded_frame_gives_the_final_windows(spark: Any, tmp_path: Any) -> None:
+    rows = [r for batch in ROWS for r in batch]
+    df = spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))
+    definition = define({"n": wr.count()}, emit=wr.Emit())
+    panes = definition.apply(df).collect()
+    assert sum(p["n"] for p in panes) == len(rows)
+    assert {p["pane"]["timing"] for p in panes} == {"ON_TIME"}

@@ -1,0 +1,192 @@
+"""The builder: heartbeat, drain, file positions, its own checkpoint, executors that share a job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.core.errors import ConfigurationError, UnknownColumn
+from windrow.testing.clock import ManualClock
+
+from .conftest import at
+
+pytestmark = pytest.mark.spark
+
+
+def define(**changes: Any) -> wr.Aggregate:
+    settings: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("10 seconds"),
+        "agg": {"n": wr.count(), "mid": wr.median("v")},
+        "watermark": "5 seconds",
+        "retention": "1 hour",
+    }
+    return wr.Aggregate(**{**settings, **changes})
+
+
+def rows(*seconds: float) -> list[dict[str, Any]]:
+    return [{"t": at(s), "k": "a", "v": int(s)} for s in seconds]
+
+
+def writer(spark: Any, source: Any, tmp_path: Path, sink: Any, definition: wr.Aggregate | None = None) -> Any:
+    stream = (definition or define()).writeStream(source.stream(spark)).sink(sink)
+    return stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+
+def until(condition: Callable[[], bool], query: Any) -> None:
+    """Wait for a condition of a running query, whose failure ends the wait."""
+    while not condition():
+        if query.awaitTermination(0.05) or query.exception() is not None:
+            raise AssertionError(f"the query ended first: {query.exception()}")
+
+
+def test_early_panes_come_by_the_clock_without_any_input(spark: Any, feed: Any, tmp_path: Path) -> None:
+    source, sink, clock = feed(), wr.sinks.memory(), ManualClock()
+    source.add(rows(1, 2, 3))
+    definition = define(emit=wr.Emit(early=wr.every("10 seconds")))
+    query = (
+        writer(spark, source, tmp_path, sink, definition)
+        .clock(clock)
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    until(lambda: bool(query.lastProgress and query.lastProgress["counters"].get("rows")), query)
+    assert sink.panes == []
+    clock.advance(timedelta(seconds=11))
+    until(lambda: bool(sink.panes), query)
+    query.stop()
+    assert [(p.timing.value, p["n"]) for p in sink.panes] == [("EARLY", 3)]
+
+
+def test_drain_fires_everything_and_later_data_is_late(spark: Any, feed: Any, tmp_path: Path) -> None:
+    source, sink = feed(), wr.sinks.memory()
+    source.add(rows(1, 2, 11))
+    query = writer(spark, source, tmp_path, sink).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sink.panes == []
+    query.drain()
+    assert [(p.timing.value, p["n"]) for p in sink.panes] == [("ON_TIME", 2), ("ON_TIME", 1)]
+    commit = query.lastProgress["commit"]
+    query.drain()
+    assert query.lastProgress["commit"] == commit
+    query.stop()
+
+
+def test_a_second_run_on_the_same_checkpoint_processes_nothing(spark: Any, feed: Any, tmp_path: Path) -> None:
+    source = feed()
+    source.add(rows(1, 2, 11))
+    for _ in range(2):
+        query = (
+            writer(spark, source, tmp_path, wr.sinks.parquet(str(tmp_path / "out")))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        query.drain()
+        query.stop()
+        files = sorted(os.listdir(tmp_path / "out"))
+    assert query.lastProgress is None
+    assert files == sorted(os.listdir(tmp_path / "out"))
+    assert len(wr.read_panes(str(tmp_path / "out"))) == 2
+
+
+def test_with_sparks_checkpoint_deleted_our_positions_decide(spark: Any, feed: Any, tmp_path: Path) -> None:
+    source, sink = feed(), wr.sinks.memory()
+    source.add(rows(1, 2, 11))
+    first = writer(spark, source, tmp_path, sink).trigger(availableNow=True).start()
+    first.awaitTermination()
+    first.stop()
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    source.add(rows(3, 40))
+    second = writer(spark, source, tmp_path, sink).trigger(availableNow=True).start()
+    second.awaitTermination()
+    second.drain()
+    second.stop()
+    latest = {p.window.start_us // 1_000_000: p["n"] for p in sink.panes}
+    assert latest == {0: 3, 10: 1, 40: 1}
+
+
+def test_the_recorded_steps_name_the_rows_of_files_that_they_took(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    source = feed()
+    source.add(rows(1, 2, 11))
+    definition = define(agg={"n": wr.count()})
+    query = writer(spark, source, tmp_path, wr.sinks.memory(), definition).trigger(availableNow=True).start()
+    query.awaitTermination()
+    query.stop()
+    steps = [s for c in query.batch.job.commits() for s in c.steps if s.rows]
+    [(source_name, partition)] = steps[0].next_offsets
+    assert source_name.endswith("00000.parquet")
+    assert (partition, steps[0].first_offsets[source_name, 0], steps[0].next_offsets[source_name, 0]) == (
+        0,
+        0,
+        3,
+    )
+
+
+def test_what_is_wrong_is_said_at_start_and_by_the_driver(spark: Any, feed: Any, tmp_path: Path) -> None:
+    source = feed()
+    with pytest.raises(UnknownColumn, match="column 'nope' of 'aggregate' is not in the input"):
+        define(by="nope").writeStream(source.stream(spark))
+    with pytest.raises(ConfigurationError, match="checkpointLocation"):
+        define().writeStream(source.stream(spark)).sink(wr.sinks.memory()).start()
+    with pytest.raises(ConfigurationError, match=r"use apply\(df\)"):
+        define().writeStream(spark.range(1))
+
+
+EXECUTORS = """
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable
+import windrow as wr
+from pyspark.sql import SparkSession
+from windrow.testing.clock import ManualClock
+spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "2").config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
+    .config("spark.sql.session.timeZone", "UTC").getOrCreate())
+spark.sparkContext.setLogLevel("ERROR")
+folder, local = sys.argv[2], sys.argv[3] or None
+schema = spark.read.parquet(folder + "/input").schema
+stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(folder + "/input")
+d = wr.Aggregate(by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count(), "mid": wr.median("v")},
+    watermark="5 seconds", retention="1 hour", emit=wr.Emit(early=wr.every_batch, late=wr.every_batch))
+writer = d.writeStream(stream).sink(wr.sinks.parquet(folder + "/out" + sys.argv[4])).clock(ManualClock())
+writer = writer.option("checkpointLocation", folder + "/checkpoint" + sys.argv[4]).option("shards", 2)
+if local: writer = writer.option("localDir", local)
+query = writer.trigger(availableNow=True).start()
+query.awaitTermination(); query.drain(); query.stop(); spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_shards_move_between_two_executors_with_folders_of_their_own(feed: Any, tmp_path: Path) -> None:
+    source = feed()
+    for i in range(8):
+        source.add([{"t": at(5 * i - s), "k": "abcd"[s % 4], "v": s} for s in range(20)])
+    for name, master, local in (
+        ("-one", "local[2]", ""),
+        ("-two", "local-cluster[2,1,1024]", "$SPARK_LOCAL_DIRS/windrow"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", EXECUTORS, master, str(tmp_path), local, name],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (wr.read_panes(str(tmp_path / ("out" + n))).to_pylist() for n in ("-one", "-two"))
+    order = [("window", "start"), ("pane", "index")]
+
+    def key(row: dict[str, Any]) -> Any:
+        return (row["commit"], row["k"], *[row[a][b] for a, b in order])
+
+    assert sorted(one, key=key) == sorted(two, key=key) != []
