@@ -56,6 +56,13 @@ def test_a_range_forgets_the_puts_that_it_covers() -> None:
     assert list(batch.ops) == [("delete_range", "a", b"k", b"l"), ("put", "a", b"kk", b"2")]
 
 
+def test_a_batch_holds_no_empty_range() -> None:
+    batch = batch_of([("delete_range", "a", b"k", b"k"), ("delete_range", "a", b"k", b"j")])
+    assert len(batch) == 0
+    assert batch == Batch()
+    assert batch.encode() == Batch().encode()
+
+
 def test_bulk_changes_are_the_single_ones() -> None:
     one, many = Batch(), Batch()
     for key in (b"a", b"b"):

@@ -27,7 +27,10 @@ def rows(kv: KV, cf: str = "data", *args: Any, **options: Any) -> list[tuple[byt
 
 
 def filled(kv: KV, keys: Sequence[bytes] = (b"a", b"b", b"c", b"d")) -> KV:
-    kv.write(batch_of(*(("put", "data", key, b"v" + key) for key in keys)))
+    """The store with rows; those of an overlay lie below it, so that what follows changes what it reads."""
+    (kv.base if isinstance(kv, Overlay) else kv).write(
+        batch_of(*(("put", "data", key, b"v" + key) for key in keys))
+    )
     return kv
 
 
@@ -124,6 +127,38 @@ def test_a_deleted_range_is_half_open(kv: KV) -> None:
     assert rows(kv) == [(b"a", b"va"), (b"d", b"vd")]
     assert kv.multi_get("data", [b"b", b"c", b"d"]) == [None, None, b"vd"]
     assert kv.get("data", b"c") is None
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_changes_before_between_on_and_after_the_rows_are_merged_in_order(kv: KV, reverse: bool) -> None:
+    filled(kv, [b"b", b"d", b"f", b"h", b"j", b"l"])
+    kv.write(
+        batch_of(
+            ("delete", "data", b"a"),
+            ("put", "data", b"aa", b"first"),
+            ("put", "data", b"b", b"over"),
+            ("delete", "data", b"c"),
+            ("delete_range", "data", b"d", b"e"),
+            ("delete", "data", b"f"),
+            ("put", "data", b"g", b"between"),
+            ("delete_range", "data", b"i", b"k"),
+            ("delete", "data", b"m"),
+            ("put", "data", b"n", b"last"),
+            ("delete", "data", b"o"),
+        )
+    )
+    wanted = [
+        (b"aa", b"first"),
+        (b"b", b"over"),
+        (b"g", b"between"),
+        (b"h", b"vh"),
+        (b"l", b"vl"),
+        (b"n", b"last"),
+    ]
+    assert rows(kv, reverse=reverse) == (wanted[::-1] if reverse else wanted)
+    for key in (b"a", b"c", b"d", b"f", b"j", b"m"):
+        assert kv.get("data", key) is None
+        assert kv.multi_get("data", [key, b"h"]) == [None, b"vh"]
 
 
 def test_an_empty_or_reversed_deleted_range_deletes_nothing(kv: KV) -> None:
