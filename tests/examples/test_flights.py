@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,3 +90,51 @@ def test_other_data_on_the_same_checkpoint_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert "holds a run over 12 months, not 2" in done.stdout
+
+
+@pytest.fixture
+def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The demo as a module."""
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, sys.executable)  # the module sets them; this puts them back
+    spec = importlib.util.spec_from_file_location("flights", DEMO)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+TRUTH = pd.DataFrame(
+    {
+        "start": pd.to_datetime(["2013-01-01 10:00", "2013-01-01 11:00"], utc=True),
+        "origin": ["EWR", "JFK"],
+        "carrier": ["UA", "B6"],
+        "flights": [4, 5],
+        "delay": [-1.25, -1.6],
+        "median": [-1.5, -2.0],
+        "p95": [1.55, -0.2],
+    }
+)
+
+
+def test_the_check_takes_what_is_equal(flights: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flights.compare("hourly", TRUTH.copy(), TRUTH)
+    assert flights.compare("hourly", TRUTH.assign(p95=TRUTH.p95 + 5e-10), TRUTH)
+    assert "2 of 2 windows matched, 0 unmatched" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(TRUTH.assign(flights=[4, 6]), id="a count off by one"),
+        pytest.param(TRUTH.assign(p95=TRUTH.p95 + 2e-9), id="a float off by more than 1e-9"),
+        pytest.param(TRUTH.assign(delay=[-1.25, None]), id="a null"),
+        pytest.param(TRUTH.head(1), id="a window too few"),
+        pytest.param(pd.concat([TRUTH, TRUTH.head(1).assign(origin="LGA")]), id="a window too many"),
+        pytest.param(TRUTH.head(0), id="nothing"),
+    ],
+)
+def test_the_check_refuses_what_is_not_equal(flights: ModuleType, wrong: pd.DataFrame) -> None:
+    assert not flights.compare("hourly", wrong, TRUTH)
