@@ -86,7 +86,7 @@ class Job:
         self.shards = known.shards if known is not None and shards == 0 else max(shards, 1)
         self.epoch = self.log.open_epoch(
             opened_us=clock.now_us(),
-            driver=driver or f"{socket.gethostname()}:{os.getpid()}",
+            driver=driver or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
             fingerprints={n: d.fingerprint for n, d in self.definitions.items()},
             shards=self.shards,
             job=self.job,

@@ -287,6 +287,8 @@ class EmbeddedOperator:
         result: StepResult = step(attempt)
         self._overlay.write(attempt.batch)
         self._now_us = now_us
+        if self._calculation_known():
+            self._schema = self._calculation.schema
         self._panes += result.panes
         if result.dead is not None:
             self._dead.append(result.dead)
@@ -352,8 +354,6 @@ class EmbeddedOperator:
         applied.put(MARKER_CF, MARKER, self._shard.marker(number))
         self._shard.kv.write(applied)
         self._shard.applied = number
-        if self._calculation_known():
-            self._schema = self._calculation.schema
         if panes and self._sink is None:
             self._outputs.append(panes[self.definition.name])
         self._stage()

@@ -30,9 +30,11 @@ from windrow.runners.spark.tasks import (
     LETTER,
     OFFSET_MAX,
     OFFSET_MIN,
+    OLD,
     OPERATOR,
     PART,
     REASON,
+    REPLAYED,
     ROWS,
     SHARD,
     SLICE,
@@ -169,15 +171,13 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
     )
 
 
-def drop_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> DataFrame:
-    """Rows at or above our offsets."""
-    if not next_offsets or OFFSET not in df.columns:
-        return df
+def mark_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> DataFrame:
+    """`__old` is true for rows below our offsets: they are not counted again, but the slice's extent includes them."""
     old = F.lit(False)
     for (source, partition), offset in sorted(next_offsets.items()):
         here = (F.col(SOURCE) == F.lit(source)) & (F.col(PARTITION) == F.lit(partition))
         old = old | (here & (F.col(OFFSET) < F.lit(offset)))
-    return df.where(~old)
+    return df.withColumn(OLD, old)
 
 
 def with_file_positions(stream: DataFrame) -> DataFrame | None:
@@ -231,6 +231,9 @@ def prepare_partials(
     extra = [SOURCE, PARTITION, OFFSET] if positions else []
     reason = _reason(definition, F.col("__t"), now_us, watermark_us)
     letter = F.to_json(F.struct(*[F.col(_q(c)) for c in df.columns if not c.startswith("__")]))
+    if OLD in df.columns:
+        # Replay is checked before retention: a replayed row is no dead letter.
+        reason = F.when(F.col(OLD), F.lit(REPLAYED)).otherwise(reason)
     base = df.withColumn("__t", micros).withColumn(REASON, reason)
     length = slice_us(definition)
     offset = getattr(definition.window, "offset_us", 0)
@@ -242,7 +245,7 @@ def prepare_partials(
     good = F.col(REASON).isNull()
     # Rows that cannot be counted carry what a dead letter tells, which makes each a group of its own.
     letter_id = F.when(
-        ~good,
+        ~good & (F.col(REASON) != F.lit(REPLAYED)),
         F.to_json(
             F.struct(
                 letter.alias("payload"),

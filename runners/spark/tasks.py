@@ -41,7 +41,8 @@ from windrow.operators.output import pane_rows, pane_schema
 from windrow.operators.state_rows import without
 from windrow.operators.tuples import TupleAggregator
 
-SHARD, OPERATOR, CONTROL = "__shard", "__operator", "__control"
+SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
+REPLAYED = "replayed"
 SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = (
     "__slice",
     "__rows",
@@ -126,6 +127,11 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     dead: list[pa.Table] = []
     counters: dict[str, int] = {}
     answer = Answer(ShardResult(shard=shard.spec.shard))
+    if OLD in table.column_names:
+        _extent(table, answer)
+        new = pc.invert(table.column(OLD))
+        counters[REPLAYED] = len(table) - int(pc.sum(new).as_py() or 0)
+        table = table.filter(new).drop_columns([OLD])
     operators = combine(table.column(OPERATOR)).to_numpy() if OPERATOR in table.column_names else np.zeros(0)
     for i, definition in enumerate(plan.definitions):
         operator = TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
@@ -206,15 +212,13 @@ def _ingest_partials(
     definition = operator.definition
     if len(table) == 0:
         return operator.ingest_partials(kv, table, plan.now_us, schema)
-    answer.rows += int(pc.sum(table.column(ROWS)).as_py())
+    replayed = combine(pc.equal(pc.fill_null(table.column(REASON), ""), REPLAYED))
+    _group_extent(table, answer)
+    if pc.any(replayed).as_py():
+        counters[REPLAYED] = int(pc.sum(table.filter(replayed).column(ROWS)).as_py())
+        table = table.filter(pc.invert(replayed))
+    answer.rows += int(pc.sum(table.column(ROWS)).as_py() or 0)
     lost = combine(table.column(REASON)).is_valid().to_numpy(zero_copy_only=False)
-    if OFFSET_MIN in table.column_names:
-        for row in (
-            table.group_by([SOURCE, PARTITION], use_threads=False)
-            .aggregate([(OFFSET_MIN, "min"), (OFFSET_MAX, "max")])
-            .to_pylist()
-        ):
-            _seen(answer, (row[SOURCE], row[PARTITION]), row[f"{OFFSET_MIN}_min"], row[f"{OFFSET_MAX}_max"])
     if lost.any():
         _bury(definition, table.filter(pa.array(lost)), dead, counters)
         table = table.filter(pa.array(~lost))
@@ -226,6 +230,17 @@ def _ingest_partials(
     table = table.rename_columns([names.get(c, c) for c in table.column_names])
     deltas = _windows_of(definition, table, watermark_us)
     return operator.ingest_partials(kv, deltas, plan.now_us, schema)
+
+
+def _group_extent(table: pa.Table, answer: Answer) -> None:
+    """First and following offsets of the slice, from groups of rows that carry positions."""
+    if OFFSET_MIN in table.column_names:
+        for row in (
+            table.group_by([SOURCE, PARTITION], use_threads=False)
+            .aggregate([(OFFSET_MIN, "min"), (OFFSET_MAX, "max")])
+            .to_pylist()
+        ):
+            _seen(answer, (row[SOURCE], row[PARTITION]), row[f"{OFFSET_MIN}_min"], row[f"{OFFSET_MAX}_max"])
 
 
 def _mark(table: pa.Table, answer: Answer) -> None:

@@ -176,18 +176,37 @@ def test_rows_without_positions_of_another_query_are_refused(spark: Any, feed: A
         run(spark, source, tmp_path, define(), [])
 
 
-def test_rows_with_positions_of_another_query_are_counted_once(spark: Any, feed: Any, tmp_path: Any) -> None:
-    schema = SCHEMA.append(pa.field("o", pa.int64()))
-    numbered = [[{**r, "o": i} for i, r in enumerate(rows, 100 * n)] for n, rows in enumerate(ROWS)]
-    flat = [{**r, "o": i} for i, r in enumerate(r for rows in numbered for r in rows)]
-    definition = define({"n": wr.count()}, positions=wr.positions("o"))
-    source = feed("numbered", schema)
-    first = run(spark, source, tmp_path, definition, [flat[:10]])
+NUMBERED = SCHEMA.append(pa.field("o", pa.int64()))
+FLAT = [{**r, "o": i} for i, r in enumerate(r for rows in ROWS for r in rows)]
+
+
+@pytest.mark.parametrize(
+    "agg", [{"n": wr.count()}, {"n": wr.count(), "mid": wr.median("v")}], ids=["partials", "rows"]
+)
+def test_rows_with_positions_of_another_query_are_counted_once(
+    spark: Any, feed: Any, tmp_path: Any, agg: Any
+) -> None:
+    definition = define(agg, positions=wr.positions("o"))
+    first = run(spark, feed("first", NUMBERED), tmp_path, definition, [FLAT[:10]])
     shutil.rmtree(tmp_path / "checkpoint")
-    again = feed("again", schema)
-    second = run(spark, again, tmp_path, definition, [flat])
+    second = run(spark, feed("again", NUMBERED), tmp_path, definition, [FLAT])
     latest = {(p.window.start_us, p.key["k"]): p["n"] for p in [*first, *second]}
-    assert sum(latest.values()) == len(flat)
+    assert sum(latest.values()) == len(FLAT)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [(FLAT[:5], r"WR303.*counted before"), (FLAT[15:], r"WR301.*between them are missing")],
+    ids=["behind", "gap"],
+)
+def test_another_query_that_begins_elsewhere_is_refused(
+    spark: Any, feed: Any, tmp_path: Any, rows: Any, error: str
+) -> None:
+    definition = define({"n": wr.count()}, positions=wr.positions("o"))
+    run(spark, feed("first", NUMBERED), tmp_path, definition, [FLAT[:10]])
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(StreamingQueryException, match=error):
+        run(spark, feed("again", NUMBERED), tmp_path, definition, [rows])
 
 
 def test_a_sink_that_refuses_fails_the_query_and_a_restart_publishes_first(

@@ -23,10 +23,10 @@ def rows(*seconds: float) -> list[dict[str, Any]]:
 def run(spark: Any, source: Any, checkpoint: Path, out: Path) -> None:
     definition = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), watermark="5 seconds", retention="1 hour",
-        agg={"n": wr.count(), "mid": wr.median("v")},
+        agg={"n": wr.count(), "mid": wr.median("v")}, emit=wr.Emit(early=wr.every_batch, late=wr.every_batch),
     )  # fmt: skip
     writer = definition.writeStream(source.stream(spark)).sink(wr.sinks.parquet(str(out)))
-    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().drain()
+    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
 
 def rows_of(out: Path) -> list[tuple[Any, ...]]:
