@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.logstate import LogState
-from windrow.checkpoint.records import Commit, Epoch, ShardResult, encode
+from windrow.checkpoint.offsets import Partition, merge
+from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
@@ -189,10 +190,9 @@ def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:
         last,
         epoch=1,
         seq=1,
-        steps=(),
+        steps=(_steps_so_far(known),),
         published=last.commit - 1,
         shards=tuple(ShardResult(shard=shard, snapshot=name) for shard, name in snapshots.items()),
-        meta={**last.meta, "now_us": last.meta.get("now_us", last.now_us)},
     )
     claim = replace(
         seen.epoch,
@@ -211,6 +211,17 @@ def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:
     files.create(genesis.seq, encode(genesis))
     files.create(claim.seq, encode(claim))
     return last
+
+
+def _steps_so_far(known: list[Commit]) -> Step:
+    """What stands in the copy's log for all steps of the original: how far each source was read, whole files included."""
+    last = known[-1]
+    taken: dict[Partition, int] = {}
+    for commit in known:
+        for step in commit.steps:
+            taken = merge(taken, step.next_offsets)
+    now_us = last.now_us if last.now_us is not None else last.meta.get("now_us", 0)
+    return Step(kind="advance", now_us=now_us, watermark_us=last.watermark_us, next_offsets=taken)
 
 
 def _copy_shard(seen: Look, staging: JobFolders, job: str, shard: int, known: list[Commit]) -> str:
