@@ -80,7 +80,9 @@ def test_flights_of_three_carriers_in_one_table() -> None:
 
 
 def test_a_sum_that_passes_int64_on_the_way_comes_back_exact() -> None:
-    assert value(wr.sum("x"), pa.array([2**62, 2**62, 2**62, -(2**62), -(2**62), -(2**62), 5])) == 5
+    numbers = [2**62, 2**62, 2**62, -(2**62), -(2**62), -(2**62), 5]
+    assert value(wr.sum("x"), pa.array(numbers)) == 5
+    assert commits(wr.sum("x"), *(rows(pa.array([n])) for n in numbers)) == 5
 
 
 def test_a_sum_beyond_int64_is_null_and_told_as_overflow() -> None:
