@@ -22,7 +22,7 @@ from windrow.core.keys import encode_columns
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.assigners import WindowAssigner, assigner_of
 from windrow.operators.calculation import Broken, Calculation
-from windrow.operators.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
+from windrow.operators.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.dead import AGGREGATE_FAILED, OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.emission import fire
 from windrow.operators.groups import combine
@@ -52,6 +52,23 @@ class StepResult:
     dead: pa.Table | None = None
     marks: dict[tuple[str, int], int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
+    ended: set[tuple[int, bytes]] = field(default_factory=set)
+
+
+    def then(self, later: StepResult) -> StepResult:
+        """This step and a later one, told together."""
+        dead = [d for d in (self.dead, later.dead) if d is not None]
+        counts = dict(self.counts)
+        for name, n in later.counts.items():
+            counts[name] = counts.get(name, 0) + n
+        return StepResult(
+            self.panes + later.panes,
+            pa.concat_tables(dead) if dead else None,
+            {**self.marks, **later.marks},
+            counts,
+            self.ended | later.ended,
+        )
 
 
 class Operator(Protocol):
@@ -123,7 +140,6 @@ class WindowAggregator:
         rows = take_in(self.definition, table, now_us, dead) if watermarks_us is None else None
         if rows is None:
             rows, watermarks_us = self._take_in_run(table, now_us, dead, watermarks_us)
-        result.marks = dict(event_time_marks(rows))
         if len(rows):
             self._file(
                 kv,
@@ -188,7 +204,7 @@ class WindowAggregator:
         """As `take_in`, rows in order of arrival, each with its own watermark."""
         assert watermarks_us is not None
         marked = table.append_column("__watermark", pa.array(watermarks_us))
-        rows = take_in(self.definition, marked, now_us, dead)
+        rows = take_in(self.definition, marked, now_us, dead, sort=False)
         return rows, np.asarray(combine(rows.table.column("__watermark")).to_numpy(), dtype=np.int64)
 
     def _file(
@@ -210,10 +226,14 @@ class WindowAggregator:
         if not open_.all():
             taken = np.bincount(row_of[open_], minlength=len(rows)) > 0
             covered = np.bincount(row_of, minlength=len(rows)) > 0
-            lost = np.flatnonzero(covered & ~taken)
-            if len(lost):
-                self._bury_late(rows, lost, row_of, ends, watermark_us, size_floor, dead)
+            lost = covered & ~taken
+            if lost.any():
+                self._bury_late(rows, np.flatnonzero(lost), row_of, ends, watermark_us, size_floor, dead)
+            # What is a dead letter says nothing about how far its partition has come.
+            result.marks = dict(event_time_marks(rows.take(np.flatnonzero(~lost))))
             row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
+        else:
+            result.marks = dict(event_time_marks(rows))
         if len(row_of) == 0:
             return
         kept = np.bincount(row_of, minlength=len(rows)) > 0
@@ -221,7 +241,9 @@ class WindowAggregator:
             chosen = np.flatnonzero(kept)
             rows = rows.take(chosen)
             row_of = (np.cumsum(kept) - 1)[row_of]
-        deltas, groups, broken = delta_rows(self.calculation, rows, row_of, starts, ends)
+        deltas, groups, broken = delta_rows(
+            self.calculation, rows, row_of, starts, ends, in_position_order=isinstance(watermark_us, int)
+        )
         if broken:
             deltas = self._bury_failed(rows, row_of, groups, deltas, broken, dead)
         if self.history is not None:
@@ -328,6 +350,8 @@ class WindowAggregator:
             chosen = merged if fires.all() else merged.filter(pa.array(fires))
             after = self._fire(kv, progress, result, dead, chosen, timing)
             rows = after if fires.all() else concat([after, merged.filter(pa.array(~fires))])
+        if timing == EARLY and not fires.all() and not self.definition.emit.on_time:
+            progress.dirty.update(starts)  # what waits is told after the end of its window
         self.store.append(kv, rows, upsert=True)
         self._fold(kv, starts)
 
@@ -368,9 +392,8 @@ class WindowAggregator:
         emit = self.definition.emit
         starts = self._windows(kv, before_us, watermark_us)
         progress.watermark_us = watermark_us
-        if not emit.on_time and isinstance(emit.early, EveryBatch):
+        if not emit.on_time and not isinstance(emit.late, Never):
             return
-        closed_us = limit(watermark_us, self.definition.allowed_lateness_us)
         for chunk in _chunks(starts):
             rows = self._merged(kv, chunk, dead)
             if rows is None:
@@ -379,8 +402,6 @@ class WindowAggregator:
             if not emit.on_time:
                 # What is pending and will find nobody to say it later is said now.
                 waiting = combine(rows.column(PENDING)).to_numpy() > 0
-                if not isinstance(emit.late, Never):
-                    waiting &= combine(rows.column(END)).to_numpy() <= closed_us
                 if not waiting.any():
                     continue
                 silent, rows = rows.filter(pa.array(~waiting)), rows.filter(pa.array(waiting))
@@ -393,8 +414,10 @@ class WindowAggregator:
     def _rewrite(
         self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int
     ) -> None:
-        """Store the rows of whole windows, unless nothing can ask for them any more."""
+        """Store the rows of whole windows, unless nothing can ask for them any more, not even this step."""
         kept_from = self.assigner.first_open(self._retention_floor(watermark_us))
+        if self._closes:
+            kept_from = START_OF_TIME_US
         column = combine(rows.column(START)).to_numpy()
         order = np.argsort(column, kind="stable")
         column = column[order]
@@ -451,33 +474,44 @@ class WindowAggregator:
     ) -> None:
         """Windows that pass their allowed lateness: what is pending is said, and the closing pane if asked for."""
         emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
-        says_pending = not isinstance(emit.late, Never) and not (
-            emit.on_time and isinstance(emit.late, EveryBatch)
-        )
-        if not (emit.closing_pane or says_pending) or lateness_us >= UNBOUNDED_US:
+        if not (self._closes or isinstance(emit.late, EveryPeriod)) or lateness_us >= UNBOUNDED_US:
             return
-        after_us = limit(before_us, lateness_us)
-        up_to_us = min(limit(watermark_us, lateness_us), before_us)
-        starts = self._windows(kv, after_us, up_to_us)
-        if not emit.closing_pane and isinstance(emit.late, EveryPeriod):
+        starts = self._windows(kv, limit(before_us, lateness_us), limit(watermark_us, lateness_us))
+        if not self._closes:
             starts = [s for s in starts if s in progress.dirty]
         for chunk in _chunks(starts):
             rows = self._merged(kv, chunk, dead)
             if rows is None:
                 continue
-            speaks = (
-                combine(rows.column(PENDING)).to_numpy() > 0
-                if says_pending
-                else np.zeros(len(rows), dtype=bool)
-            )
-            if emit.closing_pane:
-                speaks = np.ones(len(rows), dtype=bool)
+            waiting = combine(rows.column(PENDING)).to_numpy() > 0
+            speaks = ~self._ended(rows, result.ended) if emit.closing_pane else waiting
             if speaks.any():
                 fired = rows.filter(pa.array(speaks))
                 after = self._fire(kv, progress, result, dead, fired, LATE, closing=True)
                 rows = concat([rows.filter(pa.array(~speaks)), after])
             self._rewrite(kv, progress, chunk, rows, watermark_us)
             progress.dirty.difference_update(chunk)
+
+    @property
+    def _closes(self) -> bool:
+        """True if a window may have to speak when it closes, though it waits for no period."""
+        emit = self.definition.emit
+        return (
+            emit.closing_pane
+            or isinstance(emit.late, EveryCount)
+            or (isinstance(emit.late, EveryBatch) and not emit.on_time)
+        )
+
+    def _ended(self, rows: pa.Table, ended: set[tuple[int, bytes]]) -> BoolArray:
+        """True for rows whose last pane was sent in this step."""
+        if not ended:
+            return np.zeros(len(rows), dtype=bool)
+        return np.array([row in ended for row in self._names(rows)], dtype=bool)
+
+    def _names(self, rows: pa.Table) -> list[tuple[int, bytes]]:
+        by = self.definition.by
+        keys = encode_columns([rows.column(b) for b in by]) if by else [b""] * len(rows)
+        return list(zip(rows.column(START).to_pylist(), keys, strict=True))
 
     def _fire(
         self,
@@ -518,6 +552,9 @@ class WindowAggregator:
         )
         if fired.panes is not None:
             result.panes.append(fired.panes)
+            if self.definition.emit.closing_pane and not closing:
+                last = fired.panes.filter(fired.panes.column(IS_LAST))
+                result.ended.update(self._names(last))
         return fired.rows
 
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:

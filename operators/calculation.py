@@ -184,6 +184,9 @@ class Calculation:
 def values_differ(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """True where two columns of results differ; null equals null and NaN equals NaN."""
     left, right = combine(left), combine(right)
+    if pa.types.is_null(left.type) or pa.types.is_null(right.type):
+        one_null = pc.xor(left.is_null(), right.is_null())
+        return np.asarray(one_null.to_numpy(zero_copy_only=False), dtype=bool)
     if pa.types.is_nested(left.type) or pa.types.is_nested(right.type):
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
         return np.array([repr(a) != repr(b) for a, b in pairs], dtype=bool)

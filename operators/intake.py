@@ -135,14 +135,16 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
     return pa.array([parse(t) for t in distinct.dictionary.to_pylist()], pa.int64()).take(distinct.indices)
 
 
-def take_in(definition: AggregateDefinition, table: pa.Table, now_us: int, dead: DeadLetters) -> Slice:
-    """The rows of `table` that can be counted; the others go to `dead`."""
+def take_in(
+    definition: AggregateDefinition, table: pa.Table, now_us: int, dead: DeadLetters, *, sort: bool = True
+) -> Slice:
+    """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order."""
     missing = [c for c in (definition.event_time, *definition.by) if c not in table.column_names]
     if missing:
         raise UnknownColumn(
             f"column {missing[0]!r} of {definition.name!r} is not in the input, which has {user_columns(table)}"
         )
-    table = in_position_order(table)
+    table = in_position_order(table) if sort else table
     times = event_times(table.column(definition.event_time), definition.event_time, definition.time_zone)
     limit = LAST_US if definition.max_ahead_us is None else min(LAST_US, now_us + definition.max_ahead_us)
     good = pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, limit)), False)

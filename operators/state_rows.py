@@ -34,7 +34,13 @@ IntArray = npt.NDArray[np.int64]
 
 
 def delta_rows(
-    calculation: Calculation, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray
+    calculation: Calculation,
+    rows: Slice,
+    row_of: IntArray,
+    starts: IntArray,
+    ends: IntArray,
+    *,
+    in_position_order: bool = True,
 ) -> tuple[pa.Table, Groups, list[Broken]]:
     """Deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key)."""
     by = calculation.definition.by
@@ -53,8 +59,12 @@ def delta_rows(
     if rows.has_positions:
         order = rows.order
         assert order is not None
-        first_position = order.take(pa.array(row_of[first]))
-        last_position = order.take(pa.array(row_of[last]))
+        if in_position_order:
+            first_position = order.take(pa.array(row_of[first]))
+            last_position = order.take(pa.array(row_of[last]))
+        else:
+            each = order if index is None else order.take(index)
+            first_position, last_position = groups.aggregate([(each, "min"), (each, "max")])
     else:
         first_position = last_position = pa.nulls(groups.size, pa.binary())
     zeros = pa.array(np.zeros(groups.size, dtype=np.int64))
@@ -110,7 +120,7 @@ def merge_rows(
     accumulators = {c: combine(rows.column(c)) for c in rows.column_names if c.startswith(ACCUMULATOR)}
     merged, broken = calculation.merge(accumulators, groups)
     fresh = dict(zip(names, groups.aggregate(wanted), strict=True))
-    columns = {}
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in rows.column_names:
         if name == UPSERT:
             continue

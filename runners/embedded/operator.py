@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
@@ -34,8 +35,9 @@ from windrow.operators.progress import Progress
 from windrow.operators.tuples import TupleAggregator
 from windrow.operators.watermarks import idle_partitions, watermark_us
 from windrow.runners.embedded.queries import messages_between, windows_between
+from windrow.runners.embedded.runs import Run, Runner, runs
 from windrow.runners.rows import table_of
-from windrow.stores.kv import Batch, Overlay
+from windrow.stores.kv import KV, Batch, Overlay
 
 logger = structlog.get_logger("windrow")
 
@@ -84,6 +86,9 @@ class EmbeddedOperator:
         self._paused: BaseException | None = None
         self._outputs: list[pa.Table] = []
         self._last_snapshot = self._job.progress.commit
+        self._in_runs = runs(definition)
+        self._buffer: list[tuple[Message, int]] = []
+        self._last_advance_us = Progress.load(self._shard.kv, self._operator.aux_cf).now_us
         self._stage()
         if schema is None:
             self._schema = Progress.load(self._shard.kv, self._operator.aux_cf).schema
@@ -124,11 +129,72 @@ class EmbeddedOperator:
         A message at or below `next_offsets()` is a replay and does nothing. Raises `OperatorPaused` while the sink refuses
         what is pending: call `timeout()` until it takes it.
         """
-        self.add_messages([message])
+        self._check_open()
+        if not self._in_runs:
+            self.add_messages([message])
+            return
+        self._buffer.append((message, self._now()))
+        self._now_us = self._buffer[-1][1]
+        if len(self._buffer) >= COMMIT_STEPS:
+            self._settle()
+            self._commit()
+
+    def _settle(self) -> None:
+        """Run the steps of the messages that were added one by one."""
+        if not self._buffer:
+            return
+        fed, self._buffer = self._buffer, []
+        kept, positions, indices = self._new_ones([m for m, _ in fed], in_position_order=False)
+        assert isinstance(self._operator, WindowAggregator)
+        runner = Runner(self._operator, self._marks, self._watermark_us, self._last_advance_us)
+        done = 0
+        for run in runner.cut([(m, p, fed[i][1]) for m, p, i in zip(kept, positions, indices, strict=True)]):
+            done += len(run.messages)
+            try:
+                self._run_of_ones(self._table_of(run.messages, run.positions), run)
+            except BaseException:
+                # The messages after this run were not looked at: they stay to be.
+                self._buffer = [fed[i] for i in indices[done:]]
+                raise
+            self._marks = dict(runner.marks)
+
+    def _run_of_ones(self, table: pa.Table, run: Run) -> None:
+        """One ingest and one advance that stand for as many steps as there are messages, and are recorded as such."""
+        operator = self._operator
+        assert isinstance(operator, WindowAggregator)
+        watermarks = np.array(run.watermarks_us, dtype=np.int64)
+        now_us, after_us = run.nows_us[-1], run.after_us[-1]
+        n = len(self._steps)
+
+        def both(kv: KV) -> StepResult:
+            first = operator.ingest(kv, table, now_us, watermarks)
+            second = operator.advance(kv, after_us, now_us)
+            return first.then(second)
+
+        first, following = self._extent(table)
+        self._watermark_us = after_us
+        self._run("ingest", now_us, both, first, following, len(table))
+        del self._steps[n:]
+        for position, before, after, now in zip(
+            run.positions, run.watermarks_us, run.after_us, run.nows_us, strict=True
+        ):
+            partition = (position.source, position.partition)
+            self._steps.append(
+                Step(
+                    kind="ingest",
+                    now_us=now,
+                    watermark_us=before,
+                    first_offsets={partition: position.offset},
+                    next_offsets={partition: position.offset + 1},
+                    rows=1,
+                )
+            )
+            self._steps.append(Step(kind="advance", now_us=now, watermark_us=after))
+        self._last_advance_us = now_us
 
     def add_messages(self, messages: Iterable[Message] | pa.Table | pa.RecordBatch) -> None:
         """Take in many messages as one step. A table needs the input's columns; see `positions` for where rows stand."""
-        self._check_open()
+        self._ready()
         if isinstance(messages, pa.RecordBatch):
             messages = pa.Table.from_batches([messages])
         if isinstance(messages, pa.Table):
@@ -159,35 +225,55 @@ class EmbeddedOperator:
         self._check_open(paused_ok=True)
         if self._paused is not None:
             self._publish()
-            self._check_open()
+        self._ready()
         now_us = self._now()
         self._advance_to(self._watermark(now_us), now_us, always=True)
         self._commit()
 
     def advance_watermark(self, to: Instant) -> None:
         """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it)."""
-        self._check_open()
+        self._ready()
         self._advance_to(max(self._watermark_us, instant_us(to, "watermark")), self._now())
 
     def drain(self) -> None:
         """Advance the watermark to the end of time: fires everything. All later data will be late."""
-        self._check_open()
+        self._ready()
         self._advance_to(END_OF_TIME_US, self._now(), always=True)
         self._commit()
 
     def _table(self, messages: Sequence[Message]) -> pa.Table:
         """Messages that are not replays, as a slice. Inside a step they are taken in position order, however they came."""
+        kept, positions, _ = self._new_ones(messages, in_position_order=True)
+        return self._table_of(kept, positions)
+
+    def _table_of(self, messages: Sequence[Message], positions: Sequence[Position]) -> pa.Table:
+        definition = self.definition
+        return table_of(
+            messages,
+            positions,
+            event_time=definition.event_time,
+            time_zone=definition.time_zone,
+            schema=self._schema,
+        )
+
+    def _new_ones(
+        self, messages: Sequence[Message], *, in_position_order: bool
+    ) -> tuple[list[Message], list[Position], list[int]]:
+        """Messages that are not replays, their positions (numbers where they had none), and which of `messages` they are."""
         kept: list[Message] = []
         positions: list[Position] = []
+        indices: list[int] = []
         offsets, ordinals = dict(self._offsets), dict(self._ordinals)
         number = offsets.get(("", 0), 0)
         placed = []
-        for message in messages:
+        for i, message in enumerate(messages):
             position = message.position
             if position is None:
                 position, number = Position("", 0, number), number + 1
-            placed.append((Position(*position), message))
-        for position, message in sorted(placed, key=lambda pair: pair[0]):
+            placed.append((Position(*position), i, message))
+        if in_position_order:
+            placed.sort(key=lambda one: one[0])
+        for position, i, message in placed:
             partition = (position.source, position.partition)
             reached = offsets.get(partition, 0)
             if position.offset < reached and not (
@@ -199,16 +285,9 @@ class EmbeddedOperator:
             ordinals[partition] = position.ordinal
             kept.append(message)
             positions.append(position)
+            indices.append(i)
         self._ordinals = ordinals
-        definition = self.definition
-        table = table_of(
-            kept,
-            positions,
-            event_time=definition.event_time,
-            time_zone=definition.time_zone,
-            schema=self._schema,
-        )
-        return table
+        return kept, positions, indices
 
     def _with_positions(self, table: pa.Table) -> pa.Table:
         """Position columns by the definition's names; a table without is numbered on arrival."""
@@ -270,7 +349,7 @@ class EmbeddedOperator:
         return watermark_us(definition.watermark, largest, now_us, self._watermark_us, idle)
 
     def _advance_to(self, watermark: int, now_us: int, *, always: bool = False) -> None:
-        self._watermark_us = watermark
+        self._watermark_us, self._last_advance_us = watermark, now_us
         self._run("advance", now_us, lambda kv: self._operator.advance(kv, watermark, now_us), {}, {}, 0)
 
     def _run(
@@ -343,6 +422,7 @@ class EmbeddedOperator:
             self._steps,
             [result],
             marks=self._fresh_marks,
+            seen_us={p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None},
             next_offsets=self._offsets,
             watermarks_us={self.definition.name: self._watermark_us},
             now_us=now_us,
@@ -395,13 +475,13 @@ class EmbeddedOperator:
 
     def get_result(self) -> list[Pane]:
         """The panes of committed steps since the last `flush`, each with its token. Commits what is staged first."""
-        self._check_open()
+        self._ready()
         self._commit()
         return [p for table in self._outputs for p in to_panes(self.definition, table, self._job.job)]
 
     def result_table(self) -> pa.Table:
         """`get_result` as rows."""
-        self._check_open()
+        self._ready()
         self._commit()
         if not self._outputs:
             return pa.table({})
@@ -409,7 +489,7 @@ class EmbeddedOperator:
 
     def flush(self) -> None:
         """Save everything and clear the results: they are acknowledged, and not given again after a crash."""
-        self._check_open()
+        self._ready()
         self._commit()
         if self._outputs:
             self._outputs = []
@@ -425,7 +505,7 @@ class EmbeddedOperator:
         `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers.
         Seed 003 "Get Windows".
         """
-        self._check_open()
+        self._ready()
         rows, values = windows_between(self._operator, self._overlay, start, end, key)
         return to_infos(self.definition, rows, values, self._watermark_us)
 
@@ -440,11 +520,12 @@ class EmbeddedOperator:
 
         Only operators of the full-state design keep messages.
         """
-        self._check_open()
+        self._ready()
         return messages_between(self._operator, self._overlay, start, end, key)
 
     def next_offsets(self, topic: str | None = None) -> Any:
         """Where to go on reading: {(source, partition): next offset}; with `topic`, what `Consumer.assign` takes."""
+        self._ready()
         self._commit()
         offsets = dict(self._offsets)
         if topic is None:
@@ -455,7 +536,7 @@ class EmbeddedOperator:
 
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
         """What could not be counted, with the reason; all that is kept, or of one commit."""
-        self._check_open()
+        self._ready()
         self._commit()
         letters = []
         for record in self._job.commits():
@@ -468,6 +549,7 @@ class EmbeddedOperator:
     @property
     def counters(self) -> Mapping[str, int]:
         """Totals since the job began: rows, replayed, dead.<reason>."""
+        self._settle()
         totals = dict(self._job.progress.counters)
         for name, n in self._counters.items():
             totals[name] = totals.get(name, 0) + n
@@ -476,6 +558,7 @@ class EmbeddedOperator:
     @property
     def watermark(self) -> int:
         """Microseconds since the epoch."""
+        self._settle()
         return self._watermark_us
 
     @property
@@ -493,6 +576,11 @@ class EmbeddedOperator:
 
     # -- life -------------------------------------------------------------------------------------------------------
 
+    def _ready(self) -> None:
+        """Every call sees the messages that were added before it."""
+        self._check_open()
+        self._settle()
+
     def _check_open(self, *, paused_ok: bool = False) -> None:
         if self._closed:
             raise OperatorClosed(f"{self.definition.name!r} is closed: open it again")
@@ -508,6 +596,7 @@ class EmbeddedOperator:
             return
         try:
             if self._paused is None:
+                self._settle()
                 self._commit()
             if self._paused is not None:
                 raise SinkFailed(
