@@ -216,8 +216,8 @@ class History:
         keys = [
             pa.concat_arrays(
                 [
-                    combine(state.column(b)),
-                    combine(rows.table.column(b)).take(index).cast(state.column(b).type),
+                    combine(state.column(b)).cast(calculation.schema.field(b).type),
+                    combine(rows.table.column(b)).take(index).cast(calculation.schema.field(b).type),
                 ]
             )
             for b in by
@@ -230,11 +230,11 @@ class History:
             step = combine(rows.table.column(STEP)).to_numpy()[row_of]
             wanted &= step > since[np.where(member < size, member, 0)]
         row_of, member = row_of[wanted], member[wanted]
-        # Position order inside each window: what "first" and a fold mean.
+        # Order of arrival, which is by step and then by position: what "any" and a fold of the user's see.
         chosen = rows.take(row_of)
-        order = chosen.order
-        assert order is not None
-        sequence = np.asarray(pc.sort_indices(order).to_numpy(), dtype=np.int64)
+        arrival = pa.table({"step": combine(chosen.table.column(STEP)), "order": chosen.order})
+        keys = [("step", "ascending"), ("order", "ascending")]
+        sequence = np.asarray(pc.sort_indices(arrival, sort_keys=keys).to_numpy(), dtype=np.int64)
         chosen, member = chosen.take(sequence), member[sequence]
         groups = Groups.of_codes(member, size)
         merged, broken = calculation.merge(calculation.lift(chosen), groups)
