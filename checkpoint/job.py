@@ -293,9 +293,15 @@ class Job:
                 found.append(self.folders.dead(name))
         return found
 
-    def files_taken(self) -> list[str]:
-        """Names of the files whose rows were counted, where the source is files."""
-        names = {source for record in self.log.commits() for step in record.steps for source, _ in step.next_offsets}
+    def files_taken(self, query_id: str) -> list[str]:
+        """Names of the files whose rows other queries counted; what this query counted, Spark itself does not bring again."""
+        names = {
+            source
+            for record in self.log.commits()
+            if record.query_id != query_id
+            for step in record.steps
+            for source, _ in step.next_offsets
+        }
         return sorted(names)
 
     def mark_published(self, commit: int) -> None:

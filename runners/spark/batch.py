@@ -78,6 +78,7 @@ class BatchFunction:
         self.input_schema: StructType | None = None
         #: True where the position columns are (file, row): files are taken whole, and remembered by name.
         self.of_files = False
+        self._files_taken: dict[str, list[str]] = {}
         self._job: Job | None = None
 
     def __repr__(self) -> str:
@@ -106,8 +107,11 @@ class BatchFunction:
             job.record_intent(plan)
         if decision.drop_old_rows and not self.of_files:
             df = plans.mark_replayed(df, job.progress.next_offsets)
-        elif self.of_files and job.progress.commit and query_id != job.recent[-1].query_id:
-            df = plans.drop_files(df, job.files_taken())
+        elif self.of_files and job.progress.commit:
+            # All batches of a query, not its first alone: it may bring the files of others one by one.
+            if query_id not in self._files_taken:
+                self._files_taken[query_id] = job.files_taken(query_id)
+            df = plans.drop_files(df, self._files_taken[query_id])
         answers = self._run(spark, df, plan, positioned)
         record = self._commit(job, plan, answers, query_id, batch_id, positioned)
         self.publish(spark)
