@@ -84,6 +84,7 @@ class TestDriver:
         self._pushed: set[int] = set()
         self._dead_seen = 0
         self.op = self._open()
+        self._reached = dict(self.op._offsets)
 
     @property
     def _temporary_path(self) -> str:
@@ -100,16 +101,26 @@ class TestDriver:
     def feed(self, messages: Iterable[Message | Mapping[str, Any]]) -> None:
         """One ingest of all `messages`, then an advance. Mappings are messages without a position."""
         listed = [m if isinstance(m, Message) else Message(m) for m in messages]
-        reached = dict(self.op._offsets)
-        number = reached.get(("", 0), 0)
-        for message in listed:
+        self._remember(listed)
+        self.op.add_messages(listed)
+
+    def add(self, message: Message | Mapping[str, Any]) -> None:
+        """`add_message`: a step of its own."""
+        listed = [message if isinstance(message, Message) else Message(message)]
+        self._remember(listed)
+        self.op.add_message(listed[0])
+
+    def _remember(self, messages: Sequence[Message]) -> None:
+        reached = dict(self._reached)
+        for message in messages:
             position = message.position
             if position is None:
-                position, number = Position("", 0, number), number + 1
-            if position.offset >= reached.get((position.source, position.partition), 0):
+                position = Position("", 0, self._reached.get(("", 0), 0))
+            partition = (position.source, position.partition)
+            if position.offset >= reached.get(partition, 0):
                 # A message that a crash lost may come again as another one; the newest counts.
                 self._fed[Position(*position)] = message
-        self.op.add_messages(listed)
+                self._reached[partition] = max(position.offset + 1, self._reached.get(partition, 0))
 
     def advance_event_time(self, to: Instant) -> None:
         """Say that input is complete up to `to`; works for every kind of watermark."""
@@ -141,7 +152,7 @@ class TestDriver:
         if at is not None:
             try:
                 with die_at(self.op, CommitPoint(at)):
-                    self.op._commit()
+                    self.op.next_offsets()  # which commits what is staged
             except SimulatedCrash:
                 pass
         store = self.op._shard.kv.path
@@ -158,6 +169,7 @@ class TestDriver:
         if not self.op._closed:
             self.crash()
         self.op = self._open()
+        self._reached = dict(self.op._offsets)
 
     def next_offsets(self) -> dict[Partition, int]:
         """Where to go on feeding, by (source, partition); commits what is staged."""
@@ -187,7 +199,7 @@ class TestDriver:
 
     def commits(self) -> list[Commit]:
         """The job's commits so far."""
-        self.op._commit()
+        self.next_offsets()
         return list(self.op._job.commits())
 
     def steps(self) -> list[Step]:
@@ -231,7 +243,8 @@ class TestDriver:
         """Raise `AssertionError` unless all panes (default: of all commits), dead letters and windows are the oracle's."""
         expected = self.expected()
         _compare("pane", self.committed_panes() if panes is None else panes, expected.panes, panes_equal)
-        _compare("dead letter", self.op.dead_letters(), expected.dead_letters, _letters_equal)
+        letters = sorted(self.op.dead_letters(), key=_place), sorted(expected.dead_letters, key=_place)
+        _compare("dead letter", *letters, _letters_equal)
         _compare("window", self.windows(), expected.windows, _infos_equal)
         return expected
 
@@ -240,7 +253,7 @@ class TestDriver:
 
         What stays is the record of progress, schemas, and for tuple windows the number of messages of each key.
         """
-        self.op._commit()
+        self.next_offsets()
         kv, operator = self.op._shard.kv, self.op._operator
         left: list[tuple[str, bytes]] = []
         for cf in operator.cfs():
@@ -306,6 +319,10 @@ def _compare(what: str, found: Sequence[Any], wanted: Sequence[Any], equal: Any)
         raise AssertionError(
             f"{len(wanted) - len(found)} missing {what}s, the first\n  {wanted[len(found)]!r}"
         )
+
+
+def _place(letter: DeadLetter) -> tuple[Any, ...]:
+    return (letter.position is None, letter.position or (), letter.reason)
 
 
 def _letters_equal(a: DeadLetter, b: DeadLetter) -> bool:
