@@ -1,0 +1,172 @@
+"""README and docs are programs: every ```python block runs, and prints what the ```text block after it says.
+
+The blocks of a page share a namespace and an empty folder. Blocks that use Spark run only under the marker `spark`.
+`<!-- not run -->` on the line before a block skips it: only for what needs a cluster.
+"""
+
+import ast
+import doctest
+import importlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(
+    r"^(<!-- not run -->\n+)?```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
+SKIPPABLE = re.compile(r"kafka|yarn|k8s|spark-submit|cluster", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a page; `line` is that of its first line of code.
+
+    said: what it prints, if the page tells. spark: it, or a block before it on the page, uses Spark.
+    """
+
+    page: Path
+    line: int
+    code: str
+    skipped: bool
+    said: str | None
+    spark: bool
+
+    @property
+    def dialogue(self) -> bool:
+        """True if the block is written as at the prompt."""
+        return self.code.lstrip().startswith(">>> ")
+
+    def run(self, namespace: dict[str, Any]) -> None:
+        if self.dialogue:
+            test = doctest.DocTestParser().get_doctest(
+                self.code, namespace, self.page.name, str(self.page), self.line - 1
+            )
+            failed, _ = doctest.DocTestRunner().run(test, clear_globs=False)
+            namespace.update(test.globs)
+            assert failed == 0, f"{self.page.name}:{self.line} says something else"
+            return
+        code = compile("\n" * (self.line - 1) + self.code, str(self.page), "exec")
+        out = io.StringIO()
+        with redirect_stdout(out):
+            exec(code, namespace)
+        if self.said is not None:
+            assert out.getvalue() == self.said, f"{self.page.name}:{self.line} prints something else"
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    spark = False
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start(2)) + 1
+        spark = spark or re.search(r"\bspark\b|\bpyspark\b", match[2]) is not None
+        found.append(Block(page, line, match[2], match[1] is not None, match[3], spark))
+    return found
+
+
+def pages(spark: bool) -> list[Any]:
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)))
+        for page in PAGES
+        if any(b.spark == spark and not b.skipped for b in blocks(page))
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Logs of windrow go to standard output unless the program configures structlog."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    yield
+    structlog.configure(**before)
+
+
+def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, spark: bool) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    for block in blocks(page):
+        if not block.skipped and (spark or not block.spark):
+            block.run(namespace)
+
+
+@pytest.mark.parametrize("page", pages(spark=False))
+def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(page, tmp_path, monkeypatch, spark=False)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages(spark=True))
+def test_every_block_of_a_page_runs_with_spark(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import SparkSession
+
+    run_page(page, tmp_path, monkeypatch, spark=True)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+
+
+def test_there_are_blocks_to_run() -> None:
+    assert len(pages(spark=False)) >= 2 and len(pages(spark=True)) >= 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_block_of_python_is_found_and_skipped_only_for_a_cluster(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    found = blocks(page)
+    assert len(found) == len(re.findall(r"^```(?:python|py)\b", text, re.MULTILINE))
+    assert text.count("<!-- not run -->") == sum(b.skipped for b in found)
+    for block in found:
+        if not block.dialogue:
+            ast.parse(block.code)
+        assert not block.skipped or SKIPPABLE.search(block.code), f"{page.name}:{block.line} could run"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = [
+        t for t in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in t and not t.startswith("mailto:")
+    ]
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_page_names_a_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"(?<![\w.])/(?:work|home|root|Users)/\S+", text) == []
+
+
+MODULES = sorted(
+    f"windrow.{'.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')}"
+    for folder in ("core", "stores", "operators", "checkpoint", "connectors", "testing")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("name", ["windrow", *MODULES])
+def test_the_examples_in_docstrings_are_true(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
+
+
+def test_some_docstrings_have_examples() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    counted = [
+        len(t.examples) for n in ["windrow", *MODULES] for t in finder.find(importlib.import_module(n))
+    ]
+    assert sum(counted) > 10
