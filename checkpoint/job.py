@@ -203,12 +203,17 @@ class Job:
         next_offsets: Mapping[Partition, int],
         watermarks_us: Mapping[str, int],
         now_us: int,
+        seen_us: Mapping[Partition, int] | None = None,
         counters: Mapping[str, int] | None = None,
         query_id: str | None = None,
         batch_id: int | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Commit:
-        """Create the commit record. That it exists is the commit."""
+        """Create the commit record. That it exists is the commit.
+
+        `marks`: the largest event time of each partition that had rows; `seen_us`: `now` of its newest row, where that is
+        not `now_us`.
+        """
         progress = self.progress
         merged_marks = dict(progress.marks)
         for partition, largest in marks.items():
@@ -216,7 +221,8 @@ class Job:
             highest = (
                 largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
             )
-            merged_marks[partition] = Mark(max_time_us=highest, seen_us=now_us)
+            seen = now_us if seen_us is None else seen_us.get(partition, now_us)
+            merged_marks[partition] = Mark(max_time_us=highest, seen_us=seen)
         totals = dict(progress.counters)
         for name, n in (counters or {}).items():
             totals[name] = totals.get(name, 0) + n

@@ -144,7 +144,7 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
     """Indices that sort by (start, end, key), stably: the order of panes in a step. Null keys come first, NaN last."""
     if len(rows) < 2:
         return np.arange(len(rows), dtype=np.int64)
-    columns = {}
+    columns: dict[str, pa.Array] = {}
     for name in (START, END, *by):
         column = combine(rows.column(name))
         if pa.types.is_floating(column.type):

@@ -128,8 +128,9 @@ class Aggregate(AggregateDefinition):
 
         location: where the job keeps its log and state, beside and apart from Spark's own checkpoint. sink: `wr.sinks.*`, or
         a function of (DataFrame of committed panes, token), which may get the same token again after a crash and must be
-        idempotent on it. dead_letters: a function of (token, Parquet files). shards: fixed at the first commit; default the
-        parallelism of the session. local_dir: where executors keep their stores; environment variables are expanded there.
+        idempotent on it. dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files). shards: fixed at the
+        first commit; default the parallelism of the session. local_dir: where executors keep their stores; environment
+        variables are expanded there.
         """
         from windrow.runners.spark.batch import BatchFunction
 

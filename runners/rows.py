@@ -63,14 +63,15 @@ def _times(values: list[Any], name: str, time_zone: str | None, wrong: list[str 
     zone = None if time_zone is None else ZoneInfo(time_zone)
     times: list[int | None] = []
     for i, value in enumerate(values):
-        time_us, problem = _time(value, zone)
+        time_us, problem = event_time_us(value, zone)
         times.append(time_us)
         if problem is not None and wrong[i] is None:
             wrong[i] = f"event time {name!r} {problem}"
     return pa.array(times, pa.int64()).cast(_STAMP)
 
 
-def _time(value: Any, zone: ZoneInfo | None) -> tuple[int | None, str | None]:
+def event_time_us(value: Any, zone: ZoneInfo | None) -> tuple[int | None, str | None]:
+    """(microseconds, None) of what is a time, (None, what is wrong) of what is none."""
     if value is None:
         return None, "is null"
     if isinstance(value, bool) or (isinstance(value, float) and not isinstance(value, np.integer)):

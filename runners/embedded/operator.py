@@ -233,7 +233,8 @@ class EmbeddedOperator:
     def advance_watermark(self, to: Instant) -> None:
         """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it)."""
         self._ready()
-        self._advance_to(max(self._watermark_us, instant_us(to, "watermark")), self._now())
+        now_us = self._now()
+        self._advance_to(max(self._watermark(now_us), instant_us(to, "watermark")), now_us)
 
     def drain(self) -> None:
         """Advance the watermark to the end of time: fires everything. All later data will be late."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -377,8 +380,15 @@ class BatchFunction:
 
     def _give_dead(self, record: Commit) -> None:
         files = self.job.dead_files(record)
-        if files:
-            self.dead_letters(Token(self.job.job, record.commit), files)
+        if not files:
+            return
+        token = Token(self.job.job, record.commit)
+        if hasattr(self.dead_letters, "publish"):
+            rows = sum(pq.read_metadata(f).num_rows for f in files)
+            letters = PaneFiles(tuple(files), rows, "dead_letters", self.definitions[0], self.job.job)
+            self.dead_letters.publish(token, letters)
+        else:
+            self.dead_letters(token, files)
 
     def _tell(self, record: Commit, batch_id: int, started: float) -> None:
         last = record.steps[-1]
@@ -452,10 +462,33 @@ def check_session(spark: SparkSession) -> None:
         raise SparkUnsupported(
             "Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session"
         )
+    _check_python(spark)
     if (spark.sparkContext.getConf().get("spark.speculation") or "false").lower() == "true":
         raise SparkUnsupported(
             "spark.speculation is true: two attempts of one shard would fight for its store; set spark.speculation=false"
         )
+
+
+_checked_pythons: set[str] = set()
+
+
+def _check_python(spark: SparkSession) -> None:
+    """Refuse, before the first commit, a Python for the executors that does not know windrow."""
+    executable = spark.sparkContext.pythonExec
+    if executable in _checked_pythons or not (spark.sparkContext.master or "").startswith("local["):
+        return
+    found = shutil.which(executable)
+    if found is None or os.path.realpath(found) != os.path.realpath(sys.executable):
+        tried = subprocess.run(
+            [executable, "-c", "import windrow, pyarrow"], capture_output=True, text=True, check=False
+        )
+        if tried.returncode != 0:
+            raise SparkUnsupported(
+                f"Spark runs its workers with {executable!r}, which cannot import windrow "
+                f"({tried.stderr.strip().splitlines()[-1:]}); this process is {sys.executable!r}. Set PYSPARK_PYTHON to it "
+                "before the session is made"
+            )
+    _checked_pythons.add(executable)
 
 
 class _Tagged:

@@ -51,9 +51,9 @@ class WindowStreamWriter:
         self._sink = sink
         return self
 
-    def deadLetters(self, function: Callable[[Any, list[str]], None]) -> WindowStreamWriter:
-        """Give each commit's dead letters to `function(token, Parquet files)`; it must be idempotent on the token."""
-        self._dead_letters = function
+    def deadLetters(self, sink: Any) -> WindowStreamWriter:
+        """Where dead letters go: `wr.sinks.parquet(dir)`, or a function of (token, Parquet files), idempotent on the token."""
+        self._dead_letters = sink
         return self
 
     def option(self, key: str, value: Any) -> WindowStreamWriter:

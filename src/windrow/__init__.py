@@ -65,5 +65,6 @@ from windrow.runners.definition import Aggregate as Aggregate
 from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import writeStream as writeStream
 from windrow.runners.panes import latest as latest
+from windrow.runners.progress import progress_bar as progress_bar
 
 __version__ = "0.1.0"

@@ -1,0 +1,35 @@
+"""A bar for bounded runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tqdm import tqdm
+
+
+class ProgressBar:
+    """A listener of progress that moves a bar by rows; `total` is the number of rows expected, where it is known.
+
+    query.addListener(bar := wr.progress_bar(total=336_776)); query.awaitTermination(); bar.close()
+    """
+
+    def __init__(self, total: int | None = None, description: str = "windrow") -> None:
+        self._bar = tqdm(total=total, desc=description, unit=" rows", unit_scale=True)
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        self._bar.set_postfix(commit=progress["commit"], panes=progress["panes"], refresh=False)
+        self._bar.update(progress["numInputRows"])
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def progress_bar(total: int | None = None, description: str = "windrow") -> ProgressBar:
+    """A progress bar to hand to `addListener`."""
+    return ProgressBar(total, description)
