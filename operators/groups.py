@@ -6,7 +6,7 @@ same bits (Arrow's threaded `group_by` gave six different float sums in six runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 IntArray = npt.NDArray[np.int64]
+
+_FAST_SUMS = frozenset({pa.int64()})
+_FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
+_UFUNCS: dict[str, tuple[np.ufunc, Callable[[np.dtype[Any]], int]]] = {
+    "sum": (np.add, lambda kind: 0),
+    "min": (np.minimum, lambda kind: int(np.iinfo(kind).max)),
+    "max": (np.maximum, lambda kind: int(np.iinfo(kind).min)),
+}
 
 
 def combine(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -31,6 +39,19 @@ def _dense(column: pa.Array) -> tuple[IntArray, int]:
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     encoded = combine(encoded)
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+
+
+def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
+    """The same grouping by numbers without gaps, in order of first appearance; `codes` are below `span`."""
+    rows = len(codes)
+    if span > 8 * rows + 65_536:
+        return _dense(pa.array(codes))
+    first = np.full(span, -1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(rows - 1, -1, -1)
+    opens = np.zeros(rows, dtype=bool)
+    opens[first[first >= 0]] = True
+    numbers = np.cumsum(opens) - 1
+    return numbers[first[codes]], int(numbers[-1]) + 1 if rows else 0
 
 
 def stable_order(codes: IntArray, size: int) -> IntArray:
@@ -59,7 +80,7 @@ class Groups:
             if i == 0:
                 codes, size = dense, distinct
                 continue
-            codes, size = _dense(pa.array(codes * distinct + dense))
+            codes, size = _renumber(codes * distinct + dense, size * distinct)
         self.codes = codes
         self.size = size
         self.rows = rows
@@ -90,6 +111,32 @@ class Groups:
 
         "first" and "last" take the first and last non-null value in row order; "list" keeps nulls.
         """
+        results = [self._fast(combine(c), fn) for c, fn in requests]
+        slow = [i for i, r in enumerate(results) if r is None]
+        for i, result in zip(slow, self._hashed([requests[i] for i in slow]), strict=True):
+            results[i] = result
+        return results
+
+    def _fast(self, column: pa.Array, fn: str) -> pa.Array | None:
+        """Sums, minima and maxima of integers without nulls, and columns that hold nothing: no hash table is needed."""
+        kind = column.type
+        if len(column) and column.null_count == len(column) and fn in ("min", "max", "first", "last"):
+            return pa.nulls(self.size, kind)
+        if fn not in _UFUNCS or kind not in (_FAST_SUMS if fn == "sum" else _FAST_EXTREMES):
+            return None
+        if column.null_count == len(column):
+            return pa.nulls(self.size, kind)
+        if column.null_count:
+            return None
+        values = column.to_numpy()
+        ufunc, start = _UFUNCS[fn]
+        out = np.full(self.size, start(values.dtype), dtype=values.dtype)
+        ufunc.at(out, self.codes, values)
+        filled = np.zeros(self.size, dtype=bool)
+        filled[self.codes] = True
+        return pa.array(out) if filled.all() else pa.array(out, mask=~filled)
+
+    def _hashed(self, requests: Sequence[tuple[pa.Array | pa.ChunkedArray, str]]) -> list[pa.Array]:
         if not requests:
             return []
         columns = [combine(c) for c, _ in requests]
