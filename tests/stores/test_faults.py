@@ -104,6 +104,11 @@ def test_files_are_torn_and_damaged_by_exactly_that_much(tmp_path: Path) -> None
     assert file.read_bytes() == b"acce"
     tear_file(file, 2)
     assert file.read_bytes() == b"ac"
+    damage_file(file, 0)
+    assert file.read_bytes() == b"\x60c"
+    tear_file(file, 0)
+    assert file.read_bytes() == b""
+    file.write_bytes(b"ab")
     for keep in (2, -1):
         with pytest.raises(ValueError, match="tears nothing off"):
             tear_file(file, keep)
