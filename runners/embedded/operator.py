@@ -167,7 +167,7 @@ class EmbeddedOperator:
         n = len(self._steps)
 
         def both(kv: KV) -> StepResult:
-            first = operator.ingest(kv, table, now_us, watermarks)
+            first = operator.ingest(kv, table, run.nows_us[0], watermarks)
             second = operator.advance(kv, after_us, now_us)
             return first.then(second)
 

@@ -62,6 +62,8 @@ class Runner:
     ) -> None:
         self.definition = operator.definition
         self._assigner = operator.assigner
+        #: A run is taken in position order, which must then be the order of arrival.
+        self._by_arrival = any(a.kind == "any_value" for a in self.definition.agg.values())
         self._zone = None if self.definition.time_zone is None else ZoneInfo(self.definition.time_zone)
         self.marks = dict(marks)
         self.watermark_us = watermark
@@ -73,6 +75,9 @@ class Runner:
         """Runs of (message, position, now), in order. A run ends where its last advance may do something."""
         run = Run()
         for message, position, now_us in fed:
+            if self._by_arrival and run.positions and position < run.positions[-1]:
+                yield run
+                run = Run()
             run.messages.append(message)
             run.positions.append(position)
             run.watermarks_us.append(self.watermark_us)
