@@ -99,6 +99,7 @@ class Case:
     definition: AggregateDefinition
     base_us: int
     unit_us: int
+    datetimes: bool
 
     def time(self, t: int) -> int:
         return self.base_us + t * self.unit_us
@@ -159,13 +160,12 @@ def cases(
     if steady:
         limits = {}
     triggers = ["never", "period 5", "period 7"] if steady else TRIGGERS
-    if tuples:
+    retention: Any = wr.forever
+    if tuples and not unbounded:
         retention = pick(
             wr.forever, wr.Retain(windows=2), wr.Retain(messages=6), wr.Retain(windows=3, per="job")
         )
-    elif kind == "global" or unbounded:
-        retention = wr.forever
-    else:
+    elif not (tuples or kind == "global" or unbounded):
         kept = pick(None, 0, 8, 25)
         retention = wr.Retain(None if kept is None else units(kept), **limits)
         lateness = pick(None, None, 0, 4)
@@ -173,8 +173,9 @@ def cases(
     drop_late = pick(False, False, False, True) and lateness is None and not unbounded
     emit = wr.Emit(
         early=trigger(draw(st.sampled_from(triggers))),
-        late=trigger(draw(st.sampled_from(triggers))),
-        on_time=pick(True, True, False),
+        # What waits for a count, or for nothing, is told or not by the cut.
+        late=trigger(draw(st.sampled_from(["every_batch", "period 5"] if unbounded else triggers))),
+        on_time=unbounded or pick(True, True, False),
         mode=draw(st.sampled_from(modes)),
         only_if_changed=draw(st.booleans()),
         closing_pane=draw(st.booleans()),
@@ -211,7 +212,7 @@ def cases(
         max_ahead=None if unbounded or steady else pick(None, None, units(40)),
         integer_overflow=pick("dead_letter", "decimal"),
     )
-    return Case(definition, base_us, unit_us)
+    return Case(definition, base_us, unit_us, draw(st.booleans()))
 
 
 def _custom(marks: dict[tuple[str, int], int], now_us: int) -> int | None:
@@ -225,7 +226,6 @@ BAD_TIMES = ["no time", None, math.nan, True, 2**62, 1.5, datetime(2020, 1, 1)]
 def messages(draw: st.DrawFn, *, good: bool = False) -> dict[str, Any]:
     row: dict[str, Any] = {
         "p": draw(st.sampled_from([0, 0, 0, 1])),
-        "datetime": draw(st.booleans()),
         "t": draw(st.integers(-5, 60)),
         "k": draw(st.sampled_from(["a", "b", None])),
         "g": draw(st.sampled_from([1, 2, None])),
@@ -266,11 +266,11 @@ class Run:
 
     def message(self, row: dict[str, Any]) -> Message:
         partition = self.source[row["p"]]
-        payload = {name: value for name, value in row.items() if name not in ("p", "bad", "datetime")}
+        payload = {name: value for name, value in row.items() if name not in ("p", "bad")}
         if not partition:
             payload.setdefault("v", None)  # a column that no message has had is a mistake, not a null
         time_us = self.case.time(row["t"])
-        payload["t"] = row.get("bad", to_datetime(time_us) if row["datetime"] else time_us)
+        payload["t"] = row.get("bad", to_datetime(time_us) if self.case.datetimes else time_us)
         made = Message(payload, Position("s", row["p"], len(partition)))
         partition.append(made)
         return made
