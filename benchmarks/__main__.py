@@ -10,10 +10,21 @@ from importlib.metadata import version
 
 import structlog
 
+from .embedded import embedded, full_state
 from .harness import run, table, write
+from .latency import latency
+from .state import memory, purge, restore
 from .throughput import throughput
 
-BENCHMARKS = {"throughput": throughput}
+BENCHMARKS = {
+    "throughput": throughput,
+    "latency": latency,
+    "embedded": embedded,
+    "full-state": full_state,
+    "restore": restore,
+    "purge": purge,
+    "memory": memory,
+}
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 

@@ -1,0 +1,177 @@
+"""What state costs: to bring back, to let go, and in memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+
+import windrow as wr
+from windrow.checkpoint.layout import JobFolders
+from windrow.core.keys import encode_key
+from windrow.stores.kv import Batch
+from windrow.stores.messages import Layout, MessageStore
+from windrow.stores.rocks import RocksKV
+
+from .data import FIRST_US, KEYS, SCHEMA
+from .harness import Context, Row, median, scratch
+
+STATES = 1_000_000
+RESTORE_LEAST = 500_000
+PURGE_MOST_MS = 100
+READ_MOST = 2.0
+MEMORY_MOST_MIB = 1024
+WINDOW_US = 10_000_000
+
+
+def restore(context: Context) -> list[Row]:
+    """The local store is gone: (key, window) states a second until the operator is open again."""
+    states = STATES // (10 if context.quick else 1)
+    aggregate = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("10 seconds"),
+        agg={"n": wr.count(), "s": wr.sum("v"), "lo": wr.min("v"), "hi": wr.max("v")},
+        watermark="365 days",
+        retention="365 days",
+    )
+    with scratch() as folder:
+        with aggregate.open(folder) as operator:
+            for first in range(0, states, 100_000):
+                operator.add_messages(_one_a_state(first, 100_000))
+                operator.timeout()
+
+        def run() -> float:
+            shutil.rmtree(JobFolders(folder).local)
+            begin = time.perf_counter()
+            with aggregate.open(folder):
+                return states / (time.perf_counter() - begin)
+
+        samples = context.interleave({"windrow": run}, 3 if context.quick else 7)["windrow"]
+    ours = median(samples)
+    return [
+        Row(
+            f"restore: {states:,} (key, window) states, local store lost",
+            "states/s",
+            ours,
+            bound=f"required >= {RESTORE_LEAST:,}",
+            meets=ours >= RESTORE_LEAST,
+            samples={"windrow": samples},
+        )
+    ]
+
+
+def _one_a_state(first: int, n: int) -> pa.Table:
+    at = np.arange(first, first + n)
+    names = pa.array([f"key-{i:04d}" for i in range(KEYS)])
+    times = FIRST_US + (at // KEYS) * WINDOW_US
+    return pa.table(
+        [pa.array(times).cast(SCHEMA.field("t").type), names.take(pa.array(at % KEYS)), pa.array(at)],
+        schema=SCHEMA,
+    )
+
+
+def purge(context: Context) -> list[Row]:
+    """Let go of 1 M messages, then read a range, beside the same read in a store that never held them."""
+    messages = 100_000 if context.quick else 1_000_000
+    found: list[Row] = []
+    for layout in (Layout.TIME_OFFSET, Layout.FIELDS_TIME_OFFSET):
+        purges: list[float] = []
+        reads: dict[str, list[float]] = {"after the purge": [], "fresh": []}
+        for i in range(context.rounds + 2):
+            context.step(f"{layout.value}, round {i + 1}")
+            with scratch() as folder:
+                ms, after, fresh = _purge_once(layout, messages, folder)
+            purges.append(ms)
+            reads["after the purge"].append(after)
+            reads["fresh"].append(fresh)
+        ms, after, fresh = median(purges), median(reads["after the purge"]), median(reads["fresh"])
+        found += [
+            Row(
+                f"purge: {messages:,} messages, {layout.value}",
+                "ms",
+                ms,
+                bound=f"required < {PURGE_MOST_MS} ms",
+                meets=ms < PURGE_MOST_MS,
+                samples={"windrow": purges},
+            ),
+            Row(
+                f"purge: range read after it, {layout.value}",
+                "ms",
+                after,
+                fresh,
+                "fresh store",
+                fresh / after,
+                f"required >= {1 / READ_MOST:g}x",
+                after <= READ_MOST * fresh,
+                reads,
+            ),
+        ]
+    return found
+
+
+def _purge_once(layout: Layout, messages: int, folder: str) -> tuple[float, float, float]:
+    """(ms of the purge, ms of a read after it, ms of that read in a fresh store)."""
+    store = MessageStore(layout, bucket=WINDOW_US)
+    kept = 100_000
+    used, fresh = (RocksKV(f"{folder}/{n}", store.cfs) for n in ("used", "fresh"))
+    for first in range(0, messages, 100_000):
+        used.write(_messages(store, first, 100_000))
+    for kv in (used, fresh):
+        kv.write(_messages(store, messages, kept))
+        kv.flush()
+    floor_us = FIRST_US + messages * 1_000
+    begin = time.perf_counter()
+    batch = Batch()
+    store.expire(used, batch, floor_us)
+    used.write(batch)
+    purged = (time.perf_counter() - begin) * 1000
+    key = encode_key(("key-0007",)) if layout.has_fields else None
+    times = []
+    for kv in (used, fresh, used, fresh, used, fresh):
+        begin = time.perf_counter()
+        keys, _ = store.scan(kv, FIRST_US, floor_us + 50 * WINDOW_US, key)
+        times.append((time.perf_counter() - begin) * 1000)
+        assert keys and min(store.times(keys)) >= floor_us
+    for kv in (used, fresh):
+        kv.close()
+    return purged, min(times[::2]), min(times[1::2])
+
+
+def _messages(store: MessageStore, first: int, n: int) -> Batch:
+    at = np.arange(first, first + n)
+    times = FIRST_US + at * 1_000
+    zeros = np.zeros(n, dtype=np.int64)
+    encoded = [encode_key((f"key-{i:04d}",)) for i in range(KEYS)]
+    keys = [encoded[i] for i in (at % KEYS).tolist()] if store.layout.has_fields else None
+    batch = Batch()
+    store.put_rows(batch, times, (pa.array([""] * n), zeros, at, zeros), keys, [b"\x01" * 40] * n)
+    return batch
+
+
+def memory(context: Context) -> list[Row]:
+    """The highest resident memory of a worker that keeps every message for a median, early on and at the end."""
+    messages = 1_000_000 if context.quick else 10_000_000
+    context.step(f"{messages:,} messages")
+    told = subprocess.run(
+        [sys.executable, "-m", "benchmarks.worker", str(messages)], check=True, capture_output=True, text=True
+    )
+    peaks = json.loads(told.stdout.splitlines()[-1])
+    early, last = peaks["early_mib"], peaks["last_mib"]
+    return [
+        Row(
+            f"memory: worker with {messages:,} messages of state (beside it: with a tenth of them)",
+            "MiB",
+            last,
+            early,
+            "a tenth of the state",
+            early / last,
+            bound=f"required < {MEMORY_MOST_MIB} MiB",
+            meets=last < MEMORY_MOST_MIB,
+        )
+    ]
