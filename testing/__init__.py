@@ -1,1 +1,17 @@
-"""Public helpers for users' tests: manual clock, test driver, fault injection, oracle."""
+"""For users' tests: a clock moved by hand, a driver with crashes, faults on purpose, and an oracle to compare with."""
+
+from windrow.testing.clock import ManualClock as ManualClock
+from windrow.testing.driver import TestDriver as TestDriver
+from windrow.testing.faults import CommitPoint as CommitPoint
+from windrow.testing.faults import CrashPoint as CrashPoint
+from windrow.testing.faults import FaultyKV as FaultyKV
+from windrow.testing.faults import SimulatedCrash as SimulatedCrash
+from windrow.testing.faults import damage_file as damage_file
+from windrow.testing.faults import die_at as die_at
+from windrow.testing.faults import tear_file as tear_file
+from windrow.testing.ledger import LedgerBroken as LedgerBroken
+from windrow.testing.ledger import all_panes_equal as all_panes_equal
+from windrow.testing.ledger import ledger as ledger
+from windrow.testing.ledger import panes_equal as panes_equal
+from windrow.testing.oracle import AggregateOracle as AggregateOracle
+from windrow.testing.oracle import WatermarkOracle as WatermarkOracle

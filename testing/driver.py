@@ -110,6 +110,14 @@ class TestDriver:
         self._remember(listed)
         self.op.add_message(listed[0])
 
+    def know(self, message: Message) -> None:
+        """Tell what another process has fed to this job, so that `check` can replay it."""
+        if message.position is None:
+            raise ValueError(
+                "a message that was fed elsewhere is known by its position, and this one has none"
+            )
+        self._fed[Position(*message.position)] = message
+
     def _remember(self, messages: Sequence[Message]) -> None:
         reached = dict(self._reached)
         for message in messages:
