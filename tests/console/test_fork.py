@@ -86,6 +86,22 @@ def test_a_fork_has_the_original_s_windows_offsets_and_watermark_at_once(tmp_pat
     assert before[0] != [] and before[2] == {("topic", 0): 60}
 
 
+def test_the_store_of_a_fork_is_taken_as_it_is(tmp_path: Path) -> None:
+    run_job(counts(), tmp_path / "job", range(60))
+    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    state_of(counts(), tmp_path / "fork")
+    assert os.listdir(tmp_path / "fork" / "local") == ["shard-0000"]
+
+
+def test_now_does_not_go_back_in_a_fork(windrow: Run, tmp_path: Path) -> None:
+    run_job(counts(), tmp_path / "job", range(60), sink=wr.sinks.memory())
+    windrow("fork", tmp_path / "job", tmp_path / "fork")
+    with counts().open(str(tmp_path / "fork"), clock=ManualClock()) as operator:
+        operator.timeout()
+    [line] = windrow("commits", tmp_path / "fork", "--last", 1, "--json").lines
+    assert line["now"] == "2020-01-01 00:01"
+
+
 def test_a_fork_survives_the_loss_of_its_local_store(tmp_path: Path) -> None:
     definition = DEFINITIONS["full state"]
     run_job(definition, tmp_path / "job", range(60))
