@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
 
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
 from windrow.checkpoint.records import Commit, ShardResult
@@ -25,6 +26,8 @@ from windrow.stores.kv import Batch, Overlay
 from windrow.stores.rocks import RocksKV, destroy
 from windrow.stores.segment import read_segment, write_segment
 from windrow.stores.snapshots import SnapshotStore
+
+logger = structlog.get_logger("windrow")
 
 MARKER_CF, MARKER = "marker", b"applied"
 
@@ -58,6 +61,10 @@ class ShardSpec:
     @property
     def path(self) -> str:
         return self.folders.store(self.shard, self.local)
+
+
+class _SnapshotDamaged(Exception):
+    """The snapshot that was to be restored cannot be."""
 
 
 class Shard:
@@ -102,9 +109,20 @@ class Shard:
             return shard
         known = {c.commit: c for c in commits()}
         known.update(by_number)
-        decision = on_shard_open(_facts(spec, committed, known, found, applied, replay is not None))
-        decision.raise_if_refused()
-        return cls._carry_out(spec, decision, known, kv, replay)
+        damaged: list[int] = []
+        while True:
+            facts = _facts(spec, committed, known, found, applied, replay is not None, damaged)
+            decision = on_shard_open(facts)
+            decision.raise_if_refused()
+            try:
+                return cls._carry_out(spec, decision, known, kv, replay)
+            except _SnapshotDamaged as error:
+                # The next best way, or a refusal; by now the local store is out of the way.
+                logger.warning("snapshot is damaged", commit=decision.base, error=str(error.__cause__))
+                damaged.append(decision.base)
+                kv = None
+                if decision.move_aside:
+                    found, applied = StoreFound.ABSENT, None
 
     @classmethod
     def _carry_out(
@@ -130,7 +148,11 @@ class Shard:
         if decision.action is ShardAction.RESTORE_SNAPSHOT:
             store = SnapshotStore(spec.folders.snapshots)
             [manifest] = [n for n in store.list(spec.shard) if _commit_of(n) == decision.base][-1:]
-            store.restore(manifest, path, link=True)
+            try:
+                # Copied, not linked: damage to the local store must not be damage to the snapshot.
+                store.restore(manifest, path)
+            except CorruptState as error:
+                raise _SnapshotDamaged from error
         kv = kv or RocksKV(path, spec.cfs)
         shard = cls(spec, kv, decision.base)
         if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
@@ -253,9 +275,27 @@ class Shard:
             shutil.rmtree(self.kv.path, ignore_errors=True)
 
 
+def _repeating(schema: pa.Schema) -> list[str]:
+    """Columns whose values repeat: everything but numbers, and the commit."""
+    found = []
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            found += [f"{field.name}.{child.name}" for child in field.type]
+        elif (
+            not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
+            or field.name == "commit"
+        ):
+            found.append(field.name)
+    return found
+
+
 def write_parquet(table: pa.Table, path: str) -> None:
     """A Parquet file that survives a power loss before anything names it."""
-    pq.write_table(table, path, compression="zstd" if len(table) > 1000 else "none")
+    if len(table) > 1000:
+        # Dictionaries of numbers that differ from row to row cost half of the time and save nothing.
+        pq.write_table(table, path, compression="snappy", use_dictionary=_repeating(table.schema))
+    else:
+        pq.write_table(table, path, compression="none")
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -305,6 +345,7 @@ def _facts(
     found: StoreFound,
     applied: int | None,
     can_replay: bool,
+    damaged: Collection[int] = (),
 ) -> ShardFacts:
     segments_from = committed + 1
     changelog_from = committed + 1
@@ -327,7 +368,7 @@ def _facts(
         store=found,
         applied=applied,
         segments_from=segments_from,
-        snapshots=tuple(_commit_of(n) for n in snapshots),
+        snapshots=tuple(c for n in snapshots if (c := _commit_of(n)) not in damaged),
         changelog=committed if complete and committed > 0 else None,
         needs_messages=bool(spec.message_cfs),
         can_replay=can_replay,

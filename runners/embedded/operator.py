@@ -7,9 +7,11 @@ continues from its last commit, and whoever feeds it from `next_offsets()`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,7 @@ from windrow.checkpoint.shard import DEAD_FILE, MARKER, MARKER_CF, Replay, Shard
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import InputError, OperatorClosed, OperatorPaused, SinkFailed
+from windrow.core.errors import CorruptState, InputError, OperatorClosed, OperatorPaused, SinkFailed
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, Token, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.operators.aggregate import StepResult, WindowAggregator
@@ -40,6 +42,7 @@ from windrow.runners.rows import table_of
 from windrow.stores.kv import KV, Batch, Overlay
 
 logger = structlog.get_logger("windrow")
+T = TypeVar("T")
 
 #: Staged steps are committed when there are this many of them, or of rows.
 COMMIT_STEPS = 1_000
@@ -73,11 +76,11 @@ class EmbeddedOperator:
         self._job = Job(location, [definition], shards=1, clock=self._clock)
         cfs = self._operator.cfs()
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
-        spec = ShardSpec(self._job.folders, self._job.job, 0, tuple(c for c in cfs if c not in kept), kept)
+        metadata = tuple(c for c in cfs if c not in kept)
+        self._spec = ShardSpec(self._job.folders, self._job.job, 0, metadata, kept)
+        self._replay = replay
         try:
-            self._shard = Shard.open(
-                spec, self._job.progress.commit, self._job.commits, self._job.recent, replay=replay
-            )
+            self._shard = self._open_shard()
         except BaseException:
             self._job.close()
             raise
@@ -88,16 +91,39 @@ class EmbeddedOperator:
         self._last_snapshot = self._job.progress.commit
         self._in_runs = runs(definition)
         self._buffer: list[tuple[Message, int]] = []
-        self._last_advance_us = Progress.load(self._shard.kv, self._operator.aux_cf).now_us
+        self._overlay: Overlay = self._shard.overlay()
         self._stage()
+        progress = self._read(lambda: Progress.load(self._shard.kv, self._operator.aux_cf))
+        self._last_advance_us = progress.now_us
         if schema is None:
-            self._schema = Progress.load(self._shard.kv, self._operator.aux_cf).schema
+            self._schema = progress.schema
         self._bring_back()
+
+    def _open_shard(self) -> Shard:
+        """The store at the last commit, built anew where it is not there."""
+        job = self._job
+        return Shard.open(self._spec, job.progress.commit, job.commits, job.recent, replay=self._replay)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """`read()`; damage that it finds in the store is repaired, once: the store is a cache of committed segments."""
+        try:
+            return read()
+        except CorruptState as error:
+            damage = error.with_traceback(None)
+        path = self._shard.kv.path
+        logger.warning("the store is damaged and built anew", path=path, error=str(damage))
+        self._shard.kv.close()
+        os.rename(path, f"{path}.aside-{time.time_ns()}")
+        staged = self._overlay.batch
+        self._shard = self._open_shard()
+        self._overlay = self._shard.overlay()
+        self._overlay.batch = staged
+        return read()
 
     def _stage(self) -> None:
         """Begin a new commit."""
         progress = self._job.progress
-        self._overlay: Overlay = self._shard.overlay()
+        self._overlay = self._shard.overlay()
         self._steps: list[Step] = []
         self._panes: list[pa.Table] = []
         self._dead: list[pa.Table] = []
@@ -363,9 +389,13 @@ class EmbeddedOperator:
         rows: int,
     ) -> None:
         """One step; a step that raises leaves nothing behind."""
-        attempt = Overlay(self._overlay)
-        result: StepResult = step(attempt)
-        self._overlay.write(attempt.batch)
+
+        def tried() -> tuple[StepResult, Batch]:
+            attempt = Overlay(self._overlay)
+            return step(attempt), attempt.batch
+
+        result, changes = self._read(tried)
+        self._overlay.write(changes)
         self._now_us = now_us
         if self._calculation_known():
             self._schema = self._calculation.schema
@@ -452,7 +482,7 @@ class EmbeddedOperator:
         if applied - self._last_snapshot < SNAPSHOT_EVERY:
             return None
         self._last_snapshot = applied
-        self._shard.write_base()
+        self._read(lambda: self._shard.write_base())
         return self._shard.snapshot()
 
     def _publish(self) -> None:
@@ -507,7 +537,7 @@ class EmbeddedOperator:
         Seed 003 "Get Windows".
         """
         self._ready()
-        rows, values = windows_between(self._operator, self._overlay, start, end, key)
+        rows, values = self._read(lambda: windows_between(self._operator, self._overlay, start, end, key))
         return to_infos(self.definition, rows, values, self._watermark_us)
 
     def get_messages(
@@ -522,7 +552,7 @@ class EmbeddedOperator:
         Only operators of the full-state design keep messages.
         """
         self._ready()
-        return messages_between(self._operator, self._overlay, start, end, key)
+        return self._read(lambda: messages_between(self._operator, self._overlay, start, end, key))
 
     def next_offsets(self, topic: str | None = None) -> Any:
         """Where to go on reading: {(source, partition): next offset}; with `topic`, what `Consumer.assign` takes."""
