@@ -45,6 +45,8 @@ logger = structlog.get_logger("windrow")
 
 PUBLISH_ATTEMPTS = 5
 REDO_ATTEMPTS = 3
+#: After late rows, so many batches are planned to bring them as dead letters at once.
+LETTERS_FOR = 16
 
 
 class BatchFunction:
@@ -82,6 +84,9 @@ class BatchFunction:
         #: True where the position columns are (file, row): files are taken whole, and remembered by name.
         self.of_files = False
         self._files_taken: dict[str, list[str]] = {}
+        self._letters_until = (
+            0  # batches up to this commit are planned so that late rows come as dead letters
+        )
         self._job: Job | None = None
 
     def __repr__(self) -> str:
@@ -206,9 +211,25 @@ class BatchFunction:
 
     def _run(self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool) -> list[tasks.Answer]:
         """One action over the batch; every shard answers exactly once."""
+        letters = plan.commit <= self._letters_until
+        answers = self._act(spark, df, plan, positioned, letters)
+        if any(a.late_rows for a in answers):
+            # There are rows too late for all of their windows. Nothing of the attempt counts; the next one brings them as
+            # dead letters, and so do the batches after it, as long as some come.
+            letters = True
+            answers = self._act(spark, df, plan, positioned, letters)
+        if letters and any(
+            c in a.result.counters for a in answers for c in ("dead.too_late", "dead.out_of_retention")
+        ):
+            self._letters_until = plan.commit + LETTERS_FOR
+        return answers
+
+    def _act(
+        self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool, letters: bool
+    ) -> list[tasks.Answer]:
         job = self.job
         schema = plans.arrow_schema(df)
-        frame, parts = self._prepare(df, plan, positioned, schema)
+        frame, parts = self._prepare(df, plan, positioned, schema, letters)
         metadata: list[str] = []
         messages: list[str] = []
         for definition in self.definitions:
@@ -224,14 +245,19 @@ class BatchFunction:
             parts,
             tuple(job.recent),
         )
-        on_shards = plans.to_shards(frame, job.shards)
+        on_shards = plans.to_shards(frame, job.shards).mapInArrow(partial(tasks.run, task), tasks.OUTPUT)
         for _ in range(REDO_ATTEMPTS):
             with _Tagged(spark, f"windrow-{job.job}-{plan.commit}") as tagged:
-                rows = on_shards.mapInArrow(partial(tasks.run, task), tasks.OUTPUT).collect()
+                rows = on_shards.collect()
             if positioned or not tagged.second_attempts():
                 break
             # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
             logger.warning("redoing a commit of which a stage ran twice", job=job.job, commit=plan.commit)
+        else:
+            raise StateError(
+                f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
+                "told to be the same; see why tasks fail, and start the query again"
+            )
         answers = [pickle.loads(r["payload"]) for r in rows]
         shards = sorted(a.result.shard for a in answers)
         if shards != list(range(job.shards)):
@@ -241,12 +267,12 @@ class BatchFunction:
         return answers
 
     def _prepare(
-        self, df: DataFrame, plan: Plan, positioned: bool, schema: Any
+        self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
         if len(self.definitions) == 1:
             [definition] = self.definitions
             calculation = Calculation(definition, schema)
-            if plans.can_use_partials(definition, calculation, False):
+            if plans.can_use_partials(df, definition, calculation):
                 frame = plans.prepare_partials(
                     df,
                     definition,
@@ -254,7 +280,7 @@ class BatchFunction:
                     self.job.shards,
                     positions=positioned,
                     now_us=plan.now_us,
-                    watermark_us=plan.watermarks_us[definition.name],
+                    watermark_us=plan.watermarks_us[definition.name] if letters else None,
                 )
                 columns = plans.partial_columns(definition, calculation)
                 assert columns is not None

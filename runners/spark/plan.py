@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -33,7 +33,6 @@ from windrow.runners.spark.tasks import (
     OLD,
     OPERATOR,
     PART,
-    REASON,
     REPLAYED,
     ROWS,
     SHARD,
@@ -54,57 +53,51 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return schema
 
 
-def shard_of(by: Sequence[str], shards: int) -> Column:
-    """The shard of a row: a stable hash of its key, through key groups."""
+def shard_of(by: Sequence[str], shards: int) -> str:
+    """SQL of the shard of a row: a stable hash of its key, through key groups."""
     if not by or shards == 1:
-        return F.lit(0)
-    group = F.pmod(F.xxhash64(*[F.col(_q(b)) for b in by]), F.lit(KEY_GROUPS))
-    return F.floor(group * F.lit(shards) / F.lit(KEY_GROUPS)).cast("int")
+        return "0"
+    group = f"pmod(xxhash64({', '.join(_q(b) for b in by)}), {KEY_GROUPS})"
+    return f"cast(({group} * {shards}) div {KEY_GROUPS} as int)"
 
 
 def _q(name: str) -> str:
     return f"`{name}`"
 
 
-def event_micros(df: DataFrame, definition: AggregateDefinition) -> Column:
-    """Event time in microseconds; null where it is no time."""
+def event_micros(df: DataFrame, definition: AggregateDefinition) -> str:
+    """SQL of event time in microseconds; null where it is no time."""
     name = definition.event_time
     if name not in df.columns:
         raise UnknownColumn(
             f"event time {name!r} of {definition.name!r} is not in the input, which has {df.columns}"
         )
-    kind = df.schema[name].dataType
-    column = F.col(_q(name))
+    kind, column, zone = df.schema[name].dataType, _q(name), definition.time_zone
     if isinstance(kind, T.TimestampType):
-        return F.unix_micros(column)
+        return f"unix_micros({column})"
     if isinstance(kind, (T.LongType, T.IntegerType)):
-        return column.cast("bigint")
-    if isinstance(kind, (T.TimestampNTZType, T.DateType, T.StringType)):
-        if definition.time_zone is None:
-            raise TypeClash(
-                f"event time {name!r} is of type {kind.simpleString()}, which has no time zone: declare it with "
-                "time_zone='Europe/Berlin', or 'UTC'"
-            )
-        naive = (
-            column.cast("timestamp_ntz")
-            if not isinstance(kind, T.StringType)
-            else F.expr(f"try_to_timestamp({_q(name)})")
-        )
-        if isinstance(kind, T.StringType):
-            return F.unix_micros(
-                F.to_utc_timestamp(F.date_format(naive, "yyyy-MM-dd HH:mm:ss.SSSSSS"), definition.time_zone)
-            )
-        return F.unix_micros(
-            F.convert_timezone(F.lit(definition.time_zone), F.lit("UTC"), naive).cast("timestamp")
-        )
-    raise TypeClash(f"event time {name!r} is of type {kind.simpleString()}: use a timestamp")
+        return f"cast({column} as bigint)"
+    raise TypeClash(
+        f"event time {name!r} is of type {kind.simpleString()}: use a timestamp"
+        + (f" of {zone}" if zone else "")
+    )
 
 
-def can_use_partials(definition: AggregateDefinition, calculation: Calculation, naive_time: bool) -> bool:
+def naive_time(df: DataFrame, definition: AggregateDefinition) -> bool:
+    """True if event time is of a type that Python has to read: without a zone, or text."""
+    kind = df.schema[definition.event_time].dataType
+    return not isinstance(kind, (T.TimestampType, T.LongType, T.IntegerType))
+
+
+def can_use_partials(df: DataFrame, definition: AggregateDefinition, calculation: Calculation) -> bool:
     """True if Spark SQL can compute every aggregation in part, with the same meaning."""
     if definition.retention.windows is not None or definition.retention.messages is not None:
         return False
-    if definition.full_state or not isinstance(definition.window, (Tumbling, Hopping, Global)) or naive_time:
+    if (
+        definition.full_state
+        or not isinstance(definition.window, (Tumbling, Hopping, Global))
+        or naive_time(df, definition)
+    ):
         return False
     return partial_columns(definition, calculation) is not None
 
@@ -204,14 +197,15 @@ def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
 
 def prepare_rows(df: DataFrame, definitions: Sequence[AggregateDefinition], shards: int) -> DataFrame:
     """The rows route: each row once for each operator, with its shard."""
+    columns = [_q(c) for c in df.columns]
+    if len(definitions) == 1:
+        return df.selectExpr(f"{shard_of(definitions[0].by, shards)} as {SHARD}", *columns)
     targets = [
-        F.struct(F.lit(i).alias(OPERATOR), shard_of(d.by, shards).cast("int").alias(SHARD))
+        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of(d.by, shards)})"
         for i, d in enumerate(definitions)
     ]
-    if len(targets) == 1:
-        return df.withColumn(OPERATOR, F.lit(0)).withColumn(SHARD, shard_of(definitions[0].by, shards))
-    return df.withColumn("__to", F.explode(F.array(*targets))).select(
-        "__to.*", *[F.col(_q(c)) for c in df.columns]
+    return df.selectExpr(f"explode(array({', '.join(targets)})) as __to", *columns).selectExpr(
+        "__to.*", *columns
     )
 
 
@@ -223,92 +217,81 @@ def prepare_partials(
     *,
     positions: bool,
     now_us: int,
-    watermark_us: int,
+    watermark_us: int | None,
 ) -> DataFrame:
-    """The partials route: groups of (shard, slice, key), and what cannot be counted as one group a row."""
-    micros = event_micros(df, definition)
-    wanted = [*definition.by, *{a for g in definition.agg.values() for a in g.columns}]
+    """The partials route: groups of (shard, slice, key), and what cannot be counted as one group a row.
+
+    Without `watermark_us` late rows are not set apart: their groups tell that there are some. That plan has no number
+    that changes from batch to batch, so Spark compiles it once.
+    """
+    t = event_micros(df, definition)
+    wanted = dict.fromkeys([*definition.by, *(a for g in definition.agg.values() for a in g.columns)])
     extra = [SOURCE, PARTITION, OFFSET] if positions else []
-    reason = _reason(definition, F.col("__t"), now_us, watermark_us)
-    letter = F.to_json(F.struct(*[F.col(_q(c)) for c in df.columns if not c.startswith("__")]))
+    reason = _reason(definition, t, now_us, watermark_us)
+    payload = ", ".join(_q(c) for c in df.columns if not c.startswith("__"))
+    identity = [f"{c} as {c.strip('_')}" for c in extra] or ["monotonically_increasing_id() as id"]
+    # A row that cannot be counted carries what its dead letter tells, which makes it a group of its own.
+    letter = (
+        f"case when ({reason}) is not null then to_json(named_struct('reason', ({reason}), 'payload', "
+        f"to_json(struct({payload})), 'event_time_us', {t}, 'at', struct({', '.join(identity)}))) end"
+    )
     if OLD in df.columns:
         # Replay is checked before retention: a replayed row is no dead letter.
-        reason = F.when(F.col(OLD), F.lit(REPLAYED)).otherwise(reason)
-    base = df.withColumn("__t", micros).withColumn(REASON, reason)
-    length = slice_us(definition)
-    offset = getattr(definition.window, "offset_us", 0)
-    slices = (
-        F.col("__t") - F.pmod(F.col("__t") - F.lit(offset), F.lit(length))
-        if length
-        else F.lit(0).cast("bigint")
+        letter = f"case when {OLD} then '{REPLAYED}' else {letter} end"
+    length, offset = slice_us(definition), getattr(definition.window, "offset_us", 0)
+    slices = f"{t} - pmod({t} - {offset}L, {length}L)" if length else "0L"
+    base = df.selectExpr(
+        f"{shard_of(definition.by, shards)} as {SHARD}",
+        f"case when ({letter}) is null then {slices} end as {SLICE}",
+        f"{t} as __t",
+        f"{letter} as {LETTER}",
+        *[_q(c) for c in (*wanted, *extra)],
     )
-    good = F.col(REASON).isNull()
-    # Rows that cannot be counted carry what a dead letter tells, which makes each a group of its own.
-    letter_id = F.when(
-        ~good & (F.col(REASON) != F.lit(REPLAYED)),
-        F.to_json(
-            F.struct(
-                letter.alias("payload"),
-                F.col("__t").alias("event_time_us"),
-                *[F.col(c).alias(c.strip("_")) for c in extra],
-                (F.lit(None).cast("bigint") if positions else F.monotonically_increasing_id()).alias("id"),
-            )
-        ),
-    )
-    base = base.select(
-        shard_of(definition.by, shards).alias(SHARD),
-        F.when(good, slices).alias(SLICE),
-        F.col("__t"),
-        F.col(REASON),
-        letter_id.alias(LETTER),
-        *[F.col(_q(c)) for c in dict.fromkeys([*wanted, *extra])],
-    )
-    keys = [SHARD, SLICE, REASON, LETTER, *definition.by, *([SOURCE, PARTITION] if positions else [])]
+    keys = [SHARD, SLICE, LETTER, *definition.by, *([SOURCE, PARTITION] if positions else [])]
     columns = partial_columns(definition, calculation)
     assert columns is not None
-    aggregates = [
-        F.count(F.lit(1)).alias(ROWS),
-        F.max("__t").alias(TIME_MAX),
-        *([F.min(OFFSET).alias(OFFSET_MIN), F.max(OFFSET).alias(OFFSET_MAX)] if positions else []),
-        # Spark reads a dot in a name as a field of a struct; the task puts the names back.
-        *[F.expr(sql).alias(f"{PART}{i}") for i, sql in enumerate(columns.values())],
-    ]
-    return base.groupBy(*[F.col(_q(k)) for k in keys]).agg(*aggregates).withColumn(OPERATOR, F.lit(0))
+    # Spark reads a dot in a name as a field of a struct; the task puts the accumulators' names back.
+    parts = {f"{PART}{i}": sql for i, sql in enumerate(columns.values())}
+    extents = {OFFSET_MIN: f"min({OFFSET})", OFFSET_MAX: f"max({OFFSET})"} if positions else {}
+    aggregates = {ROWS: "count(1)", TIME_MAX: "max(__t)", **extents, **parts}
+    return base.groupBy(*[_q(k) for k in keys]).agg(
+        *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
+    )
 
 
-def _reason(definition: AggregateDefinition, t: Column, now_us: int, watermark_us: int) -> Column:
-    """Why a row cannot be counted; null if it can."""
+def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: int | None) -> str:
+    """SQL of why a row cannot be counted; null if it can."""
     last_us = LAST_US if definition.max_ahead_us is None else min(LAST_US, now_us + definition.max_ahead_us)
-    reason = F.when(t.isNull() | (t < F.lit(FIRST_US)) | (t > F.lit(last_us)), F.lit(MALFORMED))
+    cases = [f"when {t} is null or {t} < {FIRST_US}L or {t} > {last_us}L then '{MALFORMED}'"]
     if definition.null_keys == "dead_letter" and definition.by:
-        null_key = F.lit(False)
-        for name in definition.by:
-            null_key = null_key | F.col(_q(name)).isNull()
-        reason = reason.when(null_key, F.lit(NULL_KEY))
+        nulls = " or ".join(f"{_q(b)} is null" for b in definition.by)
+        cases.append(f"when {nulls} then '{NULL_KEY}'")
     match definition.window:
         case Tumbling(size_us=size, offset_us=offset):
-            newest_end = t - F.pmod(t - F.lit(offset), F.lit(size)) + F.lit(size)
+            newest_end = f"({t} - pmod({t} - {offset}L, {size}L) + {size}L)"
         case Hopping(size_us=size, hop_us=hop, offset_us=offset):
-            newest_end = t - F.pmod(t - F.lit(offset), F.lit(hop)) + F.lit(size)
+            newest_end = f"({t} - pmod({t} - {offset}L, {hop}L) + {size}L)"
         case _:
-            return reason
-    retention_us = definition.retention.time_us
-    if retention_us is not None:
-        gone = newest_end <= F.lit(limit(watermark_us, retention_us))
-        if isinstance(definition.window, Hopping):
-            gone = gone & (newest_end > t)  # a time in a gap is no late one
-        reason = reason.when(gone, F.lit(OUT_OF_RETENTION))
-    late = newest_end <= F.lit(limit(watermark_us, definition.allowed_lateness_us))
-    if isinstance(definition.window, Hopping):
-        late = late & (newest_end > t)
-    return reason.when(late, F.lit(TOO_LATE))
+            watermark_us = None
+    if watermark_us is not None:
+        retention_us = definition.retention.time_us
+        if retention_us is not None:
+            gone = f"{newest_end} <= {_long(limit(watermark_us, retention_us))}"
+            cases.append(f"when {gone} and {newest_end} > {t} then '{OUT_OF_RETENTION}'")
+        late = f"{newest_end} <= {_long(limit(watermark_us, definition.allowed_lateness_us))}"
+        # A time in a gap between hops is no late one.
+        cases.append(f"when {late} and {newest_end} > {t} then '{TOO_LATE}'")
+    return f"case {' '.join(cases)} end"
+
+
+def _long(n: int) -> str:
+    """A bigint literal; the smallest one cannot be written as a number."""
+    return f"{n}L" if n > -(2**63) else f"(-{2**63 - 1}L - 1L)"
 
 
 def to_shards(frame: DataFrame, shards: int) -> DataFrame:
     """One partition a shard, in which a control row stands for "this shard must answer", whatever the batch holds."""
-    spark = frame.sparkSession
-    control = spark.range(shards).select(F.col("id").cast("int").alias(SHARD), F.lit(True).alias(CONTROL))
-    united = frame.withColumn(CONTROL, F.lit(None).cast("boolean")).unionByName(
-        control, allowMissingColumns=True
+    control = frame.sparkSession.range(0, shards, 1, 1).selectExpr(
+        f"cast(id as int) as {SHARD}", f"true as {CONTROL}"
     )
-    return united.repartitionById(shards, F.col(SHARD))
+    return frame.unionByName(control, allowMissingColumns=True).repartitionById(shards, F.col(SHARD))

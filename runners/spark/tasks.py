@@ -22,23 +22,17 @@ from windrow.operators.aggregate import StepResult, WindowAggregator, limit
 from windrow.operators.assigners import GlobalAssigner, assigner_of
 from windrow.operators.columns import (
     ACCUMULATOR,
-    EMIT_STEP,
-    END,
     FIRST,
     LAST,
     MESSAGES,
     OFFSET,
-    PANES,
     PARTITION,
-    PENDING,
     SOURCE,
-    START,
-    UPSERT,
 )
 from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
 from windrow.operators.groups import combine
 from windrow.operators.output import pane_rows, pane_schema
-from windrow.operators.state_rows import without
+from windrow.operators.state_rows import Windows, without
 from windrow.operators.tuples import TupleAggregator
 
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
@@ -51,7 +45,7 @@ SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = (
     "__offset_max",
 )
 #: Accumulators travel as `__part<i>`, in the order of `TaskPlan.parts`.
-REASON, LETTER, PART = "__reason", "__letter", "__part"
+LETTER, PART = "__letter", "__part"
 OUTPUT = "shard int, payload binary"
 SNAPSHOT_EVERY = 32
 
@@ -82,6 +76,8 @@ class Answer:
     first_offsets: dict[Partition, int] = field(default_factory=dict)
     next_offsets: dict[Partition, int] = field(default_factory=dict)
     rows: int = 0
+    #: Rows too late for all of their windows that came in groups, not as letters: the commit is redone with letters.
+    late_rows: int = 0
     snapshot_at: int | None = None
 
 
@@ -212,13 +208,13 @@ def _ingest_partials(
     definition = operator.definition
     if len(table) == 0:
         return operator.ingest_partials(kv, table, plan.now_us, schema)
-    replayed = combine(pc.equal(pc.fill_null(table.column(REASON), ""), REPLAYED))
+    replayed = combine(pc.equal(pc.fill_null(table.column(LETTER), ""), REPLAYED))
     _group_extent(table, answer)
     if pc.any(replayed).as_py():
         counters[REPLAYED] = int(pc.sum(table.filter(replayed).column(ROWS)).as_py())
         table = table.filter(pc.invert(replayed))
     answer.rows += int(pc.sum(table.column(ROWS)).as_py() or 0)
-    lost = combine(table.column(REASON)).is_valid().to_numpy(zero_copy_only=False)
+    lost = combine(table.column(LETTER)).is_valid().to_numpy(zero_copy_only=False)
     if lost.any():
         _bury(definition, table.filter(pa.array(lost)), dead, counters)
         table = table.filter(pa.array(~lost))
@@ -226,10 +222,14 @@ def _ingest_partials(
         return operator.ingest_partials(kv, table, plan.now_us, schema)
     _mark(table, answer)
     assert plan.parts is not None
+    late = _late_rows(definition, table, watermark_us)
+    if late:
+        answer.late_rows += late
+        return operator.ingest_partials(kv, table.slice(0, 0), plan.now_us, schema)
     names = {f"{PART}{i}": name for i, name in enumerate(plan.parts)}
     table = table.rename_columns([names.get(c, c) for c in table.column_names])
-    deltas = _windows_of(definition, table, watermark_us)
-    return operator.ingest_partials(kv, deltas, plan.now_us, schema)
+    windows = _windows_of(definition, table, watermark_us)
+    return operator.ingest_partials(kv, _slices(definition, table), plan.now_us, schema, windows)
 
 
 def _group_extent(table: pa.Table, answer: Answer) -> None:
@@ -255,38 +255,44 @@ def _mark(table: pa.Table, answer: Answer) -> None:
         answer.marks[partition] = max(largest, answer.marks.get(partition, largest))
 
 
-def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> pa.Table:
-    """State rows of the windows that slices are part of; a window that takes nothing any more is left out."""
+def _late_rows(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> int:
+    """Rows of slices of which every window is past its allowed lateness."""
     assigner = assigner_of(definition.window)
     slices = combine(table.column(SLICE)).to_numpy()
-    row_of, starts, ends = assigner.assign(slices)
+    row_of, _, ends = assigner.assign(slices)
+    covered = np.bincount(row_of, minlength=len(slices)) > 0
+    open_ = ends > limit(watermark_us, definition.allowed_lateness_us)
+    taken = np.bincount(row_of[open_], minlength=len(slices)) > 0
+    return int(combine(table.column(ROWS)).to_numpy()[covered & ~taken].sum())
+
+
+def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> Windows:
+    """The windows that slices are part of; a window that takes nothing any more is left out."""
+    assigner = assigner_of(definition.window)
+    row_of, starts, ends = assigner.assign(combine(table.column(SLICE)).to_numpy())
     if not isinstance(assigner, GlobalAssigner):
         open_ = ends > limit(watermark_us, definition.allowed_lateness_us)
         if not open_.all():
             row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
-    identity = len(row_of) == len(table) and bool((row_of == np.arange(len(table))).all())
-    part = table if identity else table.take(pa.array(row_of))
-    n = len(part)
-    counts = combine(part.column(ROWS))
-    if OFFSET_MIN in part.column_names:
+    return Windows(row_of, starts, ends)
+
+
+def _slices(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
+    """Spark's groups as state rows of slices."""
+    n = len(table)
+    if OFFSET_MIN in table.column_names:
         zeros = np.zeros(n, dtype=np.int64)
-        where = (part.column(SOURCE), part.column(PARTITION).to_numpy())
-        first = pa.array(message_keys(None, *where, part.column(OFFSET_MIN).to_numpy(), zeros), pa.binary())
-        last = pa.array(message_keys(None, *where, part.column(OFFSET_MAX).to_numpy(), zeros), pa.binary())
+        where = (table.column(SOURCE), table.column(PARTITION).to_numpy())
+        first = pa.array(message_keys(None, *where, table.column(OFFSET_MIN).to_numpy(), zeros), pa.binary())
+        last = pa.array(message_keys(None, *where, table.column(OFFSET_MAX).to_numpy(), zeros), pa.binary())
     else:
         first = last = pa.nulls(n, pa.binary())
     columns = {
-        START: pa.array(starts),
-        END: pa.array(ends),
-        **{b: part.column(b) for b in definition.by},
-        MESSAGES: counts,
-        PENDING: counts,
-        PANES: pa.array(np.zeros(n, dtype=np.int64)),
-        EMIT_STEP: pa.nulls(n, pa.int64()),
+        **{b: table.column(b) for b in definition.by},
+        MESSAGES: combine(table.column(ROWS)),
         FIRST: first,
         LAST: last,
-        **{c: part.column(c) for c in part.column_names if c.startswith(ACCUMULATOR)},
-        UPSERT: pa.array(np.zeros(n, dtype=bool)),
+        **{c: table.column(c) for c in table.column_names if c.startswith(ACCUMULATOR)},
     }
     return pa.table(columns)
 
@@ -296,24 +302,20 @@ def _bury(
 ) -> None:
     """Rows that Spark set apart, as dead letters."""
     rows: list[dict[str, Any]] = []
-    for reason, letter, n in zip(
-        lost.column(REASON).to_pylist(),
-        lost.column(LETTER).to_pylist(),
-        lost.column(ROWS).to_pylist(),
-        strict=True,
-    ):
+    for letter, n in zip(lost.column(LETTER).to_pylist(), lost.column(ROWS).to_pylist(), strict=True):
+        body = json.loads(letter)
+        reason, at = body["reason"], body.get("at", {})
         counters[f"dead.{reason}"] = counters.get(f"dead.{reason}", 0) + n
         if len(rows) >= definition.dead_letter_limit:
             continue
-        body = json.loads(letter)
         rows.append(
             {
                 "reason": reason,
                 "detail": f"event time {definition.event_time!r}",
-                "source": body.get("source"),
-                "partition": body.get("partition"),
-                "offset": body.get("offset"),
-                "ordinal": None if body.get("offset") is None else 0,
+                "source": at.get("source"),
+                "partition": at.get("partition"),
+                "offset": at.get("offset"),
+                "ordinal": None if at.get("offset") is None else 0,
                 "event_time_us": body.get("event_time_us"),
                 "payload": body.get("payload"),
             }
