@@ -1,0 +1,142 @@
+"""One contract for both layouts of window metadata, over every kind of store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.stores.changelog import ChangeloggedKV
+from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
+from windrow.stores.rocks import RocksKV
+from windrow.stores.windows import BlockWindows, PlainWindows, pack_table, unpack_table
+
+CFS = ("windows", "aux")
+
+
+@pytest.fixture(params=["memory", "rocks", "changelogged", "overlay"])
+def kv(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KV]:
+    store: Any = MemoryKV(CFS) if request.param in ("memory", "overlay") else RocksKV(tmp_path / "store", CFS)
+    if request.param == "changelogged":
+        store = ChangeloggedKV(store, tmp_path / "changelog")
+    if request.param == "overlay":
+        store = Overlay(store)
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["blocks", "plain, by start", "plain, by key"])
+def store(request: pytest.FixtureRequest) -> Any:
+    if request.param == "blocks":
+        return BlockWindows("windows")
+    return PlainWindows("windows", "aux", ["k"], key_first=request.param.endswith("key"))
+
+
+def rows(*of: tuple[int, str | None, int]) -> pa.Table:
+    starts, keys, values = zip(*of, strict=True)
+    return pa.table(
+        {
+            "__start": pa.array(starts, pa.int64()),
+            "__end": pa.array([s + 10 for s in starts], pa.int64()),
+            "k": pa.array(keys, pa.string()),
+            "n": pa.array(values, pa.int64()),
+        }
+    )
+
+
+def plain(table: pa.Table | None) -> list[tuple[Any, ...]]:
+    """(start, key, n), the newest row of each (window, key)."""
+    newest = {(r["__start"], r["k"]): r["n"] for r in ([] if table is None else table.to_pylist())}
+    return sorted(((s, k or "", n) for (s, k), n in newest.items()))
+
+
+def test_what_is_upserted_is_read_again_and_replaces_what_was_there(store: Any, kv: KV) -> None:
+    store.append(kv, rows((0, "a", 1), (10, "a", 2), (0, None, 3)), upsert=True)
+    store.append(kv, rows((0, "a", 7)), upsert=True)
+    assert plain(store.read(kv, [0])) == [(0, "", 3), (0, "a", 7)]
+    assert plain(store.read(kv, [0, 10])) == [(0, "", 3), (0, "a", 7), (10, "a", 2)]
+    assert store.read(kv, [20]) is None
+
+
+def test_starts_are_those_of_stored_windows_sorted_negative_ones_first(store: Any, kv: KV) -> None:
+    store.append(kv, rows((10, "a", 1), (-20, "b", 2), (0, "a", 3)), upsert=True)
+    assert store.starts(kv, -100, 100) == [-20, 0, 10]
+    assert store.starts(kv, -20, 10) == [-20, 0]
+    assert store.starts(kv, 11, 100) == []
+
+
+def test_a_column_that_widens_or_comes_later_is_read_with_the_older_rows(store: Any, kv: KV) -> None:
+    store.append(kv, rows((0, "a", 1)), upsert=True)
+    wider = rows((0, "b", 2)).set_column(3, "n", pa.array([2.5])).append_column("extra", pa.array(["x"]))
+    store.append(kv, wider, upsert=True)
+    table = store.read(kv, [0])
+    assert plain(table) == [(0, "a", 1.0), (0, "b", 2.5)]
+    assert sorted(table.column("extra").to_pylist(), key=str) == [None, "x"]
+
+
+def test_blocks_keep_deltas_in_the_order_they_came(kv: KV) -> None:
+    store = BlockWindows("windows")
+    for n in (1, 2, 3):
+        store.append(kv, rows((0, "a", n)), upsert=False)
+    table = store.read(kv, [0])
+    assert table is not None
+    assert table.column("n").to_pylist() == [1, 2, 3]
+    assert store.blocks(kv, 0) == 3
+    store.replace(kv, 0, rows((0, "a", 6)))
+    assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 6)], 1)
+    store.replace(kv, 0, rows((0, "a", 6)).slice(1))
+    assert store.read(kv, [0]) is None
+
+
+def test_dropping_a_range_of_windows_leaves_the_others(kv: KV) -> None:
+    for store in (BlockWindows("windows"), PlainWindows("windows", "aux", ["k"], key_first=False)):
+        store.append(kv, rows((-10, "a", 1), (0, "a", 2), (10, "a", 3)), upsert=True)
+        store.drop(kv, -(2**63), 0)
+        assert store.starts(kv, -100, 100) == [0, 10]
+        store.drop(kv, 0, 2**63 - 1)
+        assert store.starts(kv, -100, 100) == []
+
+
+def test_one_keys_windows_are_read_and_dropped_without_the_others(kv: KV) -> None:
+    store = PlainWindows("windows", "aux", ["k"], key_first=True)
+    store.append(kv, rows((1, "a", 1), (4, "a", 2), (1, "ab", 3)), upsert=True)
+    assert plain(store.read_key(kv, ("a",), 1, 5)) == [(1, "a", 1), (4, "a", 2)]
+    store.drop_key(kv, ("a",), 1, 4)
+    assert plain(store.read_all(kv)) == [(1, "ab", 3), (4, "a", 2)]
+
+
+def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
+    value = pack_table(rows((0, "a", 1)))
+    assert plain(unpack_table(value)) == [(0, "a", 1)]
+    with pytest.raises(NewerFormat, match="upgrade windrow"):
+        unpack_table(b"\x09" + value[1:])
+    with pytest.raises(CorruptState, match="cannot be read"):
+        unpack_table(value[:40])
+
+
+def golden(name: str) -> bytes:
+    """The bytes of an example of docs/formats.md."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text()
+    body = page.split(f"```hex {name}\n")[1].split("```")[0]
+    return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
+
+
+def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() -> None:
+    from windrow.operators.progress import Progress
+
+    assert unpack_table(golden("window-block")).to_pylist() == [
+        {"__start": 0, "k": "a", "a.n.n": 2, "__upsert": False}
+    ]
+    written: list[bytes] = []
+    progress = Progress(3, 1_000_000, -5, {0, 10_000_000}, -10_000_000, None)
+    progress.save(lambda key, value: written.append(value))
+    assert written == [golden("window-progress")]
+    kv = MemoryKV(("aux",))
+    kv_batch = Batch()
+    kv_batch.put("aux", b"\x00progress", golden("window-progress"))
+    kv.write(kv_batch)
+    assert Progress.load(kv, "aux") == progress
