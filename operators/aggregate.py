@@ -31,7 +31,14 @@ from windrow.operators.intake import Slice, event_time_marks, take_in
 from windrow.operators.learning import learn
 from windrow.operators.progress import Progress
 from windrow.operators.size_limits import SizeLimits
-from windrow.operators.state_rows import delta_rows, in_window_order, merge_rows, without
+from windrow.operators.state_rows import (
+    Windows,
+    delta_rows,
+    in_window_order,
+    merge_rows,
+    merge_slices,
+    without,
+)
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import BlockWindows, concat
 
@@ -54,7 +61,6 @@ class StepResult:
     counts: dict[str, int] = field(default_factory=dict)
     #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
     ended: set[tuple[int, bytes]] = field(default_factory=set)
-
 
     def then(self, later: StepResult) -> StepResult:
         """This step and a later one, told together."""
@@ -153,14 +159,17 @@ class WindowAggregator:
             progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
-    def ingest_partials(self, kv: KV, deltas: pa.Table, now_us: int, schema: pa.Schema) -> StepResult:
-        """`ingest` of rows that were assigned, sorted out and pre-aggregated elsewhere (Spark) to state rows, of which
-        a (window, key) may have several.
+    def ingest_partials(
+        self, kv: KV, slices: pa.Table, now_us: int, schema: pa.Schema, windows: Windows | None = None
+    ) -> StepResult:
+        """`ingest` of rows that were sorted out and pre-aggregated elsewhere (Spark) to state rows of slices.
+
+        `windows` says which windows they are part of; a (slice, key) may have several rows.
         """
         progress, result, dead = self._begin(kv)
         self._learn(progress, schema)
-        if len(deltas):
-            merged, broken = merge_rows(self.calculation, deltas)
+        if windows is not None and len(windows.row_of):
+            merged, broken = merge_slices(self.calculation, slices, windows)
             _bury_broken(merged, broken, self.definition, dead)
             self._add(kv, progress, result, dead, merged)
         if progress.now_us is None:
@@ -418,6 +427,8 @@ class WindowAggregator:
         kept_from = self.assigner.first_open(self._retention_floor(watermark_us))
         if self._closes:
             kept_from = START_OF_TIME_US
+        if not starts or starts[-1] < kept_from:
+            return
         column = combine(rows.column(START)).to_numpy()
         order = np.argsort(column, kind="stable")
         column = column[order]

@@ -7,6 +7,7 @@ a left fold in that order, so the same commits give the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,52 @@ def delta_rows(
         **merged,
     }
     return pa.table(columns), groups, broken
+
+
+class Windows(NamedTuple):
+    """Which windows rows are part of: row `row_of[i]` of `[starts[i], ends[i])`; a row may be part of many."""
+
+    row_of: IntArray
+    starts: IntArray
+    ends: IntArray
+
+
+def merge_slices(
+    calculation: Calculation, slices: pa.Table, windows: Windows
+) -> tuple[pa.Table, list[Broken]]:
+    """One delta per (window, key) from deltas of slices, which are not laid out once for each of their windows.
+
+    `slices` have the columns of state rows but `__start` and `__end`, and nothing was emitted of them.
+    """
+    by = calculation.definition.by
+    row_of, starts, ends = windows
+    keys = Groups([slices.column(b) for b in by], len(slices)).codes
+    groups = Groups([pa.array(starts), pa.array(keys[row_of])], len(row_of))
+    first = groups.first_rows
+    index = pa.array(row_of)
+
+    def spread(name: str) -> pa.Array:
+        column = combine(slices.column(name))
+        return pa.nulls(len(index), column.type) if column.null_count == len(column) else column.take(index)
+
+    accumulators = {c: spread(c) for c in slices.column_names if c.startswith(ACCUMULATOR)}
+    merged, broken = calculation.merge(accumulators, groups)
+    messages, first_position, last_position = groups.aggregate(
+        [(spread(MESSAGES), "sum"), (spread(FIRST), "min"), (spread(LAST), "max")]
+    )
+    columns = {
+        START: pa.array(starts[first]),
+        END: pa.array(ends[first]),
+        **{b: slices.column(b).take(pa.array(row_of[first])) for b in by},
+        MESSAGES: messages,
+        PENDING: messages,
+        PANES: pa.array(np.zeros(groups.size, dtype=np.int64)),
+        EMIT_STEP: pa.nulls(groups.size, pa.int64()),
+        FIRST: first_position,
+        LAST: last_position,
+        **merged,
+    }
+    return pa.table(columns), broken
 
 
 def merge_rows(

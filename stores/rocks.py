@@ -211,7 +211,7 @@ class RocksKV:
 
     def _chunks(self, source: _Source) -> Iterator[list[Pair]]:
         """Pairs, a growing number at a time; nothing here refers to the store while a chunk is out."""
-        size = 16
+        size = 1  # most scans look for one pair, and its value may be large
         while chunk := list(itertools.islice(source.pairs(self.path), size)):
             yield chunk
             size = min(4 * size, 1024)
