@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from windrow.core.aggregations import Aggregation
@@ -215,6 +215,12 @@ class AggregateDefinition:
         text = json.dumps(self.describe(), sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    def with_watermark(self, watermark: Watermark) -> Self:
+        """The same definition under another watermark; what shapes the state stays."""
+        state = {f.name: getattr(self, f.name) for f in fields(self)}
+        restored: Self = _restore(type(self), {**state, "agg": dict(self.agg), "watermark": watermark})
+        return restored
+
     def _identity(self) -> tuple[Any, ...]:
         return tuple(
             tuple(v.items()) if isinstance(v, Mapping) else v
@@ -264,7 +270,7 @@ class AggregateDefinition:
         return (_restore, (type(self), state))
 
 
-def _restore(cls: type[AggregateDefinition], state: dict[str, Any]) -> AggregateDefinition:
+def _restore(cls: type[Any], state: dict[str, Any]) -> Any:
     state["agg"] = MappingProxyType(state["agg"])
     made = object.__new__(cls)
     for name, value in state.items():

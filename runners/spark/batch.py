@@ -97,6 +97,8 @@ class BatchFunction:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
         spark = df.sparkSession
+        if self._job is None:
+            self.definitions = tuple(plans.honour_watermark(df, d) for d in self.definitions)
         job = self._open(spark)
         if plans.HEARTBEAT in df.columns:
             df = df.where(F.col(plans.HEARTBEAT).isNull()).drop(plans.HEARTBEAT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -17,8 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from windrow.core.definition import AggregateDefinition, Positions
-from windrow.core.errors import ReservedColumn, TypeClash, UnknownColumn
+from windrow.core.definition import AggregateDefinition, Positions, Watermark
+from windrow.core.errors import BadWatermark, ReservedColumn, TypeClash, UnknownColumn
+from windrow.core.time import show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.aggregate import limit
 from windrow.operators.calculation import Calculation
@@ -40,6 +42,7 @@ from windrow.runners.spark.tasks import (
     TIME_MAX,
 )
 
+D = TypeVar("D", bound=AggregateDefinition)
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"
 #: Keys go to shards through key groups, so that a state can be resharded without a replay.
@@ -141,6 +144,27 @@ def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition]) -> 
         raise ReservedColumn(
             f"column {clash[0]!r} begins with two underscores, as windrow's own do: rename it"
         )
+
+
+WATERMARK_DELAY = "spark.watermarkDelayMs"
+
+
+def honour_watermark(df: DataFrame, definition: D) -> D:
+    """The definition under the watermark that `withWatermark` gave the DataFrame, where it has one of its own accord."""
+    if definition.event_time not in df.columns:
+        return definition
+    delay_ms = df.schema[definition.event_time].metadata.get(WATERMARK_DELAY)
+    if delay_ms is None:
+        return definition
+    theirs = Watermark("bounded", int(delay_ms) * 1000)
+    if definition.watermark == Watermark("bounded"):
+        return definition.with_watermark(theirs)
+    if definition.watermark.kind != "bounded" or definition.watermark.delay_us != theirs.delay_us:
+        raise BadWatermark(
+            f"the DataFrame says withWatermark({definition.event_time!r}, {show_duration(theirs.delay_us)!r}), the definition "
+            f"says {definition.watermark!r}: make them equal, or leave one of them out"
+        )
+    return definition
 
 
 def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]:

@@ -37,7 +37,7 @@ class WindowStreamWriter:
                 "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
             )
         plans.check_columns(stream, definitions)
-        self._definitions = tuple(definitions)
+        self._definitions = tuple(plans.honour_watermark(stream, d) for d in definitions)
         self._stream = stream
         self._options: dict[str, str] = {}
         self._sink: Any = None

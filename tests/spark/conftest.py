@@ -46,6 +46,7 @@ class Feed:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path, self.schema = path, schema
+        self.ddl: str | None = None  # Spark's schema, where it is not what Spark makes of Arrow's
         path.mkdir(parents=True, exist_ok=True)
         self._n = 0
 
@@ -62,7 +63,7 @@ class Feed:
 
     def stream(self, spark: Any, **options: Any) -> Any:
         schema = spark.createDataFrame(self.schema.empty_table()).schema
-        reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        reader = spark.readStream.schema(self.ddl or schema).option("maxFilesPerTrigger", 1)
         for key, value in options.items():
             reader = reader.option(key, value)
         return reader.parquet(str(self.path))

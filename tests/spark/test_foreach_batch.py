@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,9 @@ import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 
 import windrow as wr
-from windrow.core.errors import SparkUnsupported
+from windrow.core.errors import BadWatermark, SparkUnsupported
+from windrow.core.time import to_datetime
+from windrow.runners.spark.batch import check_session
 from windrow.testing.clock import ManualClock
 
 from .conftest import SCHEMA, at
@@ -285,3 +288,44 @@ def test_apply_on_a_bounded_frame_gives_the_final_windows(spark: Any, tmp_path: 
     panes = definition.apply(df).collect()
     assert sum(p["n"] for p in panes) == len(rows)
     assert {p["pane"]["timing"] for p in panes} == {"ON_TIME"}
+
+
+def test_the_watermark_of_the_dataframe_is_honoured_and_another_refused(
+    spark: Any, feed: Any, tmp_path: Any
+) -> None:
+    stream = feed().stream(spark).withWatermark("t", "7 seconds")
+    with pytest.raises(BadWatermark, match=r"withWatermark\('t', '7 seconds'\).*bounded\('5 seconds'\)"):
+        define().writeStream(stream)
+    writer = define(watermark="0 seconds").writeStream(stream)
+    assert "watermark=wr.bounded('7 seconds')" in repr(writer)
+    define(watermark="7 seconds").writeStream(stream)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.string()], ids=["timestamp_ntz", "text"])
+def test_times_without_a_zone_are_of_the_zone_that_is_declared(
+    spark: Any, feed: Any, tmp_path: Any, kind: pa.DataType
+) -> None:
+    schema = pa.schema([("t", kind), ("k", pa.string()), ("v", pa.int64())])
+    local = datetime(2013, 7, 1, 5, 10)
+    rows = [{"t": local if kind == pa.timestamp("us") else str(local), "k": "a", "v": 1}]
+    definition = define({"n": wr.count()}, window=wr.tumbling("1 hour"), time_zone="America/New_York")
+    source = feed("naive", schema)
+    source.ddl = f"t {'string' if kind == pa.string() else 'timestamp_ntz'}, k string, v bigint"
+    [pane] = run(spark, source, tmp_path, definition, [rows])
+    assert to_datetime(pane.window.start_us) == datetime(2013, 7, 1, 9, tzinfo=UTC)
+
+
+def test_a_watermark_of_the_users_own_moves_the_job(spark: Any, feed: Any, tmp_path: Any) -> None:
+    half = wr.custom(lambda marks, now_us: max(marks.values(), default=0) // 2, name="half")
+    definition = define({"n": wr.count()}, watermark=half, emit=wr.Emit())
+    batches = [[{"t": at(s), "k": "a", "v": 1}] for s in (2, 30, 31)]
+    panes = run(spark, feed(), tmp_path, definition, batches)
+    assert [(p.timing.value, p.commit, p["n"]) for p in panes] == [("ON_TIME", 3, 1)]
+
+
+def test_spark_connect_is_refused_with_the_reason() -> None:
+    class ConnectSession:
+        """What a session of Spark Connect looks like from here: it has no JVM behind it."""
+
+    with pytest.raises(SparkUnsupported, match=r"WR501.*Spark Connect"):
+        check_session(ConnectSession())  # type: ignore[arg-type]
