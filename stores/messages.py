@@ -344,13 +344,13 @@ class MessageStore:
         number."""
         last = floor // self.bucket
         end = group + encode_i64(last)
-        first_of: dict[bytes, int] = {}
         at = len(group)
-        for entry, _ in kv.scan(self.index_cf, group, end):
-            first_of.setdefault(entry[at + 8 :], decode_i64(entry, at))
-        for fields, first in first_of.items():
+        entries = [entry for entry, _ in kv.scan(self.index_cf, group, end)]
+        # The first bucket of each key: it comes last here, and overwrites those after it.
+        first_of = {entry[at + 8 :]: entry for entry in reversed(entries)}
+        for fields, entry in first_of.items():
             low = fields + FIELDS_END + head
-            start = encode_i64(max(first * self.bucket, _I64_MIN))
+            start = encode_i64(max(decode_i64(entry, at) * self.bucket, _I64_MIN))
             batch.delete_range(self.cf, low + start, low + encode_i64(last * self.bucket))
         if first_of:
             batch.delete_range(self.index_cf, group, end)
