@@ -155,8 +155,7 @@ class WindowAggregator:
                 rows,
                 progress.watermark_us if watermarks_us is None else watermarks_us,
             )
-        if progress.now_us is None:
-            progress.begin(now_us)
+        progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
     def ingest_partials(
@@ -172,8 +171,7 @@ class WindowAggregator:
             merged, broken = merge_slices(self.calculation, slices, windows)
             _bury_broken(merged, broken, self.definition, dead)
             self._add(kv, progress, result, dead, merged)
-        if progress.now_us is None:
-            progress.begin(now_us)
+        progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
     def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:

@@ -81,8 +81,7 @@ class TupleAggregator:
         result.marks = dict(event_time_marks(rows))
         if len(rows):
             self._file(kv, progress, result, dead, rows)
-        if progress.now_us is None:
-            progress.begin(now_us)
+        progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
     def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:

@@ -297,9 +297,21 @@ class RocksKV:
             raise _translate(error, self.path) from error
 
     def close(self) -> None:
-        """Flushes, and releases the lock. A scan that is still open fails when it is read on."""
+        """Flushes, and releases the lock. A scan that is still open fails when it is read on.
+
+        All column families are flushed as one first: rocksdict flushes each alone when its handle goes, and a
+        process killed between two of them would leave a marker ahead of its data.
+        """
         if self._db is None:
             return
+        try:
+            if not self.read_only:
+                self.flush()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        assert self._db is not None
         for source in list(self._scans):
             source.release()
         db, self._db = self._db, None

@@ -7,6 +7,7 @@ continues from its last commit, and whoever feeds it from `next_offsets()`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,14 @@ from windrow.checkpoint.shard import DEAD_FILE, MARKER, MARKER_CF, Replay, Shard
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import CorruptState, InputError, OperatorClosed, OperatorPaused, SinkFailed
+from windrow.core.errors import (
+    CorruptState,
+    InputError,
+    OperatorClosed,
+    OperatorPaused,
+    SinkFailed,
+    StateError,
+)
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, Token, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.operators.aggregate import StepResult, WindowAggregator
@@ -112,7 +120,8 @@ class EmbeddedOperator:
             damage = error.with_traceback(None)
         path = self._shard.kv.path
         logger.warning("the store is damaged and built anew", path=path, error=str(damage))
-        self._shard.kv.close()
+        with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
+            self._shard.kv.close()
         os.rename(path, f"{path}.aside-{time.time_ns()}")
         staged = self._overlay.batch
         self._shard = self._open_shard()

@@ -150,10 +150,10 @@ def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
     definition: AggregateDefinition, part: int, job: Path
 ) -> None:
     """Wherever the bit is: noticed when the store is opened, or when the damaged block is read."""
-    fed(definition, job).close()
-    for file in sorted(store_of(job).glob("*.sst")):
-        damage_file(file, os.path.getsize(file) * part // 8 + 5)
-    goes_on(definition, job)
+    fed(definition, job, 1200, 100).close()
+    largest = max(store_of(job).glob("*.sst"), key=os.path.getsize)
+    damage_file(largest, os.path.getsize(largest) * part // 8 + 5)
+    goes_on(definition, job, 1200)
     if part == 0:
         assert aside(job) != []
 
@@ -164,9 +164,12 @@ def test_a_store_that_came_from_a_snapshot_can_be_damaged_without_it(job: Path) 
     shutil.rmtree(job / "local")
     with TestDriver(INCREMENTAL, job):
         pass  # restored
-    for folder in ("changelog", "segments"):
-        for file in (job / folder).glob("00000000000[1-9]-*"):
-            file.unlink()
+    newest = max(int(path.name.split("-")[1]) for path in (job / "snapshots").rglob("*-*") if path.is_file())
+    for file in (job / "changelog").glob("0*.seg"):
+        if int(file.name.split("-")[0]) <= newest:
+            file.unlink()  # only the newest snapshot leads on
+    for base in (job / "changelog").glob("base-*"):
+        base.unlink()
     for file in store_of(job).glob("*.sst"):
         damage_file(file, 5)
     goes_on(INCREMENTAL, job)
@@ -183,15 +186,18 @@ def test_a_damaged_snapshot_is_passed_over(job: Path) -> None:
     goes_on(INCREMENTAL, job)
 
 
-@pytest.mark.parametrize("harm", ["torn", "flipped"])
-def test_a_damaged_segment_in_the_middle_is_refused_by_name(harm: str, job: Path) -> None:
+@pytest.mark.parametrize("harm", ["torn", "flipped", "of another job"])
+def test_a_damaged_segment_in_the_middle_is_refused_by_name(harm: str, job: Path, tmp_path: Path) -> None:
     fed(INCREMENTAL, job).close()
+    fed(INCREMENTAL, tmp_path / "other", 400, 10).close()
     shutil.rmtree(job / "local")
     segment = sorted((job / "changelog").glob("*.seg"))[4]
     if harm == "torn":
         tear_file(segment, 40)
-    else:
+    elif harm == "flipped":
         damage_file(segment, -10)
+    else:
+        shutil.copyfile(sorted((tmp_path / "other" / "changelog").glob("*.seg"))[4], segment)
     with pytest.raises(e.CorruptState, match=segment.name):
         TestDriver(INCREMENTAL, job)
 

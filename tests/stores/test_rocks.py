@@ -97,6 +97,21 @@ def test_a_flush_makes_all_column_families_survive_a_kill(tmp_path: Path) -> Non
     assert "flush.tmp" not in os.listdir(tmp_path)
 
 
+def test_a_kill_in_the_middle_of_a_close_leaves_no_column_family_ahead(tmp_path: Path) -> None:
+    """rocksdict flushes a column family alone when its last handle goes."""
+    program = (
+        "import os, sys; from windrow.stores.kv import Batch; from windrow.stores.rocks import RocksKV\n"
+        "class Maps(dict):\n"
+        "    def clear(self): del self['data']; os.kill(os.getpid(), 9)\n"
+        "kv = RocksKV(sys.argv[1], ('data', 'meta', 'other')); batch = Batch()\n"
+        "for cf in kv.cfs: batch.put(cf, b'k', b'v')\n"
+        "kv.write(batch); kv._maps = Maps(kv._maps); kv.close()"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    with RocksKV(tmp_path, CFS) as kv:
+        assert [kv.get(cf, b"k") for cf in CFS] == [b"v"] * 3
+
+
 def test_a_clean_close_loses_nothing(tmp_path: Path) -> None:
     with RocksKV(tmp_path, CFS) as kv:
         kv.write(batch("data", b"a"))
