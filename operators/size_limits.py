@@ -43,7 +43,9 @@ class SizeLimits:
     def _keys(self, table: pa.Table) -> tuple[list[bytes], Groups]:
         groups = Groups([table.column(b) for b in self.by], len(table))
         first = pa.array(groups.first_rows)
-        return encode_columns([combine(table.column(b)).take(first) for b in self.by]) if self.by else [b""], groups
+        return encode_columns([combine(table.column(b)).take(first) for b in self.by]) if self.by else [
+            b""
+        ], groups
 
     def floors(self, kv: KV, table: pa.Table) -> IntArray:
         """For each row, the end at or below which windows of its key are out of retention."""
