@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -273,9 +273,13 @@ def encode_position(source: str, partition: int, offset: int, ordinal: int) -> b
     return escape(source.encode()) + _POSITION_TAIL.pack(partition, offset + _SIGN, ordinal)
 
 
+def _encode_source(source: str) -> bytes:
+    return escape(source.encode())
+
+
 def position_prefix(parts: Sequence[Any]) -> bytes:
     """What every position that begins with these one to four parts begins with; b"" for none."""
-    encoders = (lambda source: escape(source.encode()), encode_u32, encode_i64, encode_u32)
+    encoders: tuple[Callable[[Any], bytes], ...] = (_encode_source, encode_u32, encode_i64, encode_u32)
     return b"".join([encode(part) for encode, part in zip(encoders, parts, strict=False)])
 
 
