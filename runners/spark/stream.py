@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -116,7 +117,8 @@ class WindowStreamWriter:
             if of_files is not None:
                 stream, batch.of_files = of_files, True
         batch.input_schema = stream.schema
-        if heartbeat.lower() != "none" and "availableNow" not in self._trigger:
+        beats = heartbeat.lower() != "none" and "availableNow" not in self._trigger
+        if beats:
             # Under availableNow Spark would read everything in one batch if the rate source were there.
             stream = with_heartbeat(stream, heartbeat)
         writer = stream.writeStream.foreachBatch(batch).option(
@@ -128,7 +130,7 @@ class WindowStreamWriter:
             writer = writer.trigger(**self._trigger)
         if self._name is not None:
             writer = writer.queryName(self._name)
-        query = WindowQuery(batch, spark, ends_by_itself="availableNow" in self._trigger)
+        query = WindowQuery(batch, spark, ends_by_itself="availableNow" in self._trigger, heartbeat=beats)
         query.begin(writer.start())
         return query
 
@@ -156,8 +158,9 @@ def with_heartbeat(stream: DataFrame, period: Duration) -> DataFrame:
 class WindowQuery:
     """A running windrow job. Mirrors `StreamingQuery`, and adds `drain`."""
 
-    def __init__(self, batch: BatchFunction, spark: Any, *, ends_by_itself: bool) -> None:
+    def __init__(self, batch: BatchFunction, spark: Any, *, ends_by_itself: bool, heartbeat: bool) -> None:
         self.batch = batch
+        self._heartbeat = heartbeat
         self._ends_by_itself = ends_by_itself
         self._spark = spark
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
@@ -214,7 +217,8 @@ class WindowQuery:
         return self.query.awaitTermination() if timeout is None else self.query.awaitTermination(timeout)  # type: ignore[arg-type]
 
     def processAllAvailable(self) -> None:
-        self.query.processAllAvailable()
+        """Return when what the sources had at the call is committed."""
+        self._read_what_is_there()
 
     def stop(self) -> None:
         self.query.stop()
@@ -227,10 +231,31 @@ class WindowQuery:
         """
         if self.query.isActive:
             if not self._ends_by_itself:
-                self.query.processAllAvailable()
+                self._read_what_is_there()
                 self.query.stop()
             self.query.awaitTermination()
         self.batch.drain(self._spark)
+
+    def _read_what_is_there(self) -> None:
+        """Wait for a batch that began after this call and found nothing in the sources.
+
+        Spark's own `processAllAvailable` waits for a batch without any row: with the heartbeat there need never be one.
+        """
+        if not self._heartbeat:
+            self.query.processAllAvailable()
+            return
+        called = datetime.now(UTC)
+        while self.query.isActive:
+            progress = self.query.lastProgress
+            if progress is not None and datetime.fromisoformat(progress["timestamp"]) >= called:
+                rows = [
+                    s["numInputRows"]
+                    for s in progress["sources"]
+                    if not s["description"].startswith("RateStream")
+                ]
+                if not any(rows):
+                    return
+            self.query.awaitTermination(0.1)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"<WindowQuery {self.batch!r}>"

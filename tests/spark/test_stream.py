@@ -82,6 +82,18 @@ def test_drain_fires_everything_and_later_data_is_late(spark: Any, feed: Any, tm
     query.stop()
 
 
+def test_a_query_with_a_heartbeat_drains_what_is_there_though_it_is_never_idle(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    source, sink = feed(), wr.sinks.memory()
+    for start in (0, 20, 40):
+        source.add(rows(start, start + 1))
+    query = writer(spark, source, tmp_path, sink).trigger(processingTime="10 milliseconds").start()
+    query.drain()
+    query.stop()
+    assert sorted((p.window.start_us // 1_000_000, p["n"]) for p in sink.panes) == [(0, 2), (20, 2), (40, 2)]
+
+
 def test_a_second_run_on_the_same_checkpoint_processes_nothing(spark: Any, feed: Any, tmp_path: Path) -> None:
     source = feed()
     source.add(rows(1, 2, 11))
