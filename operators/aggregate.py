@@ -230,7 +230,12 @@ class WindowAggregator:
         size_floor = self.limits.floors(kv, rows.table) if self.limits.active else None
         if size_floor is not None:
             open_ &= ends > size_floor[row_of]
+        closed: IntArray | None = None
         if not open_.all():
+            if self.history is not None:
+                # The end up to which a message came too late for the windows that cover it.
+                closed = np.full(len(rows), START_OF_TIME_US, dtype=np.int64)
+                np.maximum.at(closed, row_of[~open_], ends[~open_])
             taken = np.bincount(row_of[open_], minlength=len(rows)) > 0
             covered = np.bincount(row_of, minlength=len(rows)) > 0
             lost = covered & ~taken
@@ -248,13 +253,14 @@ class WindowAggregator:
             chosen = np.flatnonzero(kept)
             rows = rows.take(chosen)
             row_of = (np.cumsum(kept) - 1)[row_of]
+            closed = None if closed is None else closed[chosen]
         deltas, groups, broken = delta_rows(
             self.calculation, rows, row_of, starts, ends, in_position_order=isinstance(watermark_us, int)
         )
         if broken:
             deltas = self._bury_failed(rows, row_of, groups, deltas, broken, dead)
         if self.history is not None:
-            self.history.add(kv, rows, progress.step, self.calculation)
+            self.history.add(kv, rows, progress.step, self.calculation, closed=closed)
         self._add(kv, progress, result, dead, deltas)
 
     def _bury_late(

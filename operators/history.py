@@ -1,8 +1,9 @@
 """The messages behind a full-state aggregate: filed once each, read again when a window fires.
 
 Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); tuple windows `<key>_<number>`. Value: version byte,
-msgpack `[schema id, step, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step tells
-what came since the last pane of a window, for discarding panes.
+msgpack `[schema id, step, closed, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step
+tells what came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did not
+take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import xxhash
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_columns
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.assigners import WindowAssigner
 from windrow.operators.calculation import Broken, Calculation
 from windrow.operators.columns import EMIT_STEP, END, OFFSET, ORDINAL, PARTITION, SOURCE, START
@@ -31,7 +32,7 @@ from windrow.stores.windows import concat, pack_column, unpack_column
 
 IntArray = npt.NDArray[np.int64]
 FORMAT = 1
-STEP = "__step"
+STEP, CLOSED = "__step", "__closed"
 
 
 class History:
@@ -49,9 +50,15 @@ class History:
         self.cfs: tuple[str, ...] = self.store.cfs
 
     def add(
-        self, kv: KV, rows: Slice, step: int, calculation: Calculation, numbers: IntArray | None = None
+        self,
+        kv: KV,
+        rows: Slice,
+        step: int,
+        calculation: Calculation,
+        numbers: IntArray | None = None,
+        closed: IntArray | None = None,
     ) -> None:
-        """File `rows`; tuple windows give the number of each row within its key."""
+        """File `rows`; tuple windows give the number of each row within its key, others what was closed to it."""
         batch = Batch()
         names = calculation.input_columns()
         names = user_columns(rows.table) if names is None else names
@@ -69,6 +76,12 @@ class History:
             values = [
                 head + pack((schema_id, step, p, *v))
                 for p, v in zip(zip(*positions, strict=True), zip(*columns, strict=True), strict=True)
+            ]
+        elif closed is not None:
+            missed = [None if c == START_OF_TIME_US else c for c in closed.tolist()]
+            values = [
+                head + pack((schema_id, step, c, *v))
+                for c, v in zip(missed, zip(*columns, strict=True), strict=True)
             ]
         else:
             values = [head + pack((schema_id, step, None, *v)) for v in zip(*columns, strict=True)]
@@ -149,6 +162,9 @@ class History:
                 (ORDINAL, pa.int64(), 3),
             ):
                 table = table.append_column(name, pa.array([p[j] for p in positions], kind))
+            if not self.tuples:
+                missed = [START_OF_TIME_US if c is None else c for c in columns[2]]
+                table = table.append_column(CLOSED, pa.array(missed, pa.int64()))
             tables.append(table.append_column(STEP, pa.array(columns[1], pa.int64())))
             order += indices
         table = concat(tables)
@@ -190,7 +206,9 @@ class History:
         if rows is None:
             row_of = windows = np.zeros(0, dtype=np.int64)
         else:
-            row_of, windows, _ = assigner.assign(rows.times)
+            row_of, windows, window_ends = assigner.assign(rows.times)
+            took = window_ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of]
+            row_of, windows = row_of[took], windows[took]
         return self.evaluate(state, rows, row_of, windows, calculation)
 
     def evaluate(
