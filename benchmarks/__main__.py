@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     write(rows, out, about)
     if len(names) > 1:
         print(table(rows))
-    return int(any(r.bound.startswith("required") and r.meets is False for r in rows))
+    # A little data meets no bound and misses none.
+    return int(not chosen.quick and any(r.bound.startswith("required") and r.meets is False for r in rows))
 
 
 if __name__ == "__main__":

@@ -54,8 +54,11 @@ def restore(context: Context) -> list[Row]:
         def run() -> float:
             shutil.rmtree(JobFolders(folder).local)
             begin = time.perf_counter()
-            with aggregate.open(folder):
-                return states / (time.perf_counter() - begin)
+            with aggregate.open(folder) as operator:
+                seconds = time.perf_counter() - begin
+                found = len(operator.get_windows(key="key-0007"))
+            assert found * KEYS == states, f"{found} windows of one key came back, not {states // KEYS}"
+            return states / seconds
 
         samples = context.interleave({"windrow": run}, 3 if context.quick else 7)["windrow"]
     ours = median(samples)
