@@ -142,7 +142,9 @@ def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
     definition: AggregateDefinition, steps: list[Any], cut: int
 ) -> None:
     assume(definition.emit.mode != "discarding")
-    assume(definition.emit.on_time)  # else what a count leaves over waits for its window to close, which a cut decides
+    assume(
+        definition.emit.on_time
+    )  # else what a count leaves over waits for its window to close, which a cut decides
     rows = [row for step in steps if isinstance(step, list) for row in step]
     cut_up: list[Any] = [rows[i : i + cut] for i in range(0, len(rows), cut)]
     advances = [step for step in steps if isinstance(step, tuple)]
