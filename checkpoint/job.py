@@ -324,7 +324,7 @@ class Job:
         for folder, per_shard in (("segments", True), ("changelog", True), ("panes", False), ("dead", False)):
             directory = os.path.join(self.folders.location, folder)
             for name in os.listdir(directory):
-                if name.startswith("base-"):
+                if name.startswith("base"):
                     continue
                 commit, shard = _parse(name)
                 if commit is None or shard is None:

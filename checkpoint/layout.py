@@ -1,7 +1,8 @@
 """Where a job keeps what. One place for every name below a job's location.
 
 log/         records: epochs, intents, commits            (the truth)
-changelog/   window metadata a commit changed, per shard  <commit>-<shard>-<attempt>.seg; base-<shard>-<commit>.seg
+changelog/   window metadata a commit changed, per shard  <commit>-<shard>-<attempt>.seg; base-<shard>-<commit>.seg,
+                                                      which names its base_part-<shard>-<commit>-<attempt>.seg
 segments/    messages a commit filed, per shard           <commit>-<shard>-<attempt>.seg
 panes/       panes of a commit, per shard and operator    <commit>-<shard>-<attempt>.<operator>.parquet
 dead/        dead letters of a commit, per shard          <commit>-<shard>-<attempt>.parquet
@@ -65,3 +66,8 @@ def attempt_name(commit: int, shard: int) -> str:
 def base_name(commit: int, shard: int) -> str:
     """The compacted changelog of a shard as of `commit`."""
     return f"base-{shard:04d}-{commit:012d}"
+
+
+def base_part_name(commit: int, shard: int) -> str:
+    """One part of a compacted changelog, under a name that no other attempt at it has."""
+    return f"base_part-{shard:04d}-{commit:012d}-{secrets.token_hex(4)}"

@@ -6,6 +6,7 @@ ever holds committed segments (log first, apply later), so it never rolls back.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
+from windrow.checkpoint.layout import JobFolders, attempt_name, base_name, base_part_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
 from windrow.core.errors import CorruptState, NewerFormat, StateLocked, StateLost
@@ -33,6 +34,9 @@ MARKER_CF, MARKER = "marker", b"applied"
 
 #: Counters of a shard's answer: rows of an operator's pane file; rows of the dead-letter file.
 PANES_OF, DEAD_FILE = "panes_file.", "dead_file"
+
+#: A compacted changelog is written in parts of about so many bytes: memory must not grow with state.
+BASE_PART_BYTES = 8 << 20
 
 #: Reads the commits that the log keeps; given by whoever can read it.
 Commits = Callable[[], Iterator[Commit]]
@@ -155,18 +159,22 @@ class Shard:
                 raise _SnapshotDamaged from error
         kv = kv or RocksKV(path, spec.cfs)
         shard = cls(spec, kv, decision.base)
-        if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
-            shard._rebuild(decision.base, known)
-        elif decision.action is ShardAction.START_EMPTY:
-            shard._mark(0)
-        for number in decision.apply:
-            shard.catch_up([_result(known[number], spec.shard)])
-        if decision.replay_messages:
-            if replay is None:
-                raise StateLost(
-                    f"shard {spec.shard}: its messages are lost and the source cannot be read again"
-                )
-            replay(kv)
+        try:
+            if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
+                shard._rebuild(decision.base, known)
+            elif decision.action is ShardAction.START_EMPTY:
+                shard._mark(0)
+            for number in decision.apply:
+                shard.catch_up([_result(known[number], spec.shard)])
+            if decision.replay_messages:
+                if replay is None:
+                    raise StateLost(
+                        f"shard {spec.shard}: its messages are lost and the source cannot be read again"
+                    )
+                replay(kv)
+        except BaseException:
+            kv.close()
+            raise
         return shard
 
     def catch_up(self, results: Iterable[ShardResult | None]) -> None:
@@ -196,8 +204,11 @@ class Shard:
         base = _newest_base(self.spec)
         first = 1
         if base is not None:
-            _, _, batch, _ = read_segment(self.spec.folders.changelog(base_name(base, self.spec.shard)))
+            changelog = self.spec.folders.changelog
+            _, _, batch, extra = read_segment(changelog(base_name(base, self.spec.shard)))
             self.kv.write(batch)
+            for name, digest in extra.get("parts", ()):
+                self.kv.write(_checked(self.spec, changelog(name), digest, base))
             first = base + 1
         for number in range(first, upto + 1):
             result = _result(known[number], self.spec.shard)
@@ -261,13 +272,37 @@ class Shard:
         return store.create(self.kv, self.spec.shard, self.applied, os.path.dirname(self.spec.path))
 
     def write_base(self) -> None:
-        """Compact the changelog: one file of all window metadata as of `applied`."""
-        batch = Batch()
+        """Compact the changelog: all window metadata as of `applied`, in parts that fit memory, and a file that names them.
+
+        The base before it is kept: somebody may be reading it. Older ones go.
+        """
+        spec = self.spec
+        parts = []
+        for batch in self._metadata():
+            name = base_part_name(self.applied, spec.shard)
+            parts.append([name, write_segment(spec.folders.changelog(name), self.applied, spec.shard, batch)])
+        path = spec.folders.changelog(base_name(self.applied, spec.shard))
+        write_segment(path, self.applied, spec.shard, Batch(), {"parts": parts})
+        kept = _bases(spec)[:2]
+        folder = os.path.dirname(path)
+        for name in os.listdir(folder):
+            kind, *rest = name.removesuffix(".seg").split("-")
+            if kind in ("base", "base_part") and int(rest[0]) == spec.shard and int(rest[1]) < kept[-1]:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, name))
+
+    def _metadata(self) -> Iterator[Batch]:
+        """Window metadata in batches of about `BASE_PART_BYTES`."""
+        batch, size = Batch(), 0
         for cf in self.spec.metadata_cfs:
-            pairs = list(self.kv.scan(cf))
-            batch.put_many(cf, [k for k, _ in pairs], [v for _, v in pairs])
-        path = self.spec.folders.changelog(base_name(self.applied, self.spec.shard))
-        write_segment(path, self.applied, self.spec.shard, batch)
+            for key, value in self.kv.scan(cf):
+                batch.put(cf, key, value)
+                size += len(key) + len(value)
+                if size >= BASE_PART_BYTES:
+                    yield batch
+                    batch, size = Batch(), 0
+        if size:
+            yield batch
 
     def close(self) -> None:
         self.kv.close()
@@ -379,13 +414,18 @@ def _commit_of(manifest: str) -> int:
     return int(manifest.split("-")[1])
 
 
-def _newest_base(spec: ShardSpec) -> int | None:
+def _bases(spec: ShardSpec) -> list[int]:
+    """Commits of the shard's compacted changelogs, newest first."""
     prefix = f"base-{spec.shard:04d}-"
     folder = os.path.dirname(spec.folders.changelog("x"))
     found = [
         int(n[len(prefix) : -4]) for n in os.listdir(folder) if n.startswith(prefix) and n.endswith(".seg")
     ]
-    return max(found, default=None)
+    return sorted(found, reverse=True)
+
+
+def _newest_base(spec: ShardSpec) -> int | None:
+    return next(iter(_bases(spec)), None)
 
 
 def _result(commit: Commit, shard: int) -> ShardResult | None:

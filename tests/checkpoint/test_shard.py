@@ -1,0 +1,122 @@
+"""The compacted changelog of a shard: written in parts, read whole, older ones cleared away."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from windrow.checkpoint import shard as shards
+from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.core.errors import CorruptState
+from windrow.stores.kv import Batch
+from windrow.stores.rocks import destroy
+
+COMMITS = 3
+
+
+def commit_of(number: int, shard: Shard, batch: Batch) -> Commit:
+    result = shard.write(number, batch, {}, None, {})
+    return Commit(
+        epoch=1,
+        commit=number,
+        steps=(),
+        next_offsets={},
+        shards=(result,),
+        published=number,
+        watermark_us=None,
+    )
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ShardSpec:
+    folders = JobFolders(str(tmp_path))
+    folders.make()
+    return ShardSpec(folders, "job", 0, ("w", "aux"))
+
+
+def fill(spec: ShardSpec, upto: int) -> tuple[Shard, list[Commit]]:
+    """A shard after `upto` commits of 100 keys each, with a compacted changelog after every one."""
+    shard = Shard.open(spec, 0, lambda: iter(()))
+    commits: list[Commit] = []
+    for number in range(1, upto + 1):
+        batch = Batch()
+        batch.put_many("w", [b"%d-%03d" % (number, i) for i in range(100)], [b"v" * 50] * 100)
+        batch.put("aux", b"step", b"%d" % number)
+        commits.append(commit_of(number, shard, batch))
+        shard.catch_up([commits[-1].shards[0]])
+        shard.write_base()
+    return shard, commits
+
+
+def contents(shard: Shard) -> dict[str, dict[bytes, bytes]]:
+    return {cf: dict(shard.kv.scan(cf)) for cf in shard.spec.metadata_cfs}
+
+
+def names(spec: ShardSpec, prefix: str) -> list[str]:
+    folder = os.path.dirname(spec.folders.changelog("x"))
+    return sorted(n for n in os.listdir(folder) if n.startswith(prefix))
+
+
+def lose_all_but_the_base(spec: ShardSpec) -> None:
+    destroy(spec.path)
+    for name in names(spec, "0"):
+        os.unlink(os.path.join(os.path.dirname(spec.folders.changelog("x")), name))
+
+
+def test_a_compacted_changelog_is_written_in_parts_that_fit_memory(
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "BASE_PART_BYTES", 1_000)
+    written: list[int] = []
+    original = shards.write_segment
+
+    def counted(path: str, commit: int, shard: int, batch: Batch, *extra: object) -> str:
+        written.append(sum(len(k) + len(v) for _, _, k, v in batch.ops))
+        return original(path, commit, shard, batch, *extra)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shards, "write_segment", counted)
+    shard, _ = fill(spec, 1)
+    shard.close()
+    [_, *parts, last] = written
+    assert len(parts) >= 5, parts
+    assert max(parts) < 1_100 and last == 0
+
+
+def test_a_shard_comes_back_from_its_compacted_changelog_alone(
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "BASE_PART_BYTES", 1_000)
+    shard, commits = fill(spec, COMMITS)
+    before = contents(shard)
+    shard.close()
+    lose_all_but_the_base(spec)
+    again = Shard.open(spec, COMMITS, lambda: iter(commits))
+    assert contents(again) == before
+    again.close()
+
+
+def test_a_damaged_part_of_the_compacted_changelog_is_refused(
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "BASE_PART_BYTES", 1_000)
+    shard, commits = fill(spec, 1)
+    shard.close()
+    lose_all_but_the_base(spec)
+    part = names(spec, "base_part-")[2]
+    path = Path(spec.folders.changelog("x")).with_name(part)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptState, match=part):
+        Shard.open(spec, 1, lambda: iter(commits))
+
+
+def test_the_newest_compacted_changelog_and_the_one_before_are_kept(spec: ShardSpec) -> None:
+    shard, _ = fill(spec, COMMITS)
+    shard.close()
+    assert [int(n[10:22]) for n in names(spec, "base-")] == [COMMITS - 1, COMMITS]
+    assert sorted({int(n[15:27]) for n in names(spec, "base_part-")}) == [COMMITS - 1, COMMITS]
