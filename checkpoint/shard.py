@@ -36,7 +36,7 @@ MARKER_CF, MARKER = "marker", b"applied"
 PANES_OF, DEAD_FILE = "panes_file.", "dead_file"
 
 #: A compacted changelog is written in parts of about so many bytes: memory must not grow with state.
-BASE_PART_BYTES = 8 << 20
+BASE_PART_BYTES = 2 << 20
 
 #: Reads the commits that the log keeps; given by whoever can read it.
 Commits = Callable[[], Iterator[Commit]]

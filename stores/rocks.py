@@ -36,9 +36,11 @@ import rocksdict
 from windrow.core.errors import CorruptState, StateError, StateLocked
 from windrow.stores.kv import Batch, Pair
 
-BLOCK_CACHE_BYTES: Final = 128 << 20
+BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20
 MEMTABLE_BYTES: Final = 32 << 20
+#: A scan reads ahead about so much.
+CHUNK_BYTES: Final = 1 << 20
 _FLUSH_DIR: Final = "flush.tmp"
 _SHARED: dict[int, tuple[rocksdict.Cache, rocksdict.WriteBufferManager]] = {}
 
@@ -214,7 +216,7 @@ class RocksKV:
         size = 1  # most scans look for one pair, and its value may be large
         while chunk := list(itertools.islice(source.pairs(self.path), size)):
             yield chunk
-            size = min(4 * size, 1024)
+            size = min(4 * size, 1024, max(1, CHUNK_BYTES // (len(chunk[-1][1]) + 1)))
 
     def _look_again(self, cf: str, end: bytes | None, seek: Callable[[rocksdict.RdictIter], None]) -> None:
         """Raises where the pairs ended because a block is damaged rather than because there are no more."""

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rocksdict
@@ -445,3 +446,22 @@ def test_rocksdict_takes_a_reversed_range_and_fails_later(tmp_path: Path) -> Non
         db.flush()
     with pytest.raises(Exception, match="end key comes before start key"):
         db.close()
+
+
+def test_a_scan_of_large_values_reads_about_a_megabyte_ahead(tmp_path: Path) -> None:
+    with_large = rocks.RocksKV(tmp_path / "kv", ["w"])
+    batch = Batch()
+    batch.put_many("w", [b"%03d" % i for i in range(64)], [bytes(256 << 10)] * 64)
+    with_large.write(batch)
+    ahead: list[int] = []
+    chunks = with_large._chunks
+
+    def counted(source: Any) -> Any:
+        for chunk in chunks(source):
+            ahead.append(sum(len(value) for _, value in chunk))
+            yield chunk
+
+    with_large._chunks = counted  # type: ignore[method-assign]
+    assert len(list(with_large.scan("w"))) == 64
+    assert max(ahead) <= rocks.CHUNK_BYTES
+    with_large.close()
