@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +37,7 @@ from windrow.operators.output import pane_schema
 from windrow.runners.embedded import operator_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark import tasks
+from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
 
 logger = structlog.get_logger("windrow")
 
@@ -247,9 +245,11 @@ class BatchFunction:
             parts,
             tuple(job.recent),
         )
-        on_shards = plans.to_shards(frame, job.shards).mapInArrow(partial(tasks.run, task), tasks.OUTPUT)
+        on_shards = plans.to_shards(frame, job.shards).mapInArrow(
+            partial(run_on_partition, task), tasks.OUTPUT
+        )
         for _ in range(REDO_ATTEMPTS):
-            with _Tagged(spark, f"windrow-{job.job}-{plan.commit}") as tagged:
+            with Tagged(spark, f"windrow-{job.job}-{plan.commit}") as tagged, FixedPlan(df, job.shards):
                 rows = on_shards.collect()
             if positioned or not tagged.second_attempts():
                 break
@@ -482,64 +482,3 @@ def _counts_the_job(definition: AggregateDefinition) -> bool:
     """True if a size limit is of the whole job: then one shard has to see it all."""
     retention = definition.retention
     return retention.per == "job" and (retention.windows is not None or retention.messages is not None)
-
-
-def check_session(spark: SparkSession) -> None:
-    """Refuse settings under which exactly once cannot be promised."""
-    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
-        raise SparkUnsupported(
-            "Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session"
-        )
-    _check_python(spark)
-    if (spark.sparkContext.getConf().get("spark.speculation") or "false").lower() == "true":
-        raise SparkUnsupported(
-            "spark.speculation is true: two attempts of one shard would fight for its store; set spark.speculation=false"
-        )
-
-
-_checked_pythons: set[str] = set()
-
-
-def _check_python(spark: SparkSession) -> None:
-    """Refuse, before the first commit, a Python for the executors that does not know windrow."""
-    executable = spark.sparkContext.pythonExec
-    if executable in _checked_pythons or not (spark.sparkContext.master or "").startswith("local["):
-        return
-    found = shutil.which(executable)
-    if found is None or os.path.realpath(found) != os.path.realpath(sys.executable):
-        tried = subprocess.run(
-            [executable, "-c", "import windrow, pyarrow"], capture_output=True, text=True, check=False
-        )
-        if tried.returncode != 0:
-            raise SparkUnsupported(
-                f"Spark runs its workers with {executable!r}, which cannot import windrow "
-                f"({tried.stderr.strip().splitlines()[-1:]}); this process is {sys.executable!r}. Set PYSPARK_PYTHON to it "
-                "before the session is made"
-            )
-    _checked_pythons.add(executable)
-
-
-class _Tagged:
-    """Tags the jobs of one action, to learn whether a stage of them ran twice."""
-
-    def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._sc, self._tag = spark.sparkContext, tag
-
-    def __enter__(self) -> _Tagged:
-        self._sc.addJobTag(self._tag)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._sc.removeJobTag(self._tag)
-
-    def second_attempts(self) -> bool:
-        tracker = self._sc._jsc.sc().statusTracker()
-        for job_id in list(tracker.getJobIdsForTag(self._tag)):
-            info = tracker.getJobInfo(job_id)
-            if not info.isDefined():
-                continue
-            for stage in list(info.get().stageIds()):
-                stage_info = tracker.getStageInfo(stage)
-                if stage_info.isDefined() and stage_info.get().currentAttemptId() > 0:
-                    return True
-        return False

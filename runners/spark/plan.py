@@ -265,22 +265,22 @@ def prepare_partials(
     length, offset = slice_us(definition), getattr(definition.window, "offset_us", 0)
     slices = f"{t} - pmod({t} - {offset}L, {length}L)" if length else "0L"
     base = df.selectExpr(
-        f"{shard_of(definition.by, shards)} as {SHARD}",
         f"case when ({letter}) is null then {slices} end as {SLICE}",
         f"{t} as __t",
         f"{letter} as {LETTER}",
         *[_q(c) for c in (*wanted, *extra)],
     )
-    keys = [SHARD, SLICE, LETTER, *definition.by, *([SOURCE, PARTITION] if positions else [])]
+    keys = [SLICE, LETTER, *definition.by, *([SOURCE, PARTITION] if positions else [])]
     columns = partial_columns(definition, calculation)
     assert columns is not None
     # Spark reads a dot in a name as a field of a struct; the task puts the accumulators' names back.
     parts = {f"{PART}{i}": sql for i, sql in enumerate(columns.values())}
     extents = {OFFSET_MIN: f"min({OFFSET})", OFFSET_MAX: f"max({OFFSET})"} if positions else {}
     aggregates = {ROWS: "count(1)", TIME_MAX: "max(__t)", **extents, **parts}
-    return base.groupBy(*[_q(k) for k in keys]).agg(
+    groups = base.groupBy(*[_q(k) for k in keys]).agg(
         *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
     )
+    return groups.selectExpr(f"{shard_of(definition.by, shards)} as {SHARD}", "*")
 
 
 def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: int | None) -> str:

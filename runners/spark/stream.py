@@ -21,8 +21,9 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError, SparkUnsupported
 from windrow.core.time import Duration, duration_us
 from windrow.runners.spark import plan as plans
-from windrow.runners.spark.batch import BatchFunction, check_session
+from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.plan import HEARTBEAT
+from windrow.runners.spark.session import check_session
 
 
 class WindowStreamWriter:

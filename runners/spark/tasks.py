@@ -81,26 +81,40 @@ class Answer:
     snapshot_at: int | None = None
 
 
-def run(plan: TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run one shard: `mapInArrow` over the rows of one partition."""
-    received = [b for b in batches if b.num_rows]
-    if not received:
-        return
-    table = pa.Table.from_batches(received)
-    shards = table.column(SHARD).unique().to_pylist()
-    if len(shards) != 1:
-        raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
-    control = combine(table.column(CONTROL)).is_valid()
-    table = table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL])
-    answer = run_shard(plan, shards[0], table)
+def run(
+    plan: TaskPlan, batches: Iterator[pa.RecordBatch], expected: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Run one shard: `mapInArrow` over the rows of one partition.
+
+    `expected`: the shard that will probably be asked for; its store is opened while Spark still computes the rows.
+    """
+    shard = None if expected is None else _open(plan, expected)
+    try:
+        received = [b for b in batches if b.num_rows]
+        if not received:
+            return
+        table = pa.Table.from_batches(received)
+        shards = table.column(SHARD).unique().to_pylist()
+        if len(shards) != 1:
+            raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
+        if shard is None or shards[0] != expected:
+            if shard is not None:
+                shard.close()
+            shard = _open(plan, shards[0])
+        control = combine(table.column(CONTROL)).is_valid()
+        table = table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL])
+        answer = _commit(plan, shard, table)
+    finally:
+        if shard is not None:
+            shard.close()
     yield pa.record_batch(
         [pa.array([shards[0]], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())],
         names=["shard", "payload"],
     )
 
 
-def run_shard(plan: TaskPlan, number: int, table: pa.Table) -> Answer:
-    """Catch up, advance, ingest, write."""
+def _open(plan: TaskPlan, number: int) -> Shard:
+    """The store of a shard, caught up with the commits before this one."""
     local = plan.spec.local
     spec = replace(plan.spec, shard=number, local=None if local is None else os.path.expandvars(local))
 
@@ -109,11 +123,7 @@ def run_shard(plan: TaskPlan, number: int, table: pa.Table) -> Answer:
         log.tail()
         return log.commits()
 
-    shard = Shard.open(spec, plan.commit - 1, commits, plan.recent, lock_wait_s=plan.lock_wait_s)
-    try:
-        return _commit(plan, shard, table)
-    finally:
-        shard.close()
+    return Shard.open(spec, plan.commit - 1, commits, plan.recent, lock_wait_s=plan.lock_wait_s)
 
 
 def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:

@@ -15,7 +15,7 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported
 from windrow.core.time import to_datetime
-from windrow.runners.spark.batch import check_session
+from windrow.runners.spark.session import check_session
 from windrow.testing.clock import ManualClock
 
 from .conftest import SCHEMA, at

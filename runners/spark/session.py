@@ -1,0 +1,114 @@
+"""What windrow asks of a Spark session, and what it changes in it while a commit runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from windrow.core.errors import SparkUnsupported
+from windrow.runners.spark import tasks
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse settings under which exactly once cannot be promised."""
+    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
+        raise SparkUnsupported(
+            "Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session"
+        )
+    _check_python(spark)
+    if (spark.sparkContext.getConf().get("spark.speculation") or "false").lower() == "true":
+        raise SparkUnsupported(
+            "spark.speculation is true: two attempts of one shard would fight for its store; set spark.speculation=false"
+        )
+
+
+_checked_pythons: set[str] = set()
+
+
+def _check_python(spark: SparkSession) -> None:
+    """Refuse, before the first commit, a Python for the executors that does not know windrow."""
+    executable = spark.sparkContext.pythonExec
+    if executable in _checked_pythons or not (spark.sparkContext.master or "").startswith("local["):
+        return
+    found = shutil.which(executable)
+    if found is None or os.path.realpath(found) != os.path.realpath(sys.executable):
+        tried = subprocess.run(
+            [executable, "-c", "import windrow, pyarrow"], capture_output=True, text=True, check=False
+        )
+        if tried.returncode != 0:
+            raise SparkUnsupported(
+                f"Spark runs its workers with {executable!r}, which cannot import windrow "
+                f"({tried.stderr.strip().splitlines()[-1:]}); this process is {sys.executable!r}. Set PYSPARK_PYTHON to it "
+                "before the session is made"
+            )
+    _checked_pythons.add(executable)
+
+
+def run_on_partition(plan: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task of a commit: shards are partitions, so its number is known before its rows are."""
+    context = TaskContext.get()
+    return tasks.run(plan, batches, None if context is None else context.partitionId())
+
+
+class Tagged:
+    """Tags the jobs of one action, to learn whether a stage of them ran twice."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._sc, self._tag = spark.sparkContext, tag
+
+    def __enter__(self) -> Tagged:
+        self._sc.addJobTag(self._tag)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sc.removeJobTag(self._tag)
+
+    def second_attempts(self) -> bool:
+        tracker = self._sc._jsc.sc().statusTracker()
+        for job_id in list(tracker.getJobIdsForTag(self._tag)):
+            info = tracker.getJobInfo(job_id)
+            if not info.isDefined():
+                continue
+            for stage in list(info.get().stageIds()):
+                stage_info = tracker.getStageInfo(stage)
+                if stage_info.isDefined() and stage_info.get().currentAttemptId() > 0:
+                    return True
+        return False
+
+
+class FixedPlan:
+    """Runs one batch of a stream as one job of fixed stages.
+
+    Spark gives `foreachBatch` the rows of the user's plan, so all that is planned here are two small shuffles of ours;
+    planning again after each of them (adaptive execution) costs a tenth of a batch and finds nothing. A bounded frame
+    brings its own plan, and keeps what helps it.
+    """
+
+    def __init__(self, df: DataFrame, shards: int) -> None:
+        self._conf = df.sparkSession.conf
+        self._of_stream = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
+        cores = df.sparkSession.sparkContext.defaultParallelism
+        self._settings = {
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.shuffle.partitions": str(max(shards, cores)),
+        }
+        self._before: dict[str, str | None] = {}
+
+    def __enter__(self) -> FixedPlan:
+        if self._of_stream:
+            self._before = {name: self._conf.get(name) for name in self._settings}
+            for name, value in self._settings.items():
+                self._conf.set(name, value)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            assert value is not None  # both have defaults
+            self._conf.set(name, value)
