@@ -17,17 +17,15 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
 from windrow.core.keys import decode_i64, decode_key, encode_columns, encode_i64, encode_key
 from windrow.core.windows import Tuples
-from windrow.operators.aggregate import StepResult, together
-from windrow.operators.calculation import Broken, Calculation
+from windrow.operators.calculation import Broken
 from windrow.operators.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.dead import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.emission import fire
 from windrow.operators.groups import Groups, combine
-from windrow.operators.history import History
 from windrow.operators.intake import Slice, event_time_marks, take_in
-from windrow.operators.learning import learn
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import delta_rows, merge_rows, without
+from windrow.operators.step import StepResult, Steps, together
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import PlainWindows, concat, pack_column
 
@@ -37,21 +35,14 @@ IntArray = npt.NDArray[np.int64]
 _COUNTER, _DIRTY, _COUNTED = b"c", b"d", b"r"
 
 
-class TupleAggregator:
+class TupleAggregator(Steps):
     """One definition of a tuple window on one store."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         assert isinstance(definition.window, Tuples)
-        self.definition = definition
+        super().__init__(definition)
         self.size, self.step = definition.window.size, definition.window.step
-        self.windows_cf = f"{definition.name}.windows"
-        self.aux_cf = f"{definition.name}.aux"
         self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by, key_first=True)
-        self.history = History(definition) if definition.full_state else None
-        self._calculation: Calculation | None = None
-
-    def cfs(self) -> tuple[str, ...]:
-        return (self.windows_cf, self.aux_cf, *(() if self.history is None else self.history.cfs))
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -83,34 +74,6 @@ class TupleAggregator:
             self._file(kv, progress, result, dead, rows)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
-
-    def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
-        progress = Progress.load(kv, self.aux_cf)
-        progress.step += 1
-        if progress.schema is not None:
-            self._bind(progress.schema)
-        return progress, StepResult(), DeadLetters(self.definition.dead_letter_limit)
-
-    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
-        batch = Batch()
-        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        kv.write(batch)
-        result.dead = dead.table()
-        result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
-        return result
-
-    def _learn(self, progress: Progress, schema: pa.Schema) -> None:
-        progress.schema = learn(progress.schema, schema)
-        self._bind(progress.schema)
-
-    def _bind(self, schema: pa.Schema) -> None:
-        if self._calculation is None or not self._calculation.schema.equals(schema):
-            self._calculation = Calculation(self.definition, schema)
-
-    @property
-    def calculation(self) -> Calculation:
-        assert self._calculation is not None, "no input was seen yet"
-        return self._calculation
 
     # -- filing -----------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ from windrow.core.emit import EveryPeriod, Never
 from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Hopping
-from windrow.operators.aggregate import WindowAggregator, limit
+from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.intake import FIRST_US, LAST_US
+from windrow.operators.step import limit
 from windrow.operators.watermarks import idle_partitions, watermark_us
 from windrow.runners.rows import event_time_us
 

@@ -22,11 +22,11 @@ from windrow.core.definition import AggregateDefinition, Positions, Watermark
 from windrow.core.errors import BadWatermark, ReservedColumn, TypeClash, UnknownColumn
 from windrow.core.time import show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
-from windrow.operators.aggregate import limit
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import ACCUMULATOR, OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.intake import FIRST_US, LAST_US
+from windrow.operators.step import limit
 from windrow.runners.spark.tasks import (
     CONTROL,
     LETTER,

@@ -18,7 +18,7 @@ from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.keys import message_keys
-from windrow.operators.aggregate import StepResult, WindowAggregator, limit
+from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.assigners import GlobalAssigner, assigner_of
 from windrow.operators.columns import (
     ACCUMULATOR,
@@ -33,6 +33,7 @@ from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
 from windrow.operators.groups import combine
 from windrow.operators.output import pane_rows, pane_schema
 from windrow.operators.state_rows import Windows, without
+from windrow.operators.step import StepResult, limit
 from windrow.operators.tuples import TupleAggregator
 
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"

@@ -66,7 +66,7 @@ def test_a_fork_goes_on_as_the_original(
     tmp_path: Path, name: str, snapshots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if snapshots:
-        monkeypatch.setattr("windrow.runners.embedded.operator.SNAPSHOT_EVERY", 2)
+        monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
         monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 1)
     definition = DEFINITIONS[name]
     run_job(definition, tmp_path / "job", range(60))

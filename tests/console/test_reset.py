@@ -64,7 +64,7 @@ def test_another_number_of_shards_may_follow_a_reset(windrow: Run, job: Path) ->
 def test_the_stores_of_the_next_job_never_come_from_snapshots_of_the_last(
     windrow: Run, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.runners.embedded.operator.SNAPSHOT_EVERY", 2)
+    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
     run_job(counts(), job, range(60, 120))
     assert list((job / "snapshots").rglob("*.manifest")) != []
     windrow("reset", job, "--yes")

@@ -69,7 +69,7 @@ def test_the_local_disk_is_lost(tmp_path: Path, agg: dict[str, Any]) -> None:
 def test_the_local_disk_is_lost_and_old_segments_are_swept(
     tmp_path: Path, agg: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.runners.embedded.operator.SNAPSHOT_EVERY", 2)
+    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
     monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 1)
     begun(tmp_path / "job", agg, range(40))
     assert list((tmp_path / "job" / "changelog").glob("000000000001-*.seg")) == []
@@ -80,7 +80,7 @@ def test_the_local_disk_is_lost_and_old_segments_are_swept(
 def test_snapshots_are_lost_too_and_windows_come_from_the_changelog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.runners.embedded.operator.SNAPSHOT_EVERY", 2)
+    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
     monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 1)
     begun(tmp_path / "job", INCREMENTAL, range(40))
     shutil.rmtree(tmp_path / "job" / "local")

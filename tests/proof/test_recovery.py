@@ -83,7 +83,7 @@ def job(tmp_path: Path) -> Path:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot every few commits."""
-    monkeypatch.setattr("windrow.runners.embedded.operator.SNAPSHOT_EVERY", 4)
+    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 4)
 
 
 def store_of(job: Path) -> Path:

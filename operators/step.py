@@ -1,0 +1,117 @@
+"""How every operator begins and ends a step, and what a step says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.calculation import Calculation
+from windrow.operators.dead import DeadLetters
+from windrow.operators.history import History
+from windrow.operators.learning import learn
+from windrow.operators.progress import Progress
+from windrow.operators.state_rows import in_window_order
+from windrow.stores.kv import KV, Batch
+from windrow.stores.windows import concat
+
+
+@dataclass
+class StepResult:
+    """What a step says to the world: panes, dead letters, event-time marks, counts."""
+
+    panes: list[pa.Table] = field(default_factory=list)
+    dead: pa.Table | None = None
+    marks: dict[tuple[str, int], int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
+    ended: set[tuple[int, bytes]] = field(default_factory=set)
+
+    def then(self, later: StepResult) -> StepResult:
+        """This step and a later one, told together."""
+        dead = [d for d in (self.dead, later.dead) if d is not None]
+        counts = dict(self.counts)
+        for name, n in later.counts.items():
+            counts[name] = counts.get(name, 0) + n
+        return StepResult(
+            self.panes + later.panes,
+            pa.concat_tables(dead) if dead else None,
+            {**self.marks, **later.marks},
+            counts,
+            self.ended | later.ended,
+        )
+
+
+class Operator(Protocol):
+    """The two pure steps, and what a store needs to know."""
+
+    definition: Any
+
+    def cfs(self) -> tuple[str, ...]:
+        """The column families it keeps its state in."""
+        ...
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult: ...
+
+    def ingest(self, kv: KV, table: pa.Table, now_us: int) -> StepResult: ...
+
+
+class Steps:
+    """What the operators share. Holds no state of its own: everything is in the store that it is given."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        self.definition = definition
+        self.windows_cf = f"{definition.name}.windows"
+        self.aux_cf = f"{definition.name}.aux"
+        self.history = History(definition) if definition.full_state else None
+        self._calculation: Calculation | None = None
+
+    def cfs(self) -> tuple[str, ...]:
+        return (self.windows_cf, self.aux_cf, *(() if self.history is None else self.history.cfs))
+
+    def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
+        progress = Progress.load(kv, self.aux_cf)
+        progress.step += 1
+        if progress.schema is not None:
+            self._bind(progress.schema)
+        return progress, StepResult(), DeadLetters(self.definition.dead_letter_limit)
+
+    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
+        batch = Batch()
+        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        kv.write(batch)
+        result.dead = dead.table()
+        for reason, n in dead.counts.items():
+            result.counts[f"dead.{reason}"] = n
+        return result
+
+    def _learn(self, progress: Progress, schema: pa.Schema) -> None:
+        progress.schema = learn(progress.schema, schema)
+        self._bind(progress.schema)
+
+    def _bind(self, schema: pa.Schema) -> None:
+        if self._calculation is None or not self._calculation.schema.equals(schema):
+            self._calculation = Calculation(self.definition, schema)
+
+    @property
+    def calculation(self) -> Calculation:
+        assert self._calculation is not None, "no input was seen yet"
+        return self._calculation
+
+
+def limit(time_us: int, minus_us: int) -> int:
+    """`time_us - minus_us` that stays an int64; what is unbounded reaches back to the start of time."""
+    if minus_us >= UNBOUNDED_US:
+        return START_OF_TIME_US
+    return max(time_us - minus_us, START_OF_TIME_US)
+
+
+def together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+    """Panes of several firings as one, by start, end and key; a retraction stays before its insertion."""
+    if len(panes) < 2:
+        return panes
+    table = concat(panes)
+    return [table.take(pa.array(in_window_order(table, by)))]

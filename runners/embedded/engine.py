@@ -1,0 +1,279 @@
+"""What drives an operator on one directory: steps are staged, committed, published; a damaged store is built anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from windrow.checkpoint.job import Job
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Commit, Mark, Step
+from windrow.checkpoint.shard import MARKER, MARKER_CF, Replay, Shard, ShardSpec
+from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.core.clock import Clock, SystemClock
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import CorruptState, StateError
+from windrow.core.messages import Token
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregate import WindowAggregator
+from windrow.operators.calculation import Calculation
+from windrow.operators.output import pane_rows, pane_schema
+from windrow.operators.progress import Progress
+from windrow.operators.step import StepResult
+from windrow.operators.tuples import TupleAggregator
+from windrow.operators.watermarks import idle_partitions, watermark_us
+from windrow.stores.kv import Batch, Overlay
+
+logger = structlog.get_logger("windrow")
+T = TypeVar("T")
+
+#: A snapshot and a compacted changelog every so many commits.
+SNAPSHOT_EVERY = 256
+
+
+def operator_of(definition: AggregateDefinition) -> WindowAggregator | TupleAggregator:
+    """The logic of a definition."""
+    return TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
+
+
+class Engine:
+    """The machinery under `EmbeddedOperator`: from a step to published panes."""
+
+    def __init__(
+        self,
+        definition: AggregateDefinition,
+        location: str,
+        *,
+        clock: Clock | None = None,
+        sink: Any = None,
+        schema: pa.Schema | None = None,
+        replay: Replay | None = None,
+    ) -> None:
+        self.definition = definition
+        self._clock = clock or SystemClock()
+        self._schema = schema
+        self._operator = operator_of(definition)
+        self._job = Job(location, [definition], shards=1, clock=self._clock)
+        cfs = self._operator.cfs()
+        kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
+        metadata = tuple(c for c in cfs if c not in kept)
+        self._spec = ShardSpec(self._job.folders, self._job.job, 0, metadata, kept)
+        self._replay = replay
+        try:
+            self._shard = self._open_shard()
+        except BaseException:
+            self._job.close()
+            raise
+        self._sink: Sink | None = None if sink is None else as_sink(sink)
+        self._closed = False
+        self._paused: BaseException | None = None
+        self._outputs: list[pa.Table] = []
+        self._last_snapshot = self._job.progress.commit
+        self._overlay: Overlay = self._shard.overlay()
+        self._stage()
+        progress = self._read(lambda: Progress.load(self._shard.kv, self._operator.aux_cf))
+        self._last_advance_us = progress.now_us
+        if schema is None:
+            self._schema = progress.schema
+        self._bring_back()
+
+    def _open_shard(self) -> Shard:
+        """The store at the last commit, built anew where it is not there."""
+        job = self._job
+        return Shard.open(self._spec, job.progress.commit, job.commits, job.recent, replay=self._replay)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """`read()`; damage that it finds in the store is repaired, once: the store is a cache of committed segments."""
+        try:
+            return read()
+        except CorruptState as error:
+            damage = error.with_traceback(None)
+        path = self._shard.kv.path
+        logger.warning("the store is damaged and built anew", path=path, error=str(damage))
+        with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
+            self._shard.kv.close()
+        os.rename(path, f"{path}.aside-{time.time_ns()}")
+        staged = self._overlay.batch
+        self._shard = self._open_shard()
+        self._overlay = self._shard.overlay()
+        self._overlay.batch = staged
+        return read()
+
+    def _stage(self) -> None:
+        """Begin a new commit."""
+        progress = self._job.progress
+        self._overlay = self._shard.overlay()
+        self._steps: list[Step] = []
+        self._panes: list[pa.Table] = []
+        self._dead: list[pa.Table] = []
+        self._counters: dict[str, int] = {}
+        self._rows = 0
+        self._marks: dict[Partition, Mark] = dict(progress.marks)
+        self._fresh_marks: dict[Partition, int] = {}
+        self._offsets: dict[Partition, int] = dict(progress.next_offsets)
+        self._now_us = progress.now_us
+        self._watermark_us = progress.watermarks_us.get(self.definition.name, START_OF_TIME_US)
+        last = self._job.log.last_commit
+        ordinals = last.meta.get("ordinals", []) if last is not None else []
+        self._ordinals: dict[Partition, int] = {(s, p): o for s, p, o in ordinals}
+
+    def _bring_back(self) -> None:
+        """Panes of commits that nobody has acknowledged: published first, or given again by `get_result`."""
+        if self._sink is not None:
+            self._publish()
+            return
+        for record in self._job.unpublished():
+            for files in self._job.pane_files(record).values():
+                self._outputs += [pq.read_table(f) for f in files]
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        now_us = self._clock.now_us()
+        return now_us if self._now_us is None else max(now_us, self._now_us)
+
+    def _watermark(self, now_us: int) -> int:
+        definition = self.definition
+        seen = {p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None}
+        largest = {p: m.max_time_us for p, m in self._marks.items() if m.max_time_us is not None}
+        idle = idle_partitions(definition.watermark, seen, now_us)
+        return watermark_us(definition.watermark, largest, now_us, self._watermark_us, idle)
+
+    def _advance_to(self, watermark: int, now_us: int, *, always: bool = False) -> None:
+        self._watermark_us, self._last_advance_us = watermark, now_us
+        self._run("advance", now_us, lambda kv: self._operator.advance(kv, watermark, now_us), {}, {}, 0)
+
+    def _run(
+        self,
+        kind: Any,
+        now_us: int,
+        step: Any,
+        first: dict[Partition, int],
+        following: dict[Partition, int],
+        rows: int,
+    ) -> None:
+        """One step; a step that raises leaves nothing behind."""
+
+        def tried() -> tuple[StepResult, Batch]:
+            attempt = Overlay(self._overlay)
+            return step(attempt), attempt.batch
+
+        result, changes = self._read(tried)
+        self._overlay.write(changes)
+        self._now_us = now_us
+        if self._calculation_known():
+            self._schema = self._calculation.schema
+        self._panes += result.panes
+        if result.dead is not None:
+            self._dead.append(result.dead)
+        for name, n in result.counts.items():
+            self._counters[name] = self._counters.get(name, 0) + n
+        for partition, largest in result.marks.items():
+            known = self._marks.get(partition)
+            highest = (
+                largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+            )
+            self._marks[partition] = Mark(max_time_us=highest, seen_us=now_us)
+            self._fresh_marks[partition] = highest
+        self._offsets.update(following)
+        self._rows += rows
+        if rows:
+            self._counters["rows"] = self._counters.get("rows", 0) + rows
+        self._steps.append(
+            Step(
+                kind=kind,
+                now_us=now_us,
+                watermark_us=self._watermark_us,
+                first_offsets=first,
+                next_offsets=following,
+                rows=rows,
+            )
+        )
+
+    @property
+    def _calculation(self) -> Calculation:
+        return self._operator.calculation
+
+    # -- commit -----------------------------------------------------------------------------------------------------
+
+    def _commit(self, *, empty_ok: bool = False) -> Commit | None:
+        """Make the staged steps durable, then their panes visible."""
+        if not self._steps and not self._counters and not empty_ok:
+            return None
+        job, number = self._job, self._job.progress.commit + 1
+        panes: dict[str, pa.Table] = {}
+        if self._panes:
+            schema = pane_schema(self.definition, self._calculation)
+            panes[self.definition.name] = pane_rows(self.definition, schema, self._panes, number)
+        dead = pa.concat_tables(self._dead) if self._dead else None
+        if dead is not None:
+            dead = dead.append_column("operator", pa.array([self.definition.name] * len(dead)))
+        snapshot = self._snapshot_due()
+        changes = self._overlay.batch
+        result = self._shard.write(number, changes, panes, dead, self._counters, snapshot=snapshot)
+        now_us = self._now() if self._now_us is None else self._now_us
+        record = job.commit(
+            number,
+            self._steps,
+            [result],
+            marks=self._fresh_marks,
+            seen_us={p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None},
+            next_offsets=self._offsets,
+            watermarks_us={self.definition.name: self._watermark_us},
+            now_us=now_us,
+            counters=self._counters,
+            meta={"ordinals": [[s, p, o] for (s, p), o in sorted(self._ordinals.items())], "now_us": now_us},
+        )
+        applied = Batch()
+        applied.extend(changes)
+        applied.put(MARKER_CF, MARKER, self._shard.marker(number))
+        self._shard.kv.write(applied)
+        self._shard.applied = number
+        if panes and self._sink is None:
+            self._outputs.append(panes[self.definition.name])
+        self._stage()
+        if snapshot is not None:
+            job.sweep({0: number - 1})
+        if self._sink is not None:
+            self._publish()
+        return record
+
+    def _calculation_known(self) -> bool:
+        return self._operator._calculation is not None
+
+    def _snapshot_due(self) -> str | None:
+        applied = self._shard.applied
+        if applied - self._last_snapshot < SNAPSHOT_EVERY:
+            return None
+        self._last_snapshot = applied
+        self._read(lambda: self._shard.write_base())
+        return self._shard.snapshot()
+
+    def _publish(self) -> None:
+        """Give the sink the panes of every commit that is not out yet, in order."""
+        assert self._sink is not None
+        self._paused = None
+        for record in self._job.unpublished(self._sink.last_commit(self._job.job, self.definition.name)):
+            for operator, files in self._job.pane_files(record).items():
+                rows = sum(pq.read_metadata(f).num_rows for f in files)
+                panes = PaneFiles(tuple(files), rows, operator, self.definition, self._job.job)
+                try:
+                    self._sink.publish(Token(self._job.job, record.commit), panes)
+                except Exception as error:
+                    self._paused = error
+                    logger.warning("sink refused", commit=record.commit, error=repr(error))
+                    return
+            self._job.mark_published(record.commit)
+        self._job.mark_published(self._job.progress.commit)
+
+    def _abandon(self) -> None:
+        self._closed = True
+        self._shard.close()
+        self._job.close()
