@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.log_contract import LogContract, claim, commit, intent, numbers
+from tests.checkpoint.log_truncation_contract import TruncationContract
 from windrow.checkpoint.log import FileLog, MemoryLog, RecordLog
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.storage import MemoryRecords
@@ -60,13 +61,13 @@ class FilePlace:
         return sorted(int(file.stem) for file in self.path.glob("*.wrl"))
 
 
-class TestMemoryLog(LogContract):
+class TestMemoryLog(LogContract, TruncationContract):
     @pytest.fixture
     def place(self) -> MemoryPlace:
         return MemoryPlace()
 
 
-class TestFileLog(LogContract):
+class TestFileLog(LogContract, TruncationContract):
     @pytest.fixture
     def place(self, tmp_path: Path) -> FilePlace:
         return FilePlace(tmp_path / "log")
