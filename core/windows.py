@@ -6,10 +6,11 @@ Sources: seed 003 ("Window advancement"), seed 001 ("Window Option"); semantics 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from windrow.core.errors import BadWindow
-from windrow.core.show import call
+from windrow.core.show import Raw, call
 from windrow.core.time import MINUTE_US, Duration, duration_us, show_duration
 
 
@@ -76,7 +77,36 @@ class Global:
         return call("global_window")
 
 
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """For joins: the messages from `before_us` before the moment to `after_us` after it; None is without bound."""
+
+    before_us: int | None
+    after_us: int | None = 0
+    closed: str = "both"
+
+    def __repr__(self) -> str:
+        before = _forever if self.before_us is None else show_duration(self.before_us)
+        after = _forever if self.after_us is None else (_nonzero(self.after_us))
+        return call("sliding", before, after, closed=None if self.closed == "both" else self.closed).replace(
+            ", None", ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """For joins: the newest `n` messages, of one key or of the whole input."""
+
+    n: int
+    per: str = "key"
+
+    def __repr__(self) -> str:
+        return call("rows", self.n, per=None if self.per == "key" else self.per)
+
+
+_forever = Raw("wr.forever")
 WindowSpec = Tumbling | Hopping | Calendar | Tuples | Global
+JoinWindowSpec = Tumbling | Hopping | Sliding | Rows
 
 _CALENDAR_UNITS = ("day", "week", "month", "quarter", "year")
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -157,6 +187,50 @@ def tuples(size: int, *, step: int | None = None) -> Tuples:
             f"step {step} is larger than size {size}: messages between two windows would belong to none"
         )
     return Tuples(size, step)
+
+
+def sliding(before: Duration | Any, after: Duration | Any = "0 seconds", *, closed: str = "both") -> Sliding:
+    """The window of a join input around a moment: `RANGE before PRECEDING` and `after` following; `wr.forever` is no bound.
+
+    closed: which edges belong to it: "both", "left" (the old one), "right" or "neither".
+
+    >>> sliding("2 minutes")
+    wr.sliding('2 minutes')
+    """
+    sides = []
+    for name, value in (("before", before), ("after", after)):
+        us = None if repr(value) == "wr.forever" else duration_us(value, f"sliding window's {name}")
+        if us is not None and us < 0:
+            raise BadWindow(f"sliding window's {name} {value!r} is negative: use '0 seconds' or more")
+        sides.append(us)
+    if closed not in ("both", "left", "right", "neither"):
+        raise BadWindow(f"closed={closed!r}: use 'both', 'left', 'right' or 'neither'")
+    return Sliding(sides[0], sides[1], closed)
+
+
+def unbounded() -> Sliding:
+    """The window of a join input that holds all messages up to the moment: `UNBOUNDED PRECEDING`, seed 003's default.
+
+    >>> unbounded()
+    wr.sliding(wr.forever)
+    """
+    return Sliding(None)
+
+
+def rows(n: int, *, per: str = "key") -> Rows:
+    """The window of a join input that holds its newest `n` messages: `ROWS n PRECEDING`.
+
+    per: "key" counts the messages of one key (of all, where the join has no keys), "input" those of the whole input, which
+    then needs one shard.
+
+    >>> rows(3)
+    wr.rows(3)
+    """
+    if n <= 0:
+        raise BadWindow(f"a window of {n} rows: use 1 or more")
+    if per not in ("key", "input"):
+        raise BadWindow(f"rows per={per!r}: use 'key' or 'input'")
+    return Rows(n, per)
 
 
 def global_window() -> Global:

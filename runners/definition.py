@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.clock import Clock
@@ -18,8 +19,10 @@ from windrow.core.definition import (
     normalise,
 )
 from windrow.core.emit import Emit
+from windrow.core.join import Input as JoinInput
+from windrow.core.join import JoinDefinition, Where, make_input, normalise_join
 from windrow.core.time import Duration
-from windrow.core.windows import WindowSpec
+from windrow.core.windows import JoinWindowSpec, WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -169,3 +172,87 @@ def writeStream(definitions: Sequence[AggregateDefinition], stream: DataFrame) -
     from windrow.runners.spark.stream import WindowStreamWriter
 
     return WindowStreamWriter(list(definitions), stream)
+
+
+class Join(JoinDefinition):
+    """A join of two inputs: which keys, which times, which rows, how long to keep.
+
+    A frozen value: compare it, print it, pickle it.
+
+    left, right: wr.Input(...); one input twice joins a stream with itself
+    on: key columns: a name, several, or {left name: right name}; () for none (a theta join)
+    within: (low, high) bounds of the right event time less the left one, e.g. ("0 seconds", "2 minutes")
+    closed: which of these bounds count: "both", "left", "right", "neither"
+    how: "inner", "left", "right", "full", "semi", "anti", or "asof" (the latest right message at or before)
+    where: a condition on pairs: an expression such as wr.col("value") > wr.col("cost"), or wr.pairs(function, name=...)
+    retention: how long messages are kept; by default as long as windows and `within` reach
+    allowed_lateness: how long past the watermark a message is taken; default: the retention
+    emit: wr.Emit(early=..., late=...), each wr.every_batch (default: at once) or a period
+    name: tells operators of one job apart
+    scale: "small" or "large", for seed 003's key matrix; by default decided from the windows
+    dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
+
+    Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 003, "Configuration of A Join
+    Window Operator".
+    """
+
+    def __init__(
+        self,
+        *,
+        left: JoinInput,
+        right: JoinInput,
+        on: str | Sequence[str] | Mapping[str, str] = (),
+        within: tuple[Duration, Duration] | None = None,
+        closed: str = "both",
+        how: str = "inner",
+        where: pc.Expression | Where | None = None,
+        retention: Duration | Retention | Forever | None = None,
+        allowed_lateness: Duration | None = None,
+        emit: Emit | None = None,
+        name: str = "join",
+        scale: str | None = None,
+        dead_letter_limit: int = 10_000,
+    ) -> None:
+        fields = normalise_join(
+            left=left,
+            right=right,
+            on=on,
+            within=within,
+            closed=closed,
+            how=how,
+            where=where,
+            retention=retention,
+            allowed_lateness=allowed_lateness,
+            emit=emit,
+            name=name,
+            scale=scale,
+            dead_letter_limit=dead_letter_limit,
+        )
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)
+
+
+def Input(  # noqa: N802
+    name: str,
+    *,
+    event_time: str,
+    window: JoinWindowSpec | None = None,
+    watermark: Duration | Watermark = "0 seconds",
+    time_zone: str | None = None,
+    max_ahead: Duration | None = None,
+    positions: Positions | None = None,
+) -> JoinInput:
+    """One input of a join: its event time, and the window of it that the other side sees.
+
+    name: tells it from the other. window: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows. watermark,
+    time_zone, max_ahead, positions: as for `wr.Aggregate`.
+    """
+    return make_input(
+        name,
+        event_time=event_time,
+        window=window,
+        watermark=watermark,
+        time_zone=time_zone,
+        max_ahead=max_ahead,
+        positions=positions,
+    )

@@ -49,6 +49,7 @@ from windrow.core.errors import ConfigurationError as ConfigurationError
 from windrow.core.errors import WindrowError as WindrowError
 from windrow.core.expressions import col as col
 from windrow.core.expressions import lit as lit
+from windrow.core.join import pairs as pairs
 from windrow.core.messages import DeadLetter as DeadLetter
 from windrow.core.messages import Message as Message
 from windrow.core.messages import Pane as Pane
@@ -59,9 +60,14 @@ from windrow.core.messages import Window as Window
 from windrow.core.windows import calendar as calendar
 from windrow.core.windows import global_window as global_window
 from windrow.core.windows import hopping as hopping
+from windrow.core.windows import rows as rows
+from windrow.core.windows import sliding as sliding
 from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
+from windrow.core.windows import unbounded as unbounded
 from windrow.runners.definition import Aggregate as Aggregate
+from windrow.runners.definition import Input as Input
+from windrow.runners.definition import Join as Join
 from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import writeStream as writeStream
 from windrow.runners.panes import latest as latest
