@@ -232,7 +232,7 @@ class Join(JoinDefinition):
             object.__setattr__(self, field, value)
 
 
-def Input(  # noqa: N802
+def Input(
     name: str,
     *,
     event_time: str,
