@@ -254,11 +254,13 @@ def normalise_join(
             raise ReservedColumn(f"key {clash[0]!r} of input {side.name!r} is a column of ours: rename it")
     bounds = _within(within, closed)
     by_rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
-    if by_rows and any(isinstance(s.window, (Tumbling, Hopping)) for s in (left, right)):
-        raise BadWindow(
-            f"{left.window!r} and {right.window!r} do not go together: rows are counted, the other is aligned in time; "
-            "use wr.rows, wr.sliding or wr.unbounded"
-        )
+    if by_rows:
+        for side in (left, right):
+            if side.window not in (None, Sliding(None)) and not isinstance(side.window, Rows):
+                raise BadWindow(
+                    f"{left.window!r} and {right.window!r} do not go together: one counts messages, the other looks at time; "
+                    "use wr.rows or wr.unbounded, and within=... for a condition on time"
+                )
     if how == "asof" and (
         by_rows or bounds is None or bounds.high_us > 0 or left.window is not None or right.window is not None
     ):
@@ -348,7 +350,8 @@ def _spans(left: Input, right: Input, within: Within | None) -> tuple[int | None
     """How far a left message can lie before its right partner, and after it; None is without bound."""
     before: int | None
     after: int | None
-    if left.window is None and right.window is None:
+    rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
+    if rows or (left.window is None and right.window is None):
         before = after = None
     else:
         behind = [_reach(w if w is not None else Sliding(None)) for w in (left.window, right.window)]
@@ -366,7 +369,7 @@ def _reach(window: JoinWindowSpec) -> tuple[int | None, int | None]:
             return size, size
         case Sliding(before_us=before, after_us=after):
             return before, after
-        case _:
+        case Rows():
             return None, None
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.keys import message_keys
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, RAW, SOURCE
@@ -25,6 +25,23 @@ from windrow.operators.groups import Groups, combine
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 IntArray = npt.NDArray[np.int64]
+
+
+class Reading(Protocol):
+    """How an input is read: what a definition says of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def event_time(self) -> str: ...
+    @property
+    def by(self) -> tuple[str, ...]: ...
+    @property
+    def time_zone(self) -> str | None: ...
+    @property
+    def max_ahead_us(self) -> int | None: ...
+    @property
+    def null_keys(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -136,7 +153,7 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
 
 
 def take_in(
-    definition: AggregateDefinition, table: pa.Table, now_us: int, dead: DeadLetters, *, sort: bool = True
+    definition: Reading, table: pa.Table, now_us: int, dead: DeadLetters, *, sort: bool = True
 ) -> Slice:
     """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order."""
     missing = [c for c in (definition.event_time, *definition.by) if c not in table.column_names]

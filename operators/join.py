@@ -1,0 +1,581 @@
+"""The join of two inputs over time: two pure steps on a store. Seed 003 "Join Window Operator", semantics "Joins".
+
+`ingest(tables, now)` files the messages of both sides and tells their matches; `advance(watermark, now)` tells what can
+match no more, releases what waited for a period, and forgets. Each side has a message store; sides whose unmatched (or first
+matched) messages matter also keep `<time><position>` -> (flag, message key), in the order in which messages go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.emit import EveryBatch, EveryPeriod
+from windrow.core.errors import CorruptState, InputError, UnknownColumn
+from windrow.core.join import Input, JoinDefinition, Where
+from windrow.core.keys import encode_columns, encode_i64, encode_u64, message_keys
+from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
+from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE
+from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
+from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
+from windrow.operators.groups import Groups, combine
+from windrow.operators.intake import Slice, event_time_marks, take_in
+from windrow.operators.join_output import NOBODY, Columns, labelled
+from windrow.operators.learning import learn
+from windrow.operators.pairing import NO_KEY, pairs
+from windrow.operators.progress import Progress
+from windrow.operators.reach import LEFT, RIGHT, Reach
+from windrow.operators.step import StepResult, limit
+from windrow.stores.kv import KV, Batch
+from windrow.stores.messages import Layout, MessageStore, choose_layout
+from windrow.stores.windows import concat, pack_table, unpack_table
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+SIDES = ("left", "right")
+_SCHEMA = (b"s0", b"s1")
+_OPEN, _MATCHED = b"\x00", b"\x01"
+#: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
+FOLLOWED = {
+    "inner": (),
+    "left": (LEFT,),
+    "right": (RIGHT,),
+    "full": (LEFT, RIGHT),
+    "semi": (LEFT,),
+    "anti": (LEFT,),
+    "asof": (LEFT,),
+}
+
+
+class SideIntake:
+    """One side of a join as `take_in` sees a definition."""
+
+    null_keys = "group"
+
+    def __init__(self, definition: JoinDefinition, side: int) -> None:
+        given: Input = (definition.left, definition.right)[side]
+        self.name = given.name
+        self.event_time = given.event_time
+        self.by = definition.left_keys if side == LEFT else definition.right_keys
+        self.time_zone = given.time_zone
+        self.max_ahead_us = given.max_ahead_us
+
+
+class JoinOperator:
+    """One join on one store. Holds no state of its own: everything is in the store it is given."""
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        self.definition = definition
+        self.reach = Reach(definition)
+        self.aux_cf = f"{definition.name}.aux"
+        self.pending_cf = f"{definition.name}.pending"
+        self.open_cfs = tuple(f"{definition.name}.{side}.open" for side in SIDES)
+        self.intakes = (SideIntake(definition, LEFT), SideIntake(definition, RIGHT))
+        self.followed = FOLLOWED[definition.how]
+        layout = self._layout()
+        self.stores = tuple(
+            MessageStore(
+                layout,
+                f"{definition.name}.{side}.messages",
+                f"{definition.name}.{side}.message_index",
+                self._bucket(layout),
+            )
+            for side in SIDES
+        )
+
+    def _layout(self) -> Layout:
+        """Seed 003's matrix."""
+        definition = self.definition
+        bounded = definition.within is not None or self.reach.windows is not None
+        return choose_layout(
+            tuples=False, equal=bool(definition.on), time_range=bounded, large=definition.scale == "large"
+        )
+
+    def _bucket(self, layout: Layout) -> int:
+        """Messages are freed so many microseconds at a time, where fields come first."""
+        span = self.definition.within
+        if span is None:
+            return HOUR_US
+        return max((span.high_us - span.low_us) // 8, SECOND_US)
+
+    def cfs(self) -> tuple[str, ...]:
+        followed = tuple(self.open_cfs[side] for side in self.followed)
+        stored = tuple(cf for store in self.stores for cf in store.cfs)
+        return (self.aux_cf, self.pending_cf, *followed, *stored)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        """Tell what can match no more, then what `now` releases; forget what is out of retention."""
+        progress, result = self._begin(kv), StepResult()
+        watermark_us = max(watermark_us, progress.watermark_us)
+        sides = self._schemas(kv)
+        columns = Columns.of(self.definition, *sides)
+        done_us = self._done(watermark_us)
+        for side in self.followed:
+            rows = self._leave(kv, side, done_us, sides, columns)
+            if rows is not None and len(rows):
+                result.panes.append(labelled(rows, ON_TIME))
+        self._release(kv, result, progress.now_us, now_us, everything=watermark_us == END_OF_TIME_US)
+        self._forget(kv, watermark_us, done_us)
+        progress.watermark_us, progress.now_us = watermark_us, now_us
+        return self._end(kv, progress, result, None)
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        """File the messages of a step, by input, and tell their matches."""
+        definition = self.definition
+        unknown = set(tables) - {i.name for i in definition.inputs}
+        if unknown:
+            raise InputError(
+                f"{sorted(unknown)[0]!r} is no input of {definition.name!r}, which has {[i.name for i in definition.inputs]}"
+            )
+        progress, result = self._begin(kv), StepResult()
+        dead = DeadLetters(definition.dead_letter_limit)
+        sides = self._schemas(kv)
+        new: list[Slice] = []
+        for side, given in enumerate((definition.left, definition.right)):
+            again = side == RIGHT and definition.is_self_join
+            if given.name in tables:
+                sides[side] = self._learn(kv, side, sides[side], tables[given.name].schema)
+                table = with_positions(tables[given.name], progress.step)
+                # Messages of a join with itself are judged once.
+                letters = DeadLetters(0) if again else dead
+                new.append(self._take(side, table, now_us, progress.watermark_us, letters))
+            else:
+                new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
+            if not again:
+                result.marks.update(event_time_marks(new[-1]))
+        new = [Slice(_conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
+        if len(new[LEFT]) or len(new[RIGHT]):
+            self._join(kv, progress, result, new, sides)
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    def _begin(self, kv: KV) -> Progress:
+        progress = Progress.load(kv, self.aux_cf)
+        progress.step += 1
+        return progress
+
+    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters | None) -> StepResult:
+        batch = Batch()
+        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        kv.write(batch)
+        if dead is not None:
+            result.dead = dead.table()
+            result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
+        return result
+
+    def _schemas(self, kv: KV) -> list[pa.Schema]:
+        """What is known of the columns of both sides."""
+        found = kv.multi_get(self.aux_cf, list(_SCHEMA))
+        return [pa.schema([]) if v is None else pa.ipc.read_schema(pa.py_buffer(v)) for v in found]
+
+    def _learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
+        schema = learn(known if len(known) else None, seen)
+        if not schema.equals(known):
+            batch = Batch()
+            batch.put(self.aux_cf, _SCHEMA[side], schema.serialize().to_pybytes())
+            kv.write(batch)
+        return schema
+
+    def _take(self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters) -> Slice:
+        """The messages that count; the others are dead letters."""
+        rows = take_in(self.intakes[side], table, now_us, dead)
+        until = self.reach.open_until(side, rows.times)
+        lost = until <= self._done(watermark_us)
+        if lost.any():
+            kept_us = self.definition.retention.time_us
+            gone = (
+                lost & (until <= limit(watermark_us, kept_us)) if kept_us is not None else np.zeros_like(lost)
+            )
+            times = pa.array(rows.times)
+            detail = f"the watermark of {self.definition.name!r} has passed it"
+            dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(gone), times)
+            dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost & ~gone), times)
+            rows = rows.take(np.flatnonzero(~lost))
+        return rows
+
+    def _done(self, watermark_us: int) -> int:
+        """The watermark less the allowed lateness; the end of time ends everything."""
+        if watermark_us == END_OF_TIME_US:
+            return END_OF_TIME_US
+        return limit(watermark_us, self.definition.allowed_lateness_us)
+
+    # -- ingest -----------------------------------------------------------------------------------------------------
+
+    def _join(
+        self, kv: KV, progress: Progress, result: StepResult, new: Sequence[Slice], sides: list[pa.Schema]
+    ) -> None:
+        """Match the new messages with each other and with those that are stored, tell, and file them."""
+        columns = Columns.of(self.definition, *sides)
+        keys = [self._keys(new[side], side, columns) for side in (LEFT, RIGHT)]
+        matched: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
+        if self.definition.how != "asof":
+            stored = [
+                self._partners(kv, side, new[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)
+            ]
+            both = [_stack(new[side], stored[side]) for side in (LEFT, RIGHT)]
+            li, ri = self._pairs(new, stored, both, columns)
+            for side, rows in ((LEFT, li), (RIGHT, ri)):
+                matched[side][rows[rows < len(new[side])]] = True
+            late = [both[side].times < progress.watermark_us for side in (LEFT, RIGHT)]
+            self._tell_pairs(kv, progress, result, new, both, li, ri, late, columns)
+            for side in self.followed:
+                self._note_matches(kv, side, both[side], (li, ri)[side], len(new[side]))
+        batch = Batch()
+        for side in (LEFT, RIGHT):
+            self._file(kv, batch, side, new[side], keys[side], matched[side])
+        kv.write(batch)
+
+    def _keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
+        """Encoded keys of rows, in the types that both sides share."""
+        if not columns.keys:
+            return None
+        return encode_columns([combine(rows.table.column(k[1 + side])).cast(k[3]) for k in columns.keys])
+
+    def _partners(
+        self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
+    ) -> Slice:
+        """Stored messages of `side` that may be partners of new ones of the other side."""
+        store = self.stores[side]
+        if not len(others):
+            return Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64))
+        low, high = self.reach.partners(1 - side, others.times)
+        found: list[bytes] = []
+        values: list[bytes] = []
+        if not store.layout.fields_first:
+            for start, end in _intervals(low, high):
+                more, their = store.scan(kv, start, end + 1)
+                found += more
+                values += their
+        else:
+            assert keys is not None
+            ranges: dict[bytes, tuple[int, int]] = {}
+            for key, a, b in zip(keys, low.tolist(), high.tolist(), strict=True):
+                known = ranges.get(key)
+                ranges[key] = (a, b) if known is None else (min(a, known[0]), max(b, known[1]))
+            for key in sorted(ranges):
+                more, their = store.scan(kv, ranges[key][0], ranges[key][1] + 1, key)
+                found += more
+                values += their
+        return self._decode(kv, side, found, values, sides[side])
+
+    def _decode(
+        self, kv: KV, side: int, keys: Sequence[bytes], values: Sequence[bytes], schema: pa.Schema
+    ) -> Slice:
+        parts = [self.stores[side].split(key) for key in keys]
+        table = unpack_rows(kv, self.aux_cf, values, [p.position for p in parts], schema)
+        return Slice(table, np.array([p.time_us for p in parts], dtype=np.int64))
+
+    def _pairs(
+        self, new: Sequence[Slice], stored: Sequence[Slice], both: Sequence[Slice], columns: Columns
+    ) -> tuple[IntArray, IntArray]:
+        """(left row, right row) of `both` that match and of which one is new."""
+        codes = self._codes(both, columns)
+        n = [len(s) for s in new]
+        found = []
+        everything = slice(None)
+        for left, right in ((slice(n[LEFT]), everything), (slice(n[LEFT], None), slice(n[RIGHT]))):
+            times = both[LEFT].times[left]
+            low, high = self.reach.partners(LEFT, times)
+            li, ri = pairs(codes[LEFT][left], low, high, codes[RIGHT][right], both[RIGHT].times[right])
+            found.append((li + (left.start or 0), ri))
+        li = np.concatenate([f[0] for f in found])
+        ri = np.concatenate([f[1] for f in found])
+        return self._matching(both, li, ri, columns)
+
+    def _codes(self, both: Sequence[Slice], columns: Columns) -> tuple[IntArray, IntArray]:
+        """Numbers of the keys of the rows of both sides; NO_KEY where a key is null."""
+        n = len(both[LEFT])
+        total = n + len(both[RIGHT])
+        if not columns.keys:
+            codes = np.zeros(total, dtype=np.int64)
+            return codes[:n], codes[n:]
+        merged = [
+            pa.concat_arrays(
+                [combine(both[LEFT].table.column(a)).cast(t), combine(both[RIGHT].table.column(b)).cast(t)]
+            )
+            for _, a, b, t in columns.keys
+        ]
+        codes = Groups(merged, total).codes.copy()
+        for column in merged:
+            if column.null_count:
+                codes[column.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+        return codes[:n], codes[n:]
+
+    def _matching(
+        self, both: Sequence[Slice], li: IntArray, ri: IntArray, columns: Columns
+    ) -> tuple[IntArray, IntArray]:
+        """Candidates that the windows and `where` let match."""
+        if len(li) and not self.reach.exact:
+            good = self.reach.fits(both[LEFT].times[li], both[RIGHT].times[ri])
+            li, ri = li[good], ri[good]
+        where = self.definition.where
+        if len(li) and where is not None:
+            good = _holds(where, self.definition, both, li, ri, columns)
+            li, ri = li[good], ri[good]
+        return li, ri
+
+    def _tell_pairs(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        new: Sequence[Slice],
+        both: Sequence[Slice],
+        li: IntArray,
+        ri: IntArray,
+        late: Sequence[BoolArray],
+        columns: Columns,
+    ) -> None:
+        """Emit matches, or let them wait for their period."""
+        how = self.definition.how
+        if how == "anti" or not len(li):
+            return
+        left_new, right_new = li < len(new[LEFT]), ri < len(new[RIGHT])
+        is_late = np.where(
+            left_new & right_new,
+            late[LEFT][li] & late[RIGHT][ri],
+            np.where(left_new, late[LEFT][li], late[RIGHT][ri]),
+        )
+        order = np.lexsort((_ranks(both[RIGHT])[ri], _ranks(both[LEFT])[li]))
+        li, ri, is_late = li[order], ri[order], is_late[order]
+        if how == "semi":
+            first = np.sort(np.unique(li, return_index=True)[1])
+            li, ri, is_late = li[first], ri[first], is_late[first]
+            before = self._told_before(kv, both[LEFT], li, len(new[LEFT]))
+            li, ri, is_late = li[~before], ri[~before], is_late[~before]
+        rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri)
+        for timing, mask in ((EARLY, ~is_late), (LATE, is_late)):
+            if not mask.any():
+                continue
+            trigger = self.definition.emit.early if timing == EARLY else self.definition.emit.late
+            if isinstance(trigger, EveryBatch):
+                continue
+            batch = Batch()
+            waiting = labelled(rows.filter(pa.array(mask)), timing)
+            batch.put(self.pending_cf, timing[:1].encode() + encode_u64(progress.step), pack_table(waiting))
+            kv.write(batch)
+        at_once = np.zeros(len(rows), dtype=bool)
+        timings = np.where(is_late, LATE, EARLY)
+        if isinstance(self.definition.emit.early, EveryBatch):
+            at_once |= ~is_late
+        if isinstance(self.definition.emit.late, EveryBatch):
+            at_once |= is_late
+        if at_once.any():
+            told = rows.append_column("__timing", pa.array(timings.tolist(), pa.string()))
+            result.panes.append(told if at_once.all() else told.filter(pa.array(at_once)))
+
+    def _open_keys(self, rows: Slice) -> list[bytes]:
+        t = rows.table
+        return message_keys(
+            rows.times,
+            t.column(SOURCE),
+            t.column(PARTITION).to_numpy(),
+            t.column(OFFSET).to_numpy(),
+            t.column(ORDINAL).to_numpy(),
+        )
+
+    def _told_before(self, kv: KV, rows: Slice, chosen: IntArray, new: int) -> BoolArray:
+        """True for stored rows that have matched before."""
+        told = np.zeros(len(chosen), dtype=bool)
+        old = np.flatnonzero(chosen >= new)
+        if len(old):
+            keys = self._open_keys(rows.take(chosen[old]))
+            found = kv.multi_get(self.open_cfs[LEFT], keys)
+            told[old] = [value is not None and value[:1] == _MATCHED for value in found]
+        return told
+
+    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
+        """Stored messages that now have a match."""
+        old = np.unique(matched[matched >= new])
+        if not len(old):
+            return
+        keys = self._open_keys(rows.take(old))
+        cf = self.open_cfs[side]
+        batch = Batch()
+        for key, value in zip(keys, kv.multi_get(cf, keys), strict=True):
+            if value is not None and value[:1] == _OPEN:
+                batch.put(cf, key, _MATCHED + value[1:])
+        kv.write(batch)
+
+    def _file(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
+    ) -> None:
+        if not len(rows):
+            return
+        store, t = self.stores[side], rows.table
+        values = pack_rows(kv, batch, self.aux_cf, t)
+        positions = (
+            t.column(SOURCE),
+            t.column(PARTITION).to_numpy(),
+            t.column(OFFSET).to_numpy(),
+            t.column(ORDINAL).to_numpy(),
+        )
+        stored = store.put_rows(
+            batch, rows.times, positions, keys if store.layout.has_fields else None, values
+        )
+        if side in self.followed:
+            flags = [_MATCHED + k if m else _OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
+            batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
+
+    # -- advance ----------------------------------------------------------------------------------------------------
+
+    def _leave(
+        self, kv: KV, side: int, done_us: int, sides: list[pa.Schema], columns: Columns
+    ) -> pa.Table | None:
+        """Messages of a followed side that can match no more go; those that never did are told."""
+        definition = self.definition
+        # As-of is complete when every right message up to its time has come.
+        before = done_us if definition.how == "asof" else self.reach.expired_before(side, done_us)
+        cf, end = self.open_cfs[side], encode_i64(before)
+        entries = list(kv.scan(cf, b"", end))
+        if not entries:
+            return None
+        batch = Batch()
+        batch.delete_range(cf, b"", end)
+        kv.write(batch)
+        stored = [value[1:] for _, value in entries if value[:1] == _OPEN]
+        if definition.how == "semi" or not stored:
+            return None
+        values = [value for value in kv.multi_get(self.stores[side].cf, stored) if value is not None]
+        if len(values) < len(stored):
+            raise CorruptState(f"{len(stored) - len(values)} messages of {cf!r} are not in the message store")
+        mine = self._decode(kv, side, stored, values, sides[side])
+        none = np.full(len(mine), NOBODY, dtype=np.int64)
+        rows = np.arange(len(mine), dtype=np.int64)
+        if definition.how == "asof":
+            keys = self._keys(mine, side, columns)
+            other = self._partners(kv, RIGHT, mine, keys, sides)
+            return columns.rows(mine.table, other.table, rows, self._latest(mine, other, columns))
+        nobody = empty_rows(sides[1 - side])
+        if side == LEFT:
+            return columns.rows(mine.table, nobody, rows, none)
+        return columns.rows(nobody, mine.table, none, rows)
+
+    def _latest(self, left: Slice, right: Slice, columns: Columns) -> IntArray:
+        """For each left row the newest right one at or before it, or NOBODY."""
+        best = np.full(len(left), NOBODY, dtype=np.int64)
+        codes = self._codes((left, right), columns)
+        low, high = self.reach.partners(LEFT, left.times)
+        li, ri = pairs(codes[LEFT], low, high, codes[RIGHT], right.times)
+        li, ri = self._matching((left, right), li, ri, columns)
+        if len(li):
+            order = np.lexsort((_ranks(right)[ri], right.times[ri], li))
+            last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
+            best[li[order][last]] = ri[order][last]
+        return best
+
+    def _release(
+        self, kv: KV, result: StepResult, before_us: int | None, now_us: int, *, everything: bool
+    ) -> None:
+        """Emit what waited for a period that `now` has crossed."""
+        emit = self.definition.emit
+        for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
+            due = everything or (
+                isinstance(trigger, EveryPeriod)
+                and before_us is not None
+                and now_us // trigger.period_us > before_us // trigger.period_us
+            )
+            if not due:
+                continue
+            low = timing[:1].encode()
+            high = bytes((low[0] + 1,))
+            waiting = [unpack_table(value) for _, value in kv.scan(self.pending_cf, low, high)]
+            if waiting:
+                batch = Batch()
+                batch.delete_range(self.pending_cf, low, high)
+                kv.write(batch)
+                result.panes.append(concat(waiting))
+
+    def _forget(self, kv: KV, watermark_us: int, done_us: int) -> None:
+        """Drop messages that can match no more and are out of retention."""
+        kept_us = self.definition.retention.time_us
+        for side in (LEFT, RIGHT):
+            before = self.reach.expired_before(side, done_us)
+            if watermark_us != END_OF_TIME_US:
+                before = min(before, limit(watermark_us, 2**62 if kept_us is None else kept_us))
+            batch = Batch()
+            self.stores[side].expire(kv, batch, before)
+            kv.write(batch)
+
+
+def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` in their types, and the position columns."""
+    n = len(table)
+    columns = [
+        combine(table.column(f.name)).cast(f.type) if f.name in table.column_names else pa.nulls(n, f.type)
+        for f in schema
+    ]
+    where = [combine(table.column(c)) for c in (SOURCE, PARTITION, OFFSET, ORDINAL)]
+    return pa.table([*columns, *where], schema=empty_rows(schema).schema)
+
+
+def _user_schema(table: pa.Table) -> pa.Schema:
+    return pa.schema([f for f in table.schema if not f.name.startswith("__")])
+
+
+def _intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:
+    """The union of closed intervals, as intervals apart from each other."""
+    order = np.argsort(low, kind="stable")
+    low, reached = low[order], np.maximum.accumulate(high[order])
+    cut = np.flatnonzero(low[1:] > reached[:-1] + 1)
+    starts = low[np.concatenate([[0], cut + 1])]
+    ends = reached[np.concatenate([cut, [len(low) - 1]])]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _stack(new: Slice, stored: Slice) -> Slice:
+    """New rows first, then stored ones."""
+    return Slice(pa.concat_tables([new.table, stored.table]), np.concatenate([new.times, stored.times]))
+
+
+def _ranks(rows: Slice) -> IntArray:
+    """Numbers in the order of positions."""
+    t = rows.table
+    source = combine(t.column(SOURCE)).dictionary_encode()
+    names = pc.rank(source.dictionary, sort_keys="ascending").to_numpy() if len(source.dictionary) else []
+    codes = np.asarray(names, dtype=np.int64)[source.indices.to_numpy()]
+    keys = (
+        t.column(ORDINAL).to_numpy(),
+        t.column(OFFSET).to_numpy(),
+        t.column(PARTITION).to_numpy(),
+        codes,
+    )
+    varying = [k for k in keys if len(k) and (k != k[0]).any()]
+    ranks = np.zeros(len(rows), dtype=np.int64)
+    if varying:
+        ranks[np.lexsort(varying)] = np.arange(len(rows), dtype=np.int64)
+    return ranks
+
+
+def _holds(
+    where: Where,
+    definition: JoinDefinition,
+    both: Sequence[Slice],
+    li: IntArray,
+    ri: IntArray,
+    columns: Columns,
+) -> BoolArray:
+    """True for the pairs for which the user's condition is true."""
+    if where.function is not None:
+        sides = []
+        for side, rows in ((LEFT, li), (RIGHT, ri)):
+            table = both[side].table
+            user = [n for n in table.column_names if not n.startswith("__")]
+            sides.append(table.select(user).take(pa.array(rows)))
+        answer: Any = where.function(sides[LEFT], sides[RIGHT])
+    elif where.expression is not None:
+        wanted = columns
+        if definition.how in ("semi", "anti"):
+            wanted = Columns.of(definition, *(_user_schema(s.table) for s in both), both=True)
+        answer = where.expression.evaluate(wanted.rows(both[LEFT].table, both[RIGHT].table, li, ri))
+    else:
+        raise UnknownColumn(f"the condition {where.name!r} of {definition.name!r} has no function any more")
+    mask = combine(answer) if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
+    return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), dtype=bool)

@@ -1,0 +1,126 @@
+"""Rows of a join: which columns they have, and how pairs become them. Semantics "Joins", "Columns"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.definition import RESERVED_COLUMNS
+from windrow.core.errors import ReservedColumn, TypeClash
+from windrow.core.join import JoinDefinition
+from windrow.operators.columns import TIMING
+from windrow.operators.groups import combine
+
+IntArray = npt.NDArray[np.int64]
+#: Instead of a row: the other side has none.
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a join's rows.
+
+    keys: (name, left column, right column, type); left, right: (name, column).
+    """
+
+    keys: tuple[tuple[str, str, str, pa.DataType], ...]
+    left: tuple[tuple[str, str], ...]
+    right: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(
+        cls, definition: JoinDefinition, left: pa.Schema, right: pa.Schema, *, both: bool = False
+    ) -> Columns:
+        """From the schemas of both inputs; one that was never seen is empty. `both`: of pairs, whatever is told of them."""
+        keys = tuple(
+            (a, a, b, _common(definition, _type(left, a), _type(right, b), a, b)) for a, b in definition.on
+        )
+        lefts = [n for n in left.names if n not in definition.left_keys]
+        if definition.how in ("semi", "anti") and not both:
+            made = cls(keys, tuple((n, n) for n in lefts), ())
+        else:
+            rights = [n for n in right.names if n not in definition.right_keys]
+            twice = set(lefts) & set(rights)
+            names = [k[0] for k in keys]
+            a, b = (
+                ("left", "right")
+                if definition.is_self_join
+                else (definition.left.name, definition.right.name)
+            )
+            made = cls(
+                keys,
+                tuple((f"{a}_{n}" if n in twice else n, n) for n in lefts),
+                tuple((f"{b}_{n}" if n in twice or n in names else n, n) for n in rights),
+            )
+        made._check(definition)
+        return made
+
+    @property
+    def names(self) -> list[str]:
+        return [k[0] for k in self.keys] + [n for n, _ in (*self.left, *self.right)]
+
+    def _check(self, definition: JoinDefinition) -> None:
+        names = self.names
+        taken = [n for n in names if n in RESERVED_COLUMNS or names.count(n) > 1]
+        if taken:
+            raise ReservedColumn(
+                f"the rows of {definition.name!r} would have a column {taken[0]!r} twice, or one of ours "
+                f"({', '.join(RESERVED_COLUMNS)}): rename it in the input"
+            )
+
+    def rows(self, left: pa.Table, right: pa.Table, li: IntArray, ri: IntArray) -> pa.Table:
+        """The rows of pairs (left row, right row), either of which may be NOBODY."""
+        columns, names = [], []
+        mine, theirs = _indices(li), _indices(ri)
+        for name, a, b, kind in self.keys:
+            column = combine(left.column(a)).cast(kind).take(mine)
+            if (li == NOBODY).any():
+                column = pc.coalesce(column, combine(right.column(b)).cast(kind).take(theirs))
+            columns.append(column)
+            names.append(name)
+        for pairs, table, indices in ((self.left, left, mine), (self.right, right, theirs)):
+            for name, source in pairs:
+                columns.append(combine(table.column(source)).take(indices))
+                names.append(name)
+        if not columns:
+            return pa.table({"__pair": mine})
+        return pa.table(columns, names=names)
+
+
+def _indices(rows: IntArray) -> pa.Array:
+    return pa.array(rows, mask=rows == NOBODY)
+
+
+def _type(schema: pa.Schema, name: str) -> pa.DataType:
+    return schema.field(name).type if name in schema.names else pa.null()
+
+
+def _common(definition: JoinDefinition, a: pa.DataType, b: pa.DataType, left: str, right: str) -> pa.DataType:
+    """The type in which two keys are compared."""
+    if a == b or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    try:
+        return (
+            pa.unify_schemas(
+                [pa.schema([("k", a)]), pa.schema([("k", b)])],
+                promote_options="permissive",
+            )
+            .field("k")
+            .type
+        )
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        raise TypeClash(
+            f"key {left!r} of {definition.left.name!r} is {a}, key {right!r} of {definition.right.name!r} is {b}, which "
+            "cannot be compared: cast one of them before it reaches the join"
+        ) from None
+
+
+def labelled(rows: pa.Table, timing: str) -> pa.Table:
+    """Rows with the timing of their emission."""
+    return rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))

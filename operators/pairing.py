@@ -1,0 +1,32 @@
+"""All pairs of left and right rows of one key whose times fit: one sort and two binary searches, no loop over rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+#: The code of a row whose key equals nothing.
+NO_KEY = -1
+
+
+def pairs(
+    left_codes: IntArray, low: IntArray, high: IntArray, right_codes: IntArray, right_times: IntArray
+) -> tuple[IntArray, IntArray]:
+    """(left row, right row) of equal codes with `low <= right time <= high` of the left row; left rows in order."""
+    empty = np.zeros(0, dtype=np.int64)
+    if not len(left_codes) or not len(right_codes):
+        return empty, empty
+    order = np.lexsort((right_times, right_codes))
+    codes, times = right_codes[order], right_times[order]
+    # Times as ranks among the right ones, so that (code, time) is one number that cannot overflow.
+    known, ranks = np.unique(times, return_inverse=True)
+    span = len(known) + 1
+    place = codes * span + ranks
+    first = np.searchsorted(place, left_codes * span + np.searchsorted(known, low, "left"), "left")
+    last = np.searchsorted(place, left_codes * span + np.searchsorted(known, high, "right"), "left")
+    n = np.maximum(last - first, 0)
+    n[left_codes == NO_KEY] = 0
+    left = np.repeat(np.arange(len(left_codes), dtype=np.int64), n)
+    within = np.arange(len(left), dtype=np.int64) - np.repeat(np.cumsum(n) - n, n)
+    return left, order[np.repeat(first, n) + within]
