@@ -8,16 +8,15 @@ matched) messages matter also keep `<time><position>` -> (flag, message key), in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryPeriod
-from windrow.core.errors import CorruptState, InputError, UnknownColumn
-from windrow.core.join import Input, JoinDefinition, Where
+from windrow.core.errors import CorruptState, InputError
+from windrow.core.join import Input, JoinDefinition
 from windrow.core.keys import encode_columns, encode_i64, encode_u64, message_keys
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
 from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE
@@ -26,6 +25,7 @@ from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, wit
 from windrow.operators.groups import Groups, combine
 from windrow.operators.intake import Slice, event_time_marks, take_in
 from windrow.operators.join_output import NOBODY, Columns, labelled
+from windrow.operators.join_tables import conform, holds, intervals, ranks, stack
 from windrow.operators.learning import learn
 from windrow.operators.pairing import NO_KEY, pairs
 from windrow.operators.progress import Progress
@@ -39,7 +39,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 SIDES = ("left", "right")
 _SCHEMA = (b"s0", b"s1")
-_OPEN, _MATCHED = b"\x00", b"\x01"
+OPEN, MATCHED = b"\x00", b"\x01"
 #: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
 FOLLOWED = {
     "inner": (),
@@ -77,18 +77,17 @@ class JoinOperator:
         self.open_cfs = tuple(f"{definition.name}.{side}.open" for side in SIDES)
         self.intakes = (SideIntake(definition, LEFT), SideIntake(definition, RIGHT))
         self.followed = FOLLOWED[definition.how]
-        layout = self._layout()
         self.stores = tuple(
             MessageStore(
-                layout,
-                f"{definition.name}.{side}.messages",
-                f"{definition.name}.{side}.message_index",
-                self._bucket(layout),
+                self._layout(side),
+                f"{definition.name}.{name}.messages",
+                f"{definition.name}.{name}.message_index",
+                self._bucket(),
             )
-            for side in SIDES
+            for side, name in enumerate(SIDES)
         )
 
-    def _layout(self) -> Layout:
+    def _layout(self, side: int) -> Layout:
         """Seed 003's matrix."""
         definition = self.definition
         bounded = definition.within is not None or self.reach.windows is not None
@@ -96,7 +95,7 @@ class JoinOperator:
             tuples=False, equal=bool(definition.on), time_range=bounded, large=definition.scale == "large"
         )
 
-    def _bucket(self, layout: Layout) -> int:
+    def _bucket(self) -> int:
         """Messages are freed so many microseconds at a time, where fields come first."""
         span = self.definition.within
         if span is None:
@@ -122,7 +121,7 @@ class JoinOperator:
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
         self._release(kv, result, progress.now_us, now_us, everything=watermark_us == END_OF_TIME_US)
-        self._forget(kv, watermark_us, done_us)
+        self._forget(kv, progress.watermark_us, watermark_us, done_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, None)
 
@@ -150,7 +149,7 @@ class JoinOperator:
                 new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
             if not again:
                 result.marks.update(event_time_marks(new[-1]))
-        new = [Slice(_conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
+        new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
         if len(new[LEFT]) or len(new[RIGHT]):
             self._join(kv, progress, result, new, sides)
         progress.begin(now_us)
@@ -219,7 +218,7 @@ class JoinOperator:
             stored = [
                 self._partners(kv, side, new[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)
             ]
-            both = [_stack(new[side], stored[side]) for side in (LEFT, RIGHT)]
+            both = [stack(new[side], stored[side]) for side in (LEFT, RIGHT)]
             li, ri = self._pairs(new, stored, both, columns)
             for side, rows in ((LEFT, li), (RIGHT, ri)):
                 matched[side][rows[rows < len(new[side])]] = True
@@ -249,7 +248,7 @@ class JoinOperator:
         found: list[bytes] = []
         values: list[bytes] = []
         if not store.layout.fields_first:
-            for start, end in _intervals(low, high):
+            for start, end in intervals(low, high):
                 more, their = store.scan(kv, start, end + 1)
                 found += more
                 values += their
@@ -317,7 +316,7 @@ class JoinOperator:
             li, ri = li[good], ri[good]
         where = self.definition.where
         if len(li) and where is not None:
-            good = _holds(where, self.definition, both, li, ri, columns)
+            good = holds(where, self.definition, both, li, ri, columns)
             li, ri = li[good], ri[good]
         return li, ri
 
@@ -343,7 +342,7 @@ class JoinOperator:
             late[LEFT][li] & late[RIGHT][ri],
             np.where(left_new, late[LEFT][li], late[RIGHT][ri]),
         )
-        order = np.lexsort((_ranks(both[RIGHT])[ri], _ranks(both[LEFT])[li]))
+        order = np.lexsort((ranks(both[RIGHT])[ri], ranks(both[LEFT])[li]))
         li, ri, is_late = li[order], ri[order], is_late[order]
         if how == "semi":
             first = np.sort(np.unique(li, return_index=True)[1])
@@ -388,7 +387,7 @@ class JoinOperator:
         if len(old):
             keys = self._open_keys(rows.take(chosen[old]))
             found = kv.multi_get(self.open_cfs[LEFT], keys)
-            told[old] = [value is not None and value[:1] == _MATCHED for value in found]
+            told[old] = [value is not None and value[:1] == MATCHED for value in found]
         return told
 
     def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
@@ -400,8 +399,8 @@ class JoinOperator:
         cf = self.open_cfs[side]
         batch = Batch()
         for key, value in zip(keys, kv.multi_get(cf, keys), strict=True):
-            if value is not None and value[:1] == _OPEN:
-                batch.put(cf, key, _MATCHED + value[1:])
+            if value is not None and value[:1] == OPEN:
+                batch.put(cf, key, MATCHED + value[1:])
         kv.write(batch)
 
     def _file(
@@ -421,7 +420,7 @@ class JoinOperator:
             batch, rows.times, positions, keys if store.layout.has_fields else None, values
         )
         if side in self.followed:
-            flags = [_MATCHED + k if m else _OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
+            flags = [MATCHED + k if m else OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
             batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
 
     # -- advance ----------------------------------------------------------------------------------------------------
@@ -440,23 +439,19 @@ class JoinOperator:
         batch = Batch()
         batch.delete_range(cf, b"", end)
         kv.write(batch)
-        stored = [value[1:] for _, value in entries if value[:1] == _OPEN]
+        stored = [value[1:] for _, value in entries if value[:1] == OPEN]
         if definition.how == "semi" or not stored:
             return None
         values = [value for value in kv.multi_get(self.stores[side].cf, stored) if value is not None]
         if len(values) < len(stored):
             raise CorruptState(f"{len(stored) - len(values)} messages of {cf!r} are not in the message store")
         mine = self._decode(kv, side, stored, values, sides[side])
-        none = np.full(len(mine), NOBODY, dtype=np.int64)
-        rows = np.arange(len(mine), dtype=np.int64)
         if definition.how == "asof":
             keys = self._keys(mine, side, columns)
             other = self._partners(kv, RIGHT, mine, keys, sides)
+            rows = np.arange(len(mine), dtype=np.int64)
             return columns.rows(mine.table, other.table, rows, self._latest(mine, other, columns))
-        nobody = empty_rows(sides[1 - side])
-        if side == LEFT:
-            return columns.rows(mine.table, nobody, rows, none)
-        return columns.rows(nobody, mine.table, none, rows)
+        return alone(mine, side, sides, columns)
 
     def _latest(self, left: Slice, right: Slice, columns: Columns) -> IntArray:
         """For each left row the newest right one at or before it, or NOBODY."""
@@ -466,7 +461,7 @@ class JoinOperator:
         li, ri = pairs(codes[LEFT], low, high, codes[RIGHT], right.times)
         li, ri = self._matching((left, right), li, ri, columns)
         if len(li):
-            order = np.lexsort((_ranks(right)[ri], right.times[ri], li))
+            order = np.lexsort((ranks(right)[ri], right.times[ri], li))
             last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
             best[li[order][last]] = ri[order][last]
         return best
@@ -493,89 +488,27 @@ class JoinOperator:
                 kv.write(batch)
                 result.panes.append(concat(waiting))
 
-    def _forget(self, kv: KV, watermark_us: int, done_us: int) -> None:
-        """Drop messages that can match no more and are out of retention."""
-        kept_us = self.definition.retention.time_us
+    def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
+        """Drop messages that can match no more and are out of retention, now that the watermark has come from `before_us`."""
         for side in (LEFT, RIGHT):
-            before = self.reach.expired_before(side, done_us)
-            if watermark_us != END_OF_TIME_US:
-                before = min(before, limit(watermark_us, 2**62 if kept_us is None else kept_us))
             batch = Batch()
-            self.stores[side].expire(kv, batch, before)
+            self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
             kv.write(batch)
 
-
-def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema` in their types, and the position columns."""
-    n = len(table)
-    columns = [
-        combine(table.column(f.name)).cast(f.type) if f.name in table.column_names else pa.nulls(n, f.type)
-        for f in schema
-    ]
-    where = [combine(table.column(c)) for c in (SOURCE, PARTITION, OFFSET, ORDINAL)]
-    return pa.table([*columns, *where], schema=empty_rows(schema).schema)
+    def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
+        """The event time below which messages of a side are gone."""
+        before = self.reach.expired_before(side, done_us)
+        if watermark_us == END_OF_TIME_US:
+            return before
+        kept_us = self.definition.retention.time_us
+        return min(before, limit(watermark_us, UNBOUNDED_US if kept_us is None else kept_us))
 
 
-def _user_schema(table: pa.Table) -> pa.Schema:
-    return pa.schema([f for f in table.schema if not f.name.startswith("__")])
-
-
-def _intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:
-    """The union of closed intervals, as intervals apart from each other."""
-    order = np.argsort(low, kind="stable")
-    low, reached = low[order], np.maximum.accumulate(high[order])
-    cut = np.flatnonzero(low[1:] > reached[:-1] + 1)
-    starts = low[np.concatenate([[0], cut + 1])]
-    ends = reached[np.concatenate([cut, [len(low) - 1]])]
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def _stack(new: Slice, stored: Slice) -> Slice:
-    """New rows first, then stored ones."""
-    return Slice(pa.concat_tables([new.table, stored.table]), np.concatenate([new.times, stored.times]))
-
-
-def _ranks(rows: Slice) -> IntArray:
-    """Numbers in the order of positions."""
-    t = rows.table
-    source = combine(t.column(SOURCE)).dictionary_encode()
-    names = pc.rank(source.dictionary, sort_keys="ascending").to_numpy() if len(source.dictionary) else []
-    codes = np.asarray(names, dtype=np.int64)[source.indices.to_numpy()]
-    keys = (
-        t.column(ORDINAL).to_numpy(),
-        t.column(OFFSET).to_numpy(),
-        t.column(PARTITION).to_numpy(),
-        codes,
-    )
-    varying = [k for k in keys if len(k) and (k != k[0]).any()]
-    ranks = np.zeros(len(rows), dtype=np.int64)
-    if varying:
-        ranks[np.lexsort(varying)] = np.arange(len(rows), dtype=np.int64)
-    return ranks
-
-
-def _holds(
-    where: Where,
-    definition: JoinDefinition,
-    both: Sequence[Slice],
-    li: IntArray,
-    ri: IntArray,
-    columns: Columns,
-) -> BoolArray:
-    """True for the pairs for which the user's condition is true."""
-    if where.function is not None:
-        sides = []
-        for side, rows in ((LEFT, li), (RIGHT, ri)):
-            table = both[side].table
-            user = [n for n in table.column_names if not n.startswith("__")]
-            sides.append(table.select(user).take(pa.array(rows)))
-        answer: Any = where.function(sides[LEFT], sides[RIGHT])
-    elif where.expression is not None:
-        wanted = columns
-        if definition.how in ("semi", "anti"):
-            wanted = Columns.of(definition, *(_user_schema(s.table) for s in both), both=True)
-        answer = where.expression.evaluate(wanted.rows(both[LEFT].table, both[RIGHT].table, li, ri))
-    else:
-        raise UnknownColumn(f"the condition {where.name!r} of {definition.name!r} has no function any more")
-    mask = combine(answer) if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
-    return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), dtype=bool)
+def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:
+    """Rows of messages that matched nobody."""
+    none = np.full(len(mine), NOBODY, dtype=np.int64)
+    rows = np.arange(len(mine), dtype=np.int64)
+    nobody = empty_rows(sides[1 - side])
+    if side == LEFT:
+        return columns.rows(mine.table, nobody, rows, none)
+    return columns.rows(nobody, mine.table, none, rows)
