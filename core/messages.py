@@ -112,12 +112,25 @@ class Pane:
 
     def __str__(self) -> str:
         key = " ".join(str(v) for v in self.key.values())
-        values = " ".join(
-            f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.values.items()
-        )
         mark = "" if self.kind is Kind.INSERT else "  RETRACT"
         last = " last" if self.is_last else ""
-        return f"{self.window!r}  {key}  {self.timing.value} #{self.index}{last}{mark}  {values}"
+        return f"{self.window!r}  {key}  {self.timing.value} #{self.index}{last}{mark}  {_shown(self.values)}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRow:
+    """One row of a join: what matched, or a message that nothing matched, with nulls for the other side."""
+
+    values: dict[str, Any]
+    timing: Timing
+    commit: int = -1
+    token: Token | None = field(default=None, compare=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def __str__(self) -> str:
+        return f"{self.timing.value}  {_shown(self.values)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +170,7 @@ class DeadLetter:
     event_time_us: int | None
     payload: str
     commit: int = -1
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in values.items())

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
@@ -26,7 +24,7 @@ from windrow.core.messages import (
     Window,
     WindowInfo,
 )
-from windrow.core.time import START_OF_TIME_US, instant_us
+from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Tuples
 from windrow.testing.ledger import LedgerBroken as LedgerBroken
 from windrow.testing.ledger import all_panes_equal as all_panes_equal
@@ -35,11 +33,9 @@ from windrow.testing.ledger import panes_equal as panes_equal
 from windrow.testing.ledger import values_equal as values_equal
 from windrow.testing.plain_aggregates import Arguments, IntegerOverflow, Row, evaluate, same
 from windrow.testing.plain_cells import Cell, Key, Taken, key_field, place
+from windrow.testing.plain_times import event_time_us
 from windrow.testing.plain_watermark import WatermarkOracle as WatermarkOracle
 from windrow.testing.plain_windows import tuple_windows_of, windows_of
-
-#: The first moment of year 1 and the last of year 9999.
-FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class Step(NamedTuple):
@@ -176,19 +172,7 @@ class AggregateOracle:
         return Taken(time_us, position, payload, {})
 
     def _event_time(self, value: Any, now_us: int) -> int | None:
-        """Microseconds, or None if the value is malformed."""
-        if isinstance(value, datetime):
-            if value.tzinfo is None:
-                if self.definition.time_zone is None:
-                    return None
-                value = value.replace(tzinfo=ZoneInfo(self.definition.time_zone))
-        elif not isinstance(value, int) or isinstance(value, bool):
-            return None
-        time_us = instant_us(value)
-        ahead_us = self.definition.max_ahead_us
-        if not FIRST_US <= time_us <= LAST_US or (ahead_us is not None and time_us > now_us + ahead_us):
-            return None
-        return time_us
+        return event_time_us(value, self.definition.time_zone, now_us, self.definition.max_ahead_us)
 
     def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
         """The windows that take the message (in a gap between hops: none), or None: a dead letter."""

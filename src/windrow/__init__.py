@@ -51,6 +51,7 @@ from windrow.core.expressions import col as col
 from windrow.core.expressions import lit as lit
 from windrow.core.join import pairs as pairs
 from windrow.core.messages import DeadLetter as DeadLetter
+from windrow.core.messages import JoinedRow as JoinedRow
 from windrow.core.messages import Message as Message
 from windrow.core.messages import Pane as Pane
 from windrow.core.messages import Position as Position

@@ -1,0 +1,286 @@
+"""The join in the plainest possible Python: lists and loops, no store, no cleverness.
+
+Fed with the steps of a job, it says which rows and dead letters each step must give. Operators are compared with it;
+it shares nothing with them but the value types of `windrow.core`. Semantics "Joins"; seed 003 "Case 2: windowed join".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, NamedTuple
+
+from windrow.core.definition import UNBOUNDED_US
+from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
+from windrow.core.join import Input, JoinDefinition
+from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, Timing
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.windows import Rows
+from windrow.testing.plain_cells import Key, key_field
+from windrow.testing.plain_columns import JoinColumns
+from windrow.testing.plain_pairs import fits, open_until, partner_times
+from windrow.testing.plain_times import event_time_us
+
+
+class JoinStep(NamedTuple):
+    """What one step gives."""
+
+    rows: list[JoinedRow]
+    dead: list[DeadLetter]
+
+
+@dataclass
+class Held:
+    """A message that was taken, on one side of the join. In a join with itself there is one of it on each side."""
+
+    time_us: int
+    position: Position
+    payload: dict[str, Any]
+    key: Key
+    message: Message
+    number: int = 0  # among those that its side's window of rows counts together, from 1
+    matched: bool = False
+    done: bool = False  # it can match no more, and that was judged
+
+
+class JoinOracle:
+    """The expected behaviour of one `JoinDefinition`.
+
+    `advance(watermark_us, now_us)` and `ingest(messages, now_us, watermark_us)` are the two kinds of step. `now` and the
+    watermark never go back. columns: those of each input that are known before the first message.
+    """
+
+    def __init__(
+        self, definition: JoinDefinition, columns: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self.definition = definition
+        self.watermark_us = START_OF_TIME_US
+        #: (source, partition, event time) of what the last ingest took: only these move the watermark.
+        self.counted: list[tuple[str, int, int]] = []
+        self._columns = JoinColumns(definition, columns or {})
+        self._now_us: int | None = None
+        self._ticked_us: int | None = None  # `now` of the last advance, or of the very first step
+        self._held: dict[str, list[Held]] = {"left": [], "right": []}  # in order of arrival
+        self._totals: dict[tuple[str, Key], int] = {}
+        self._pending: list[JoinedRow] = []
+        self._dead: list[DeadLetter] = []
+
+    def ingest(self, messages: Mapping[str, Sequence[Message]], now_us: int, watermark_us: int) -> JoinStep:
+        """Left messages meet the right ones of earlier steps; then right ones meet all left ones that have come."""
+        self._dead, self.counted = [], []
+        now = self._now(now_us)
+        self._ticked_us = now if self._ticked_us is None else self._ticked_us
+        taken = {
+            source.name: self._admit(source, messages, now, watermark_us) for source in self.definition.inputs
+        }
+        left = [self._hold("left", message) for message in taken[self.definition.left.name]]
+        right = [self._hold("right", message) for message in taken[self.definition.right.name]]
+
+        pairs = [(a, b) for a in left for b in self._newest("right") if self._match(a, b)]
+        self._file("left", left)
+        pairs += [(a, b) for b in right for a in self._newest("left") if self._match(a, b)]
+        self._file("right", right)
+
+        rows = []
+        for a, b in sorted(pairs, key=lambda pair: (pair[0].position, pair[1].position)):
+            came = [
+                m.time_us < watermark_us for m, new in ((a, left), (b, right)) if any(m is n for n in new)
+            ]
+            rows += self._matched(a, b, Timing.LATE if all(came) else Timing.EARLY)
+        displaced = {side: [m for m in self._held[side] if self._displaced(side, m)] for side in self._held}
+        rows += self._unmatched(displaced)
+        self._drop(watermark_us)
+        return JoinStep(rows, sorted(self._dead, key=lambda letter: letter.position or ()))
+
+    def advance(self, watermark_us: int, now_us: int) -> JoinStep:
+        """What the watermark decides, then what a period releases; then messages go."""
+        self._dead = []
+        now = self._now(now_us)
+        ticked = now if self._ticked_us is None else self._ticked_us
+        self._ticked_us = now
+        self.watermark_us = after = max(watermark_us, self.watermark_us)
+
+        rows = self._as_of(after) if self.definition.how == "asof" else []
+        hopeless = {
+            side: [m for m in self._held[side] if self._hopeless(side, m, after)] for side in self._held
+        }
+        rows += self._unmatched(hopeless)
+        waiting = []
+        for row in self._pending:
+            if after == END_OF_TIME_US or _ticks(self._trigger(row.timing), ticked, now):
+                rows.append(row)
+            else:
+                waiting.append(row)
+        self._pending = waiting
+        self._drop(after)
+        return JoinStep(rows, [])
+
+    def messages(self, input_name: str) -> list[Message]:
+        """The messages of an input that are kept, in order of event time, then position."""
+        found: dict[Position, Held] = {}
+        for side, source in (("left", self.definition.left), ("right", self.definition.right)):
+            if source.name == input_name:
+                found |= {m.position: m for m in self._held[side]}
+        return [m.message for m in sorted(found.values(), key=lambda m: (m.time_us, m.position))]
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing is kept: no messages, no rows that wait."""
+        return not self._held["left"] and not self._held["right"] and not self._pending
+
+    # -- taking messages ---------------------------------------------------------------------------------------------
+
+    def _admit(
+        self, source: Input, messages: Mapping[str, Sequence[Message]], now_us: int, watermark_us: int
+    ) -> list[tuple[int, Message]]:
+        """The messages of an input that are no dead letters, in position order, with their event times."""
+        taken = []
+        for message in sorted(messages.get(source.name, ()), key=lambda m: m.position or ()):
+            position, value = message.position, message.payload.get(source.event_time)
+            assert position is not None
+            self._columns.see(source.name, message.payload)
+            time_us = event_time_us(value, source.time_zone, now_us, source.max_ahead_us)
+            if time_us is None:
+                self._bury("malformed", f"event time {source.event_time!r} is {value!r}", message, None)
+                continue
+            until = open_until(source, time_us)
+            if until <= self._too_late_us(watermark_us):
+                kept = self.definition.retention.time_us
+                gone = kept is not None and until <= watermark_us - kept
+                detail = f"open until {until} at watermark {watermark_us}"
+                self._bury("out_of_retention" if gone else "too_late", detail, message, time_us)
+                continue
+            self._columns.learn(source.name, message.payload)
+            self.counted.append((position.source, position.partition, time_us))
+            taken.append((time_us, message))
+        return taken
+
+    def _too_late_us(self, watermark_us: int) -> float:
+        """W': the watermark less the allowed lateness; at the end of time there is no later."""
+        if watermark_us == END_OF_TIME_US:
+            return END_OF_TIME_US
+        late = self.definition.allowed_lateness_us
+        return -inf if late >= UNBOUNDED_US else watermark_us - late
+
+    def _hold(self, side: str, taken: tuple[int, Message]) -> Held:
+        time_us, message = taken
+        names = self.definition.left_keys if side == "left" else self.definition.right_keys
+        key = tuple(key_field(message.payload.get(name)) for name in names)
+        assert message.position is not None
+        return Held(time_us, message.position, dict(message.payload), key, message)
+
+    def _bury(self, reason: str, detail: str, message: Message, time_us: int | None) -> None:
+        self._dead.append(DeadLetter(reason, detail, message.position, time_us, repr(dict(message.payload))))
+
+    # -- windows of rows ---------------------------------------------------------------------------------------------
+
+    def _file(self, side: str, new: list[Held]) -> None:
+        for message in new:
+            group = self._group(side, message)
+            message.number = self._totals[group] = self._totals.get(group, 0) + 1
+        self._held[side] = self._held[side] + new
+
+    def _newest(self, side: str) -> list[Held]:
+        """What the other side meets: the newest where the window is of rows, else all."""
+        return [message for message in self._held[side] if not self._displaced(side, message)]
+
+    def _displaced(self, side: str, message: Held) -> bool:
+        window = self._source(side).window
+        return (
+            isinstance(window, Rows) and message.number <= self._totals[self._group(side, message)] - window.n
+        )
+
+    def _group(self, side: str, message: Held) -> tuple[str, Key]:
+        window = self._source(side).window
+        return (side, message.key if isinstance(window, Rows) and window.per == "key" else ())
+
+    def _source(self, side: str) -> Input:
+        return self.definition.left if side == "left" else self.definition.right
+
+    # -- matching ----------------------------------------------------------------------------------------------------
+
+    def _match(self, left: Held, right: Held) -> bool:
+        return (
+            None not in left.key
+            and left.key == right.key
+            and fits(self.definition, left.time_us, right.time_us)
+            and self._columns.holds(left.payload, right.payload)
+        )
+
+    def _matched(self, left: Held, right: Held, timing: Timing) -> list[JoinedRow]:
+        """What a match gives at once; what it gives later is put aside."""
+        again, left.matched, right.matched = left.matched, True, True
+        how = self.definition.how
+        if how in ("anti", "asof") or (how == "semi" and again):
+            return []
+        row = JoinedRow(self._columns.row(left.payload, right.payload), timing)
+        if isinstance(self._trigger(timing), EveryBatch):
+            return [row]
+        self._pending.append(row)
+        return []
+
+    def _trigger(self, timing: Timing) -> Trigger:
+        return self.definition.emit.late if timing is Timing.LATE else self.definition.emit.early
+
+    def _as_of(self, watermark_us: int) -> list[JoinedRow]:
+        """Left messages up to whose time every right one has come, each with the newest that matches."""
+        rows = []
+        for left in sorted(self._held["left"], key=_by_time):
+            if left.done or not self._too_late_us(watermark_us) > left.time_us:
+                continue
+            left.done = True
+            partners = [right for right in self._held["right"] if self._match(left, right)]
+            best = max(partners, key=_by_time, default=None)
+            payload = None if best is None else best.payload
+            rows.append(JoinedRow(self._columns.row(left.payload, payload), Timing.ON_TIME))
+        return rows
+
+    def _unmatched(self, hopeless: Mapping[str, Sequence[Held]]) -> list[JoinedRow]:
+        """The rows of messages that can match no more and never did: the left ones first."""
+        rows = []
+        for message in sorted(hopeless["left"], key=_by_time):
+            if not message.done and not message.matched and self.definition.how in ("left", "full", "anti"):
+                rows.append(JoinedRow(self._columns.row(message.payload, None), Timing.ON_TIME))
+        for message in sorted(hopeless["right"], key=_by_time):
+            if not message.done and not message.matched and self.definition.how in ("right", "full"):
+                rows.append(JoinedRow(self._columns.row(None, message.payload), Timing.ON_TIME))
+        for message in (*hopeless["left"], *hopeless["right"]):
+            message.done = True
+        return rows
+
+    def _hopeless(self, side: str, message: Held, watermark_us: int) -> bool:
+        """True if every time that a partner could have would be too late for the partner's input."""
+        if watermark_us == END_OF_TIME_US:
+            return True
+        if self.definition.how == "asof" and side == "left":
+            return False  # `_as_of` says when
+        other = self._source("right" if side == "left" else "left")
+        latest = max(
+            (last for _, last in partner_times(self.definition, side, message.time_us)), default=-inf
+        )
+        return latest == -inf or open_until(other, latest) <= self._too_late_us(watermark_us)
+
+    def _drop(self, watermark_us: int) -> None:
+        """Messages go that can match no more, and that the retention does not keep for queries."""
+        kept = self.definition.retention.time_us
+        for side, held in self._held.items():
+            self._held[side] = [
+                m
+                for m in held
+                if not m.done
+                or (watermark_us < END_OF_TIME_US and (kept is None or m.time_us >= watermark_us - kept))
+            ]
+
+    def _now(self, now_us: int) -> int:
+        self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
+        return self._now_us
+
+
+def _by_time(message: Held) -> tuple[int, Position]:
+    return message.time_us, message.position
+
+
+def _ticks(trigger: Trigger, before_us: int, now_us: int) -> bool:
+    """True if `now` crossed a multiple of the period."""
+    return isinstance(trigger, EveryPeriod) and now_us // trigger.period_us > before_us // trigger.period_us

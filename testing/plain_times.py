@@ -1,0 +1,32 @@
+"""What is a time of an event, and what is malformed. Semantics "Dead letters"."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from windrow.core.time import instant_us
+
+#: The first moment of year 1 and the last of year 9999.
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+def event_time_us(value: Any, time_zone: str | None, now_us: int, max_ahead_us: int | None) -> int | None:
+    """Microseconds, or None if the value is malformed."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            if time_zone is None:
+                return None
+            value = value.replace(tzinfo=ZoneInfo(time_zone))
+    elif not isinstance(value, int) or isinstance(value, bool):
+        return None
+    time_us = instant_us(value)
+    if not FIRST_US <= time_us <= LAST_US or (max_ahead_us is not None and time_us > now_us + max_ahead_us):
+        return None
+    return time_us
