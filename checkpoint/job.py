@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,9 @@ from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import DefinitionChanged, JobMismatch
+from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.watermarks import idle_partitions, watermark_us
+from windrow.operators.watermarks import watermark_of
 
 logger = structlog.get_logger("windrow")
 
@@ -65,7 +66,7 @@ class Job:
     def __init__(
         self,
         location: str,
-        definitions: Sequence[AggregateDefinition],
+        definitions: Sequence[AggregateDefinition | JoinDefinition],
         *,
         shards: int,
         clock: Clock,
@@ -138,12 +139,13 @@ class Job:
         progress = self.progress
         now_us = self.clock.now_us() if progress.now_us is None else max(self.clock.now_us(), progress.now_us)
         seen = {p: m.seen_us for p, m in progress.marks.items() if m.seen_us is not None}
+        largest = {p: m.max_time_us for p, m in progress.marks.items() if m.max_time_us is not None}
         idle: set[Partition] = set()
         watermarks = {}
         for name, definition in self.definitions.items():
-            verdict = idle_partitions(definition.watermark, seen, now_us)
+            before = progress.watermarks_us.get(name, START_OF_TIME_US)
+            watermarks[name], verdict = watermark_of(definition, largest, seen, now_us, before)
             idle |= verdict
-            watermarks[name] = self.watermark(name, now_us, verdict)
         return Plan(
             progress.commit + 1,
             now_us,
@@ -153,12 +155,6 @@ class Job:
             query_id,
             batch_id,
         )
-
-    def watermark(self, name: str, now_us: int, idle: Collection[Partition] = ()) -> int:
-        """The watermark of one operator from the marks of the commits so far."""
-        marks = {p: m.max_time_us for p, m in self.progress.marks.items() if m.max_time_us is not None}
-        before = self.progress.watermarks_us.get(name, START_OF_TIME_US)
-        return watermark_us(self.definitions[name].watermark, marks, now_us, before, idle)
 
     def record_intent(self, plan: Plan) -> None:
         """Step 2: what is about to be computed."""

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.core.definition import AggregateDefinition
-from windrow.core.messages import Pane, Token
+from windrow.core.join import JoinDefinition
+from windrow.core.messages import JoinedRow, Pane, Token
+from windrow.operators.join_output import to_joined
 from windrow.operators.output import to_panes
 from windrow.stores.files import sync_directory
 
@@ -29,15 +31,17 @@ class PaneFiles:
     files: tuple[str, ...]
     rows: int
     operator: str
-    definition: AggregateDefinition
+    definition: AggregateDefinition | JoinDefinition
     job: str
 
     def table(self) -> pa.Table:
         """All rows: `window`, keys, aggregates, `pane`, `commit`."""
         return pa.concat_tables([pq.read_table(f) for f in self.files], promote_options="permissive")
 
-    def panes(self) -> Iterator[Pane]:
-        """All rows as Python values."""
+    def panes(self) -> Iterator[Pane | JoinedRow]:
+        """All rows as Python values: panes, or rows of a join."""
+        if isinstance(self.definition, JoinDefinition):
+            return to_joined(self.table(), self.job)
         return to_panes(self.definition, self.table(), self.job)
 
 
@@ -57,7 +61,7 @@ class Sink(Protocol):
 class MemorySink:
     """Keeps panes in this process: for tests and notebooks. `panes` is the list of all that were published."""
 
-    panes: list[Pane] = field(default_factory=list)
+    panes: list[Any] = field(default_factory=list)
     tokens: set[tuple[Token, str]] = field(default_factory=set)
 
     def publish(self, token: Token, panes: PaneFiles) -> None:

@@ -19,7 +19,7 @@ from windrow.core.errors import CorruptState, InputError
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.keys import encode_columns, encode_i64, encode_u64, message_keys
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
-from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE
+from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.groups import Groups, combine
@@ -32,13 +32,14 @@ from windrow.operators.progress import Progress
 from windrow.operators.reach import LEFT, RIGHT, Reach
 from windrow.operators.step import StepResult, limit
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import Layout, MessageStore, choose_layout
+from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
 from windrow.stores.windows import concat, pack_table, unpack_table
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 SIDES = ("left", "right")
 _SCHEMA = (b"s0", b"s1")
+_ORDER = "__order"
 OPEN, MATCHED = b"\x00", b"\x01"
 #: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
 FOLLOWED = {
@@ -113,7 +114,7 @@ class JoinOperator:
         """Tell what can match no more, then what `now` releases; forget what is out of retention."""
         progress, result = self._begin(kv), StepResult()
         watermark_us = max(watermark_us, progress.watermark_us)
-        sides = self._schemas(kv)
+        sides = self.schemas(kv)
         columns = Columns.of(self.definition, *sides)
         done_us = self._done(watermark_us)
         for side in self.followed:
@@ -135,7 +136,7 @@ class JoinOperator:
             )
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(definition.dead_letter_limit)
-        sides = self._schemas(kv)
+        sides = self.schemas(kv)
         new: list[Slice] = []
         for side, given in enumerate((definition.left, definition.right)):
             again = side == RIGHT and definition.is_self_join
@@ -169,13 +170,16 @@ class JoinOperator:
             result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
 
-    def _schemas(self, kv: KV) -> list[pa.Schema]:
-        """What is known of the columns of both sides."""
+    def schemas(self, kv: KV) -> list[pa.Schema]:
+        """What is known of the columns of both sides: what is declared, before the first message."""
         found = kv.multi_get(self.aux_cf, list(_SCHEMA))
-        return [pa.schema([]) if v is None else pa.ipc.read_schema(pa.py_buffer(v)) for v in found]
+        return [
+            _declared(intake) if v is None else pa.ipc.read_schema(pa.py_buffer(v))
+            for intake, v in zip(self.intakes, found, strict=True)
+        ]
 
     def _learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
-        schema = learn(known if len(known) else None, seen)
+        schema = learn(known, seen)
         if not schema.equals(known):
             batch = Batch()
             batch.put(self.aux_cf, _SCHEMA[side], schema.serialize().to_pybytes())
@@ -350,25 +354,20 @@ class JoinOperator:
             before = self._told_before(kv, both[LEFT], li, len(new[LEFT]))
             li, ri, is_late = li[~before], ri[~before], is_late[~before]
         rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri)
-        for timing, mask in ((EARLY, ~is_late), (LATE, is_late)):
-            if not mask.any():
-                continue
-            trigger = self.definition.emit.early if timing == EARLY else self.definition.emit.late
-            if isinstance(trigger, EveryBatch):
-                continue
-            batch = Batch()
-            waiting = labelled(rows.filter(pa.array(mask)), timing)
-            batch.put(self.pending_cf, timing[:1].encode() + encode_u64(progress.step), pack_table(waiting))
-            kv.write(batch)
+        rows = rows.append_column(TIMING, pa.array(np.where(is_late, LATE, EARLY).tolist(), pa.string()))
+        emit = self.definition.emit
         at_once = np.zeros(len(rows), dtype=bool)
-        timings = np.where(is_late, LATE, EARLY)
-        if isinstance(self.definition.emit.early, EveryBatch):
-            at_once |= ~is_late
-        if isinstance(self.definition.emit.late, EveryBatch):
-            at_once |= is_late
+        for timing, trigger, mask in ((EARLY, emit.early, ~is_late), (LATE, emit.late, is_late)):
+            if isinstance(trigger, EveryBatch):
+                at_once |= mask
+            elif mask.any():
+                batch = Batch()
+                waiting = rows.filter(pa.array(mask)).append_column(_ORDER, pa.array(np.flatnonzero(mask)))
+                key = timing[:1].encode() + encode_u64(progress.step)
+                batch.put(self.pending_cf, key, pack_table(waiting))
+                kv.write(batch)
         if at_once.any():
-            told = rows.append_column("__timing", pa.array(timings.tolist(), pa.string()))
-            result.panes.append(told if at_once.all() else told.filter(pa.array(at_once)))
+            result.panes.append(rows if at_once.all() else rows.filter(pa.array(at_once)))
 
     def _open_keys(self, rows: Slice) -> list[bytes]:
         t = rows.table
@@ -471,6 +470,7 @@ class JoinOperator:
     ) -> None:
         """Emit what waited for a period that `now` has crossed."""
         emit = self.definition.emit
+        batch, waiting = Batch(), []
         for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
             due = everything or (
                 isinstance(trigger, EveryPeriod)
@@ -481,12 +481,14 @@ class JoinOperator:
                 continue
             low = timing[:1].encode()
             high = bytes((low[0] + 1,))
-            waiting = [unpack_table(value) for _, value in kv.scan(self.pending_cf, low, high)]
-            if waiting:
-                batch = Batch()
-                batch.delete_range(self.pending_cf, low, high)
-                kv.write(batch)
-                result.panes.append(concat(waiting))
+            waiting += [(key[1:], unpack_table(value)) for key, value in kv.scan(self.pending_cf, low, high)]
+            batch.delete_range(self.pending_cf, low, high)
+        kv.write(batch)
+        steps: dict[bytes, list[pa.Table]] = {}
+        for step, table in waiting:
+            steps.setdefault(step, []).append(table)
+        for step in sorted(steps):
+            result.panes.append(concat(steps[step]).sort_by(_ORDER).drop_columns([_ORDER]))
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         """Drop messages that can match no more and are out of retention, now that the watermark has come from `before_us`."""
@@ -494,6 +496,20 @@ class JoinOperator:
             batch = Batch()
             self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
             kv.write(batch)
+
+    # -- queries ----------------------------------------------------------------------------------------------------
+
+    def columns(self, kv: KV) -> list[str]:
+        """The columns of the join's rows, as known so far."""
+        return Columns.of(self.definition, *self.schemas(kv)).names
+
+    def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
+        """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
+        store, progress = self.stores[side], Progress.load(kv, self.aux_cf)
+        low = self._floor(side, progress.watermark_us, self._done(progress.watermark_us))
+        start = start if start[0] >= low else (low, None)
+        found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)
+        return self._decode(kv, side, found, values, self.schemas(kv)[side])
 
     def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
         """The event time below which messages of a side are gone."""
@@ -512,3 +528,7 @@ def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) 
     if side == LEFT:
         return columns.rows(mine.table, nobody, rows, none)
     return columns.rows(nobody, mine.table, none, rows)
+
+
+def _declared(intake: SideIntake) -> pa.Schema:
+    return pa.schema([(name, pa.null()) for name in dict.fromkeys((*intake.by, intake.event_time))])

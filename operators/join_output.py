@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,10 @@ import pyarrow.compute as pc
 from windrow.core.definition import RESERVED_COLUMNS
 from windrow.core.errors import ReservedColumn, TypeClash
 from windrow.core.join import JoinDefinition
+from windrow.core.messages import JoinedRow, Timing, Token
 from windrow.operators.columns import TIMING
 from windrow.operators.groups import combine
+from windrow.operators.output import PANE_TYPE
 
 IntArray = npt.NDArray[np.int64]
 #: Instead of a row: the other side has none.
@@ -124,3 +127,30 @@ def _common(definition: JoinDefinition, a: pa.DataType, b: pa.DataType, left: st
 def labelled(rows: pa.Table, timing: str) -> pa.Table:
     """Rows with the timing of their emission."""
     return rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))
+
+
+def joined_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
+    """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good."""
+    tables = []
+    for rows in told:
+        n = len(rows)
+        timings = combine(rows.column(TIMING))
+        labels = [
+            timings,
+            pa.array(np.zeros(n, dtype=np.int32)),
+            pa.array([True] * n),
+            pa.array(["INSERT"] * n),
+        ]
+        tables.append(
+            rows.drop_columns([TIMING])
+            .append_column("pane", pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
+            .append_column("commit", pa.array(np.full(n, commit, dtype=np.int64)))
+        )
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def to_joined(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+    """Rows of a join as Python values."""
+    for row in rows.to_pylist():
+        label, commit = row.pop("pane"), row.pop("commit")
+        yield JoinedRow(row, Timing(label["timing"]), commit, Token(job, commit))

@@ -16,7 +16,7 @@ from windrow.core.join import JoinDefinition
 from windrow.core.keys import FIELDS_END, decode_i64, encode_i64, encode_u64, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.columns import ON_TIME
+from windrow.operators.columns import OFFSET, ON_TIME
 from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows
 from windrow.operators.intake import Slice, event_times
 from windrow.operators.join import MATCHED, OPEN, JoinOperator, alone
@@ -27,7 +27,7 @@ from windrow.operators.progress import Progress
 from windrow.operators.reach import LEFT, RIGHT
 from windrow.operators.step import StepResult
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import Layout
+from windrow.stores.messages import Bound, Layout
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -258,6 +258,22 @@ class RowsJoinOperator(JoinOperator):
         order = np.lexsort((ranks(mine), mine.times))
         return alone(mine.take(order), side, sides, columns)
 
+    def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
+        if self._rows(side) is None:
+            return super().kept(kv, side, start, end, key)
+        store, progress = self.stores[side], Progress.load(kv, self.aux_cf)
+        floor_us = self._floor(side, progress.watermark_us, self._done(progress.watermark_us))
+        of_key = key if store.layout.has_fields else None
+        _, values = store.scan_between(kv, (0, None), (0, None), of_key)
+        rows = self._decode_numbered(kv, side, values, self.schemas(kv)[side])
+        offsets = rows.table.column(OFFSET).to_numpy()
+        mask = (rows.times >= max(start[0], floor_us)) & (rows.times <= end[0])
+        if isinstance(start[1], int):
+            mask &= (rows.times > start[0]) | (offsets >= start[1])
+        if isinstance(end[1], int):
+            mask &= (rows.times < end[0]) | (offsets <= end[1])
+        return rows.take(np.flatnonzero(mask))
+
     # -- advance ----------------------------------------------------------------------------------------------------
 
     def _leave(
@@ -302,7 +318,7 @@ class RowsJoinOperator(JoinOperator):
         period_us = max(kept_us // 8, 1)
         if watermark_us // period_us <= before_us // period_us:
             return
-        store, schema = self.stores[side], self._schemas(kv)[side]
+        store, schema = self.stores[side], self.schemas(kv)[side]
         entries = list(kv.scan(store.cf))
         rows = self._decode_numbered(kv, side, [value for _, value in entries], schema)
         done: set[bytes] = set()

@@ -7,9 +7,11 @@ it never goes back. A declared partition holds it until seen.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from windrow.core.definition import Watermark
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.join import JoinDefinition
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 
 Partition = tuple[str, int]
 
@@ -46,3 +48,31 @@ def watermark_us(
     if not active:
         return before_us
     return max(before_us, min(active) - watermark.delay_us, START_OF_TIME_US)
+
+
+def watermark_of(
+    definition: Any,
+    marks: Mapping[Partition, int],
+    seen_us: Mapping[Partition, int],
+    now_us: int,
+    before_us: int,
+) -> tuple[int, frozenset[Partition]]:
+    """(the watermark of an operator, the partitions judged idle for it).
+
+    A join's is the minimum over its inputs; one that was never seen holds it back.
+    """
+    if not isinstance(definition, JoinDefinition):
+        idle = idle_partitions(definition.watermark, seen_us, now_us)
+        return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
+    least, idle = END_OF_TIME_US, frozenset[Partition]()
+    for given in definition.inputs:
+        prefix = given.source_prefix
+        own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
+        seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}
+        quiet = idle_partitions(given.watermark, seen, now_us)
+        idle |= {(prefix + source, partition) for source, partition in quiet}
+        if own and set(own) <= quiet:
+            continue  # an idle input holds nobody back
+        least = min(least, watermark_us(given.watermark, own, now_us, START_OF_TIME_US, quiet))
+    # Where all inputs are idle nothing moves.
+    return (before_us if least == END_OF_TIME_US else max(before_us, least)), idle

@@ -27,7 +27,7 @@ from windrow.core.windows import JoinWindowSpec, WindowSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windrow.runners.embedded import EmbeddedOperator
+    from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -230,6 +230,15 @@ class Join(JoinDefinition):
         )
         for field, value in fields.items():
             object.__setattr__(self, field, value)
+
+    def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedJoin:
+        """Open the join on a directory, in this process: seed 003's standalone API, `add_message` naming the input.
+
+        clock: where `now` comes from. sink: takes rows as they are committed; without one, `get_result` hands them out.
+        """
+        from windrow.runners.embedded import EmbeddedJoin
+
+        return EmbeddedJoin(self, location, clock=clock, sink=sink)
 
 
 def Input(

@@ -18,17 +18,18 @@ from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Replay, Shard, ShardSpec
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, StateError
+from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.calculation import Calculation
+from windrow.operators.join_rows import join_operator
 from windrow.operators.output import pane_rows, pane_schema
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
 from windrow.operators.tuples import TupleAggregator
-from windrow.operators.watermarks import idle_partitions, watermark_us
+from windrow.operators.watermarks import watermark_of
 from windrow.stores.kv import Batch, Overlay
 
 logger = structlog.get_logger("windrow")
@@ -38,8 +39,10 @@ T = TypeVar("T")
 SNAPSHOT_EVERY = 256
 
 
-def operator_of(definition: AggregateDefinition) -> WindowAggregator | TupleAggregator:
+def operator_of(definition: Any) -> Any:
     """The logic of a definition."""
+    if isinstance(definition, JoinDefinition):
+        return join_operator(definition)
     return TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
 
 
@@ -48,7 +51,7 @@ class Engine:
 
     def __init__(
         self,
-        definition: AggregateDefinition,
+        definition: Any,
         location: str,
         *,
         clock: Clock | None = None,
@@ -140,11 +143,9 @@ class Engine:
         return now_us if self._now_us is None else max(now_us, self._now_us)
 
     def _watermark(self, now_us: int) -> int:
-        definition = self.definition
         seen = {p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None}
         largest = {p: m.max_time_us for p, m in self._marks.items() if m.max_time_us is not None}
-        idle = idle_partitions(definition.watermark, seen, now_us)
-        return watermark_us(definition.watermark, largest, now_us, self._watermark_us, idle)
+        return watermark_of(self.definition, largest, seen, now_us, self._watermark_us)[0]
 
     def _advance_to(self, watermark: int, now_us: int, *, always: bool = False) -> None:
         self._watermark_us, self._last_advance_us = watermark, now_us
@@ -168,8 +169,7 @@ class Engine:
         result, changes = self._read(tried)
         self._overlay.write(changes)
         self._now_us = now_us
-        if self._calculation_known():
-            self._schema = self._calculation.schema
+        self._learn_schema()
         self._panes += result.panes
         if result.dead is not None:
             self._dead.append(result.dead)
@@ -197,9 +197,13 @@ class Engine:
             )
         )
 
+    def _learn_schema(self) -> None:
+        if self._operator._calculation is not None:
+            self._schema = self._calculation.schema
+
     @property
     def _calculation(self) -> Calculation:
-        return self._operator.calculation
+        return self._operator.calculation  # type: ignore[no-any-return]
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
@@ -210,8 +214,7 @@ class Engine:
         job, number = self._job, self._job.progress.commit + 1
         panes: dict[str, pa.Table] = {}
         if self._panes:
-            schema = pane_schema(self.definition, self._calculation)
-            panes[self.definition.name] = pane_rows(self.definition, schema, self._panes, number)
+            panes[self.definition.name] = self._told(self._panes, number)
         dead = pa.concat_tables(self._dead) if self._dead else None
         if dead is not None:
             dead = dead.append_column("operator", pa.array([self.definition.name] * len(dead)))
@@ -245,8 +248,9 @@ class Engine:
             self._publish()
         return record
 
-    def _calculation_known(self) -> bool:
-        return self._operator._calculation is not None
+    def _told(self, panes: list[pa.Table], commit: int) -> pa.Table:
+        """What the steps of a commit told, as rows."""
+        return pane_rows(self.definition, pane_schema(self.definition, self._calculation), panes, commit)
 
     def _snapshot_due(self) -> str | None:
         applied = self._shard.applied

@@ -57,7 +57,7 @@ class EmbeddedOperator(Engine):
         replay: Replay | None = None,
     ) -> None:
         super().__init__(definition, location, clock=clock, sink=sink, schema=schema, replay=replay)
-        self._in_runs = runs(definition)
+        self._in_runs = isinstance(definition, AggregateDefinition) and runs(definition)
         self._buffer: list[tuple[Message, int]] = []
 
     # -- feeding ----------------------------------------------------------------------------------------------------

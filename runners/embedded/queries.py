@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.errors import ConfigurationError
+from windrow.core.keys import encode_key
 from windrow.core.messages import Position, StoredMessage
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.operators.groups import combine
-from windrow.operators.intake import user_columns
+from windrow.operators.intake import Slice, user_columns
+from windrow.operators.join import JoinOperator
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import in_window_order
 from windrow.operators.tuples import TupleAggregator
@@ -95,6 +97,30 @@ def messages_between(operator: Operator, kv: KV, start: Any, end: Any, key: Any)
     if isinstance(operator, TupleAggregator):
         mask &= (rows.times >= low[0]) & (rows.times <= high[0])
     rows = rows.take(np.flatnonzero(mask))
+    return _stored(rows)
+
+
+def joined_messages(
+    operator: JoinOperator, kv: KV, side: int, start: Any, end: Any, key: Any
+) -> list[StoredMessage]:
+    """Kept messages of one side of a join in key order, both bounds inclusive."""
+    low, high = _bound(start, START_OF_TIME_US), _bound(end, END_OF_TIME_US)
+    by = operator.intakes[side].by
+    wanted = key_of(by, key)
+    whole = None if wanted is None or len(wanted) < len(by) or not by else encode_key([wanted[b] for b in by])
+    rows = operator.kept(kv, side, low, high, whole)
+    if wanted:
+        rows = rows.take(np.flatnonzero(of_key(rows.table, wanted)))
+    prefix = (operator.definition.left, operator.definition.right)[side].source_prefix
+    return [
+        StoredMessage(
+            m.event_time_us, m.position._replace(source=m.position.source.removeprefix(prefix)), m.payload
+        )
+        for m in _stored(rows)
+    ]
+
+
+def _stored(rows: Slice) -> list[StoredMessage]:
     payloads = rows.table.select(user_columns(rows.table)).to_pylist()
     positions = zip(
         *(rows.table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)), strict=True
