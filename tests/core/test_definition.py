@@ -302,6 +302,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "calendar": (lambda: wr.calendar("hour", time_zone="UTC"), e.BadWindow, ["'hour'", "day, week"]),
     "calendar zone": (lambda: wr.calendar("day", time_zone="Mars"), e.BadWindow, ["'Mars'", "IANA"]),
     "week start": (lambda: wr.calendar("week", time_zone="UTC", week_start="x"), e.BadWindow, ["'x'", "monday"]),
+    "sliding back": (lambda: wr.sliding("-1 s"), e.BadWindow, ["before '-1 s'", "'0 seconds' or more"]),
+    "sliding edges": (lambda: wr.sliding("1 s", closed="open"), e.BadWindow, ["'open'", "'neither'"]),
+    "no rows": (lambda: wr.rows(0), e.BadWindow, ["0 rows", "1 or more"]),
+    "rows per what": (lambda: wr.rows(3, per="job"), e.BadWindow, ["'job'", "'input'"]),
     "tuples of none": (lambda: wr.tuples(0), e.BadWindow, ["size 0", "positive"]),
     "tuples with gaps": (lambda: wr.tuples(2, step=3), e.BadWindow, ["step 3", "size 2"]),
 }  # fmt: skip

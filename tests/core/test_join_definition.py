@@ -1,0 +1,173 @@
+"""The definition of a join: a value that builds itself again, and refuses what cannot mean what it says."""
+
+import ast
+import inspect
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+import windrow as wr
+from windrow.core import errors as e
+from windrow.core import join
+
+S = 1_000_000
+
+
+def side(name: str, **more: Any) -> join.Input:
+    return wr.Input(name, **{"event_time": "time", **more})
+
+
+L, R = side("orders"), side("shipments")
+
+
+def made(**more: Any) -> wr.Join:
+    return wr.Join(**{"left": L, "right": R, "on": "id", "within": ("0 seconds", "2 minutes"), **more})
+
+
+JOINS = {
+    "plain": lambda: made(),
+    "open edges": lambda: made(closed="left"),
+    "theta": lambda: made(on=(), where=wr.col("value") > wr.col("cost")),
+    "names differ": lambda: made(on={"id": "order_id", "site": "place"}, how="full", name="matched"),
+    "windows": lambda: made(
+        left=side("a", window=wr.sliding("2 minutes", "1 second", closed="left")),
+        right=side("b", window=wr.unbounded(), watermark=wr.bounded("5 s", idle="1 minute"), time_zone="Europe/Berlin"),
+        within=None,
+        retention="1 day",
+        allowed_lateness="1 hour",
+        emit=wr.Emit(early=wr.every("10 seconds"), late=wr.every_batch),
+        scale="small",
+        dead_letter_limit=5,
+    ),
+    "grids": lambda: made(
+        left=side("a", window=wr.tumbling("1 hour")),
+        right=side("b", window=wr.hopping("1 hour", "10 minutes")),
+        within=None,
+    ),
+    "rows": lambda: made(left=side("a", window=wr.rows(3)), right=side("b", window=wr.rows(2, per="input")), within=None),
+    "self": lambda: made(right=L),
+    "asof": lambda: made(how="asof", within=("-1 hour", "0 seconds"), retention=wr.forever),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in JOINS if n != "theta"])
+def test_the_repr_builds_the_join_again(name: str) -> None:
+    one = JOINS[name]()
+    again = eval(repr(one), {"wr": wr})
+    assert again == one and repr(again) == repr(one) and again.fingerprint == one.fingerprint
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_a_join_survives_pickling(name: str) -> None:
+    one = JOINS[name]()
+    again = pickle.loads(pickle.dumps(one))
+    assert again == one and hash(again) == hash(one) and repr(again) == repr(one)
+
+
+def test_what_shapes_the_state_is_in_the_fingerprint_and_the_rest_is_not() -> None:
+    shaping: list[dict[str, Any]] = [
+        {"on": "site"},
+        {"how": "left"},
+        {"within": ("0 s", "3 minutes")},
+        {"closed": "neither"},
+        {"where": wr.col("x") > 1},
+        {"left": side("orders", event_time="at")},
+        {"left": side("orders", window=wr.sliding("1 minute"))},
+        {"left": side("sales")},
+        {"scale": "small"},
+    ]
+    prints = {made(**more).fingerprint for more in [{}, *shaping]}
+    assert len(prints) == len(shaping) + 1
+    for free in (
+        {"retention": "1 day"},
+        {"allowed_lateness": "0 s"},
+        {"emit": wr.Emit(early=wr.every("5 s"), late=wr.every("5 s"))},
+        {"left": side("orders", watermark="1 minute")},
+        {"dead_letter_limit": 1},
+    ):
+        assert made(**free).fingerprint == made().fingerprint
+
+
+def test_a_function_on_pairs_is_known_by_its_name() -> None:
+    def first(a: Any, b: Any) -> Any:
+        return pc.greater(a["x"], b["y"])
+
+    def second(a: Any, b: Any) -> Any:
+        return pc.less(a["x"], b["y"])
+
+    one, other = (made(where=wr.pairs(f, name="bigger")) for f in (first, second))
+    assert one == other and one.fingerprint == other.fingerprint
+    assert made(where=wr.pairs(first, name="smaller")).fingerprint != one.fingerprint
+    assert "wr.pairs(name='bigger')" in repr(one)
+
+
+def test_the_retention_is_as_long_as_windows_and_bounds_reach() -> None:
+    assert made(within=("-10 s", "3 s")).retention.time_us == 10 * S
+    windows = {
+        "left": side("a", window=wr.sliding("5 s", "7 s")),
+        "right": side("b", window=wr.sliding("6 s")),
+    }
+    assert made(within=None, **windows).retention.time_us == 7 * S
+    assert made(retention=wr.forever).retention.time_us is None
+    assert made(allowed_lateness=None, within=("-10 s", "3 s")).allowed_lateness_us == 10 * S
+
+
+REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
+    "no name": (lambda: side(""), e.ConfigurationError, ["''", "'orders'"]),
+    "no window": (lambda: side("a", window=wr.global_window()), e.BadWindow, ["global_window", "'a'", "wr.sliding"]),
+    "gaps": (lambda: side("a", window=wr.hopping("1 s", "2 s", gaps=True)), e.BadWindow, ["gaps", "'a'"]),
+    "no kind": (lambda: made(how="outer"), e.ConfigurationError, ["'outer'", "full"]),
+    "one name": (lambda: made(right=side("orders", time_zone="UTC")), e.ConfigurationError, ["'orders'", "names of their own"]),
+    "our column": (lambda: made(on="pane"), e.ReservedColumn, ["'pane'", "'orders'", "rename"]),
+    "rows and time": (
+        lambda: made(left=side("a", window=wr.rows(3)), right=side("b", window=wr.sliding("1 s"))),
+        e.BadWindow, ["wr.rows(3)", "wr.sliding('1 second')", "within="],
+    ),
+    "asof ahead": (lambda: made(how="asof"), e.BadWindow, ["'asof'", "'2 minutes'", "within=('-1 hour', '0 seconds')"]),
+    "lateness": (lambda: made(allowed_lateness="-1 s"), e.ConfigurationError, ["'-1 s'", "negative"]),
+    "later than kept": (
+        lambda: made(retention="1 hour", allowed_lateness="2 hours"), e.RetentionTooShort, ["'1 hour'", "'2 hours'"],
+    ),
+    "scale": (lambda: made(scale="tiny"), e.ConfigurationError, ["'tiny'", "'small' or 'large'"]),
+    "key twice": (lambda: made(on=("id", "id")), e.ConfigurationError, ["('id', 'id')", "twice"]),
+    "edges": (lambda: made(closed="open"), e.BadWindow, ["'open'", "'neither'"]),
+    "reversed": (lambda: made(within=("2 s", "1 s")), e.BadWindow, ["('2 s', '1 s')", "('1 s', '2 s')"]),
+    "nothing between": (lambda: made(within=("1 s", "1 s"), closed="left"), e.BadWindow, ["('1 s', '1 s')", "'left'", "empty"]),
+    "kept by number": (lambda: made(retention=wr.Retain(windows=3)), e.RetentionMissing, ["windows=3", "'1 day'"]),
+    "kept for less than none": (lambda: made(retention="-1 s"), e.RetentionTooShort, ["'-1 s'", "'2 minutes'"]),
+    "kept too short": (lambda: made(retention="1 s"), e.RetentionTooShort, ["'1 s'", "'2 minutes'"]),
+    "no bound": (lambda: made(within=None), e.RetentionMissing, ["'orders'", "'shipments'", "within=", "wr.forever"]),
+    "no early": (lambda: made(emit=wr.Emit(late=wr.every_batch)), e.BadTrigger, ["early=wr.never", "wr.every_batch"]),
+    "taken back": (
+        lambda: made(emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")),
+        e.BadTrigger, ["retracting", "never taken back"],
+    ),
+    "half explicit": (
+        lambda: made(left=side("orders", watermark=wr.explicit())), e.BadWatermark, ["wr.explicit()", "both inputs"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
+    build, kind, told = REFUSED[name]
+    with pytest.raises(kind) as caught:
+        build()
+    assert type(caught.value) is kind
+    assert [part for part in told if part not in str(caught.value)] == []
+
+
+def test_every_raise_is_in_the_table_above() -> None:
+    reached = set()
+    for build, kind, _ in REFUSED.values():
+        try:
+            build()
+        except kind as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            reached |= {f.lineno for f in frames if f.filename == join.__file__}
+    raises = {n.lineno for n in ast.walk(ast.parse(inspect.getsource(join))) if isinstance(n, ast.Raise)}
+    assert raises - reached == set()
