@@ -1,0 +1,162 @@
+"""Any definition of a join, and any messages for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from hypothesis import assume
+from hypothesis import strategies as st
+
+import windrow as wr
+from windrow.core.join import Input, JoinDefinition
+from windrow.core.messages import Message, Position
+
+S = 1_000_000
+ALL = ("inner", "left", "right", "full", "semi", "anti", "asof")
+ALIKE = {"k": pa.string(), "key": pa.string(), "g": pa.int64(), "v": pa.int64(), "x": pa.float64()}
+#: The columns of each input but event time; most are of both.
+COLUMNS = {"l": {**ALIKE, "a": pa.string()}, "r": {**ALIKE, "b": pa.int64()}}
+
+
+def less(left: pa.Table, right: pa.Table) -> Any:
+    """A condition as a user would write it."""
+    return pc.less(left.column("v"), right.column("v"))
+
+
+@dataclass(frozen=True)
+class JoinCase:
+    """A definition, how long a unit of its event times is, and whether these are times or plain integers."""
+
+    definition: JoinDefinition
+    unit_us: int
+    timestamps: bool
+
+    def columns(self, source: Input) -> dict[str, pa.DataType]:
+        time = pa.timestamp("us", "UTC") if self.timestamps else pa.int64()
+        return {source.event_time: time, **COLUMNS[source.name]}
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        return {source.name: list(self.columns(source)) for source in self.definition.inputs}
+
+    def message(self, row: dict[str, Any], offset: int) -> Message:
+        """The message of a drawn row."""
+        source = self.definition.inputs[row["side"] % len(self.definition.inputs)]
+        time_us = row["t"] * self.unit_us + row["jitter"]
+        payload = {source.event_time: row.get("bad", time_us)}
+        payload |= {name: row[name] for name in COLUMNS[source.name]}
+        return Message(payload, Position(f"{source.name}:s", row["partition"], offset))
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    *,
+    hows: Sequence[str] = ALL,
+    rows: bool = True,
+    never_late: bool = False,
+    unit_us: int = S,
+) -> JoinCase:
+    """rows: with windows of rows; never_late: nothing can be too late."""
+
+    def pick(*options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    def units(n: int) -> timedelta:
+        return timedelta(microseconds=n * unit_us)
+
+    def window() -> Any:
+        closed = pick("both", "both", "left", "right", "neither")
+        match pick(
+            None, "sliding", "sliding", "both ways", "from ever", "ever", "tumbling", "hopping", "uneven"
+        ):
+            case None:
+                return None
+            case "sliding":
+                return wr.sliding(units(pick(0, 2, 5)), closed=closed)
+            case "both ways":
+                return wr.sliding(units(pick(0, 3)), units(pick(1, 4)), closed=closed)
+            case "from ever":
+                return wr.sliding(*pick((wr.forever, units(2)), (units(2), wr.forever)), closed=closed)
+            case "ever":
+                return wr.unbounded()
+            case "tumbling":
+                return wr.tumbling(units(6), offset=units(pick(0, 1)))
+            case "hopping":
+                return wr.hopping(units(6), units(3))
+            case _:
+                return wr.hopping(units(5), units(2), offset=units(1))
+
+    how = pick(*hows)
+    windows = [None, None] if pick(True, False) or how == "asof" else [window(), window()]
+    if rows and how != "asof" and pick(True, False, False):
+        counted = wr.rows(pick(1, 2, 3), per=pick("key", "key", "input"))
+        beside = pick(None, wr.unbounded(), wr.sliding(units(4), units(pick(0, 2))), wr.rows(pick(1, 2)))
+        windows = [counted, beside] if pick(True, False) else [beside, counted]
+    alone = pick(True, False, False, False)
+    left = wr.Input("l", event_time="t", window=windows[0], max_ahead=pick(None, None, units(40)))
+    right = wr.Input("r", event_time=pick("t", "u"), window=windows[1])
+    right = left if alone else right
+    low, high = sorted((draw(st.integers(-6, 6)), draw(st.integers(-6, 6))))
+    within = pick((low, high), None)
+    if how == "asof":
+        within = (min(low, -high), pick(0, 0, min(low, -high)))
+        within = (-abs(within[0]), max(-abs(within[0]), -abs(within[1])))
+    prefix = ("left", "right") if alone else ("l", "r")
+    options: dict[str, Any] = {
+        "left": left,
+        "right": right,
+        "on": pick((), "k", "k", ("k", "g"), {"k": "key"}),
+        "within": None if within is None else (units(within[0]), units(within[1])),
+        "closed": pick("both", "both", "both", "left", "right", "neither"),
+        "how": how,
+        "where": pick(
+            None, None, wr.col(f"{prefix[0]}_v") < wr.col(f"{prefix[1]}_v"), wr.pairs(less, name="less")
+        ),
+        "emit": pick(
+            None,
+            wr.Emit(early=wr.every("5 seconds"), late=wr.every_batch),
+            wr.Emit(early=wr.every_batch, late=wr.every("7 seconds")),
+            wr.Emit(early=wr.every("5 seconds"), late=wr.every("7 seconds")),
+        ),
+    }
+    lateness = None if never_late else pick(None, 0, 0, 3, 12)
+    for retention in (pick(None, None, 9, 15), 15, 60):
+        kept = None if retention is None else units(retention)
+        asked = wr.forever if pick(*[False] * 5, True) else kept
+        try:
+            late = None if lateness is None else units(lateness)
+            return JoinCase(
+                wr.Join(**options, retention=asked, allowed_lateness=late), unit_us, draw(st.booleans())
+            )
+        except wr.ConfigurationError:
+            continue
+    assume(False)
+    raise AssertionError
+
+
+@st.composite
+def rows(draw: st.DrawFn, *, good: bool = False) -> dict[str, Any]:
+    """A row; good: it is no dead letter, unless it is too late."""
+    row = {
+        "side": draw(st.sampled_from([0, 1])),
+        "partition": draw(st.sampled_from([0, 0, 1])),
+        "t": draw(st.integers(-3, 25)),
+        "jitter": draw(st.sampled_from([0, 0, 0, 0, -1, 1])),
+        "k": draw(st.sampled_from(["a", "a", "b", None])),
+        "key": draw(st.sampled_from(["a", "b", None])),
+        "g": draw(st.sampled_from([1, 1, 2, None])),
+        "v": draw(st.sampled_from([None, 0, 1, 2, 3])),
+        "x": draw(st.sampled_from([None, 0.25, -3.0, math.nan])),
+        "a": draw(st.sampled_from([None, "one", "two"])),
+        "b": draw(st.sampled_from([None, 7, 8])),
+    }
+    if not good and draw(st.integers(0, 12)) == 0:
+        row["bad"] = draw(st.sampled_from([None, 2**62, -(2**62)]))
+    return row

@@ -1,0 +1,57 @@
+"""The oracle of joins against all pairs: what it lets go could not have matched, and what it keeps could have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.oracle.join_cases import JoinCase, cases, rows
+from windrow.core.messages import Message
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.testing.oracle_join import JoinOracle
+from windrow.testing.plain_pairs import fits, partner_times
+
+PROFILE = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+
+
+def told(case: JoinCase, messages: list[Message], times: list[int], cut: int) -> list[str]:
+    """The rows of all messages, some to a step, the watermark as far behind as what follows needs."""
+    oracle, watermark_us, made = JoinOracle(case.definition, case.names), START_OF_TIME_US, []
+    for at in range(0, len(messages), cut):
+        step: dict[str, list[Message]] = {}
+        for message in messages[at : at + cut]:
+            assert message.position is not None
+            step.setdefault(message.position.source.partition(":")[0], []).append(message)
+        taken = oracle.ingest(step, at, watermark_us)
+        assert taken.dead == []
+        made += taken.rows
+        watermark_us = max(watermark_us, min(times[at + cut :], default=START_OF_TIME_US))
+        made += oracle.advance(watermark_us, at).rows
+    made += oracle.advance(END_OF_TIME_US, len(messages)).rows
+    assert oracle.is_empty
+    return sorted(repr(row.values) for row in made)
+
+
+@given(
+    case=cases(rows=False), drawn=st.lists(rows(good=True), min_size=1, max_size=12), cut=st.integers(1, 5)
+)
+@settings(PROFILE)
+def test_where_nothing_is_too_late_all_in_one_step_gives_the_same(
+    case: JoinCase, drawn: list[dict[str, Any]], cut: int
+) -> None:
+    messages = [case.message(row, i) for i, row in enumerate(drawn) if row["t"] * case.unit_us < 30 * 10**6]
+    times = [row["t"] * case.unit_us + row["jitter"] for row in drawn]
+    assert told(case, messages, times, cut) == told(case, messages, times, len(messages))
+
+
+@given(case=cases(hows=("inner", "full"), unit_us=1), time_us=st.integers(-20, 20))
+@settings(PROFILE)
+def test_the_times_of_partners_are_those_that_fit(case: JoinCase, time_us: int) -> None:
+    near = range(time_us - 90, time_us + 90)
+    for side in ("left", "right"):
+        spans = partner_times(case.definition, side, time_us)
+        for other in near:
+            pair = (time_us, other) if side == "left" else (other, time_us)
+            assert fits(case.definition, *pair) == any(first <= other <= last for first, last in spans)

@@ -1,0 +1,191 @@
+"""Any join, any input, any cut: the operator gives what the oracle gives, step by step.
+
+WINDROW_DEEP=1 runs many more examples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from tests.oracle.join_cases import JoinCase, S, cases, rows
+from windrow.core.messages import Message, Position
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING
+from windrow.operators.join import JoinOperator
+from windrow.operators.step import StepResult
+from windrow.runners.rows import table_of
+from windrow.stores.kv import MemoryKV
+from windrow.testing.ledger import values_equal
+from windrow.testing.oracle_join import JoinOracle, JoinStep
+
+DEEP = os.environ.get("WINDROW_DEEP") == "1"
+PROFILE = settings(
+    deadline=None,
+    max_examples=10_000 if DEEP else 150,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+POSITION = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
+Told = tuple[str, dict[str, Any]]
+
+
+@dataclass
+class Run:
+    """The operator and the oracle, side by side on one store."""
+
+    case: JoinCase
+    watermark_us: int = START_OF_TIME_US
+    now_us: int = 100 * S
+    offset: int = 0
+    told: list[Told] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.operator = JoinOperator(self.case.definition)
+        self.kv = MemoryKV(self.operator.cfs())
+        self.oracle = JoinOracle(self.case.definition, self.case.names)
+        # What columns there are is known from the start: here a step without messages tells.
+        empty = {
+            source.name: pa.schema([*self.case.columns(source).items(), *POSITION.items()]).empty_table()
+            for source in self.case.definition.inputs
+        }
+        self._compare(
+            self.operator.ingest(self.kv, empty, self.now_us),
+            self.oracle.ingest({}, self.now_us, self.watermark_us),
+        )
+
+    def ingest(self, drawn: Sequence[dict[str, Any]]) -> None:
+        messages: dict[str, list[Message]] = {}
+        for row in drawn:
+            message = self.case.message(row, self.offset)
+            self.offset += 1
+            assert message.position is not None
+            messages.setdefault(message.position.source.partition(":")[0], []).append(message)
+        tables = {name: self._table(name, made) for name, made in messages.items()}
+        step = self.oracle.ingest(messages, self.now_us, self.watermark_us)
+        result = self.operator.ingest(self.kv, tables, self.now_us)
+        self._compare(result, step)
+        marks: dict[tuple[str, int], int] = {}
+        for source, partition, time_us in self.oracle.counted:
+            marks[source, partition] = max(time_us, marks.get((source, partition), time_us))
+        assert result.marks == marks
+
+    def advance(self, watermark_us: int, seconds: int) -> None:
+        self.watermark_us = max(self.watermark_us, watermark_us)
+        self.now_us += seconds * S
+        self._compare(
+            self.operator.advance(self.kv, self.watermark_us, self.now_us),
+            self.oracle.advance(self.watermark_us, self.now_us),
+        )
+
+    def end(self) -> None:
+        """After the end of time nothing is kept but the record of progress."""
+        self.advance(END_OF_TIME_US, 1)
+        assert self.oracle.is_empty
+        for cf in self.operator.cfs():
+            left = list(self.kv.scan(cf))
+            assert len(left) <= cf.endswith(".aux"), (cf, left)
+
+    def _table(self, name: str, messages: Sequence[Message]) -> pa.Table:
+        [source] = [one for one in self.case.definition.inputs if one.name == name]
+        columns = self.case.columns(source)
+        positions = [m.position for m in messages if m.position is not None]
+        if self.case.timestamps:
+            return table_of(
+                messages,
+                positions,
+                event_time=source.event_time,
+                time_zone=source.time_zone,
+                schema=pa.schema([*columns.items()]),
+            )
+        made = {n: pa.array([m.payload[n] for m in messages], kind) for n, kind in columns.items()}
+        fields = zip(*positions, strict=True)
+        made |= {n: pa.array(f, kind) for (n, kind), f in zip(POSITION.items(), fields, strict=True)}
+        return pa.table(made)
+
+    def _compare(self, result: StepResult, step: JoinStep) -> None:
+        got = [row for table in result.panes for row in _rows(table)]
+        wanted = [(row.timing.value, row.values) for row in step.rows]
+        assert [(timing, list(values)) for timing, values in got] == [
+            (t, list(values)) for t, values in wanted
+        ]
+        assert all(values_equal(a, b) for (_, a), (_, b) in zip(got, wanted, strict=True)), (got, wanted)
+        self.told += got
+        letters = [] if result.dead is None else result.dead.to_pylist()
+        assert [
+            (d["reason"], Position(d["source"], d["partition"], d["offset"], d["ordinal"])) for d in letters
+        ] == [(d.reason, d.position) for d in step.dead]
+
+
+def _rows(table: pa.Table) -> list[Told]:
+    names = [name for name in table.column_names if not name.startswith("__")]
+    return [(row[TIMING], {name: _plain(row[name]) for name in names}) for row in table.to_pylist()]
+
+
+def _plain(value: Any) -> Any:
+    return instant_us(value) if isinstance(value, datetime) else value
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("ingest"), st.lists(rows(), min_size=1, max_size=7)),
+    st.tuples(st.just("ingest"), st.lists(rows(), min_size=1, max_size=7)),
+    st.tuples(
+        st.just("advance"), st.tuples(st.integers(-5, 40), st.sampled_from([0, 0, 1, -1]), st.integers(0, 6))
+    ),
+)
+
+
+@given(case=cases(), steps=st.lists(STEPS, min_size=2, max_size=12), after=st.lists(rows(), max_size=3))
+@settings(PROFILE)
+def test_the_operator_gives_what_the_oracle_gives(
+    case: JoinCase, steps: list[tuple[str, Any]], after: list[dict[str, Any]]
+) -> None:
+    run = Run(case)
+    for kind, value in steps:
+        if kind == "ingest":
+            run.ingest(value)
+        else:
+            units, jitter, seconds = value
+            run.advance(units * case.unit_us + jitter, seconds)
+    event(f"{case.definition.how}: {'some rows' if run.told else 'no rows'} before the end")
+    run.end()
+    if after:
+        run.ingest(after)
+        run.end()
+
+
+def in_pieces(case: JoinCase, arrivals: Sequence[dict[str, Any]], cuts: Sequence[int]) -> Run:
+    """All arrivals, cut into steps, the watermark as far behind each as what follows needs."""
+    run = Run(case)
+    at, piece = 0, 0
+    while at < len(arrivals):
+        size = cuts[piece % len(cuts)]
+        run.ingest(arrivals[at : at + size])
+        at, piece = at + size, piece + 1
+        left = [row["t"] * case.unit_us + row["jitter"] for row in arrivals[at:]]
+        run.advance(min(left, default=run.watermark_us), piece % 3)
+    run.end()
+    return run
+
+
+@given(
+    case=cases(rows=False),
+    arrivals=st.lists(rows(good=True), min_size=2, max_size=16),
+    cuts=st.tuples(
+        st.lists(st.integers(1, 3), min_size=1, max_size=4), st.lists(st.integers(2, 16), min_size=1)
+    ),
+)
+@settings(PROFILE)
+def test_where_nothing_is_too_late_the_rows_do_not_depend_on_the_cut(
+    case: JoinCase, arrivals: list[dict[str, Any]], cuts: tuple[list[int], list[int]]
+) -> None:
+    told = [in_pieces(case, arrivals, cut).told for cut in cuts]
+    one, two = (sorted(repr(values) for _, values in rows_) for rows_ in told)
+    assert one == two
