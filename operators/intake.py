@@ -156,7 +156,7 @@ def take_in(
     definition: Reading, table: pa.Table, now_us: int, dead: DeadLetters, *, sort: bool = True
 ) -> Slice:
     """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order."""
-    missing = [c for c in (definition.event_time, *definition.by) if c not in table.column_names]
+    missing = [c for c in definition.needs if c not in table.column_names]
     if missing:
         raise UnknownColumn(
             f"column {missing[0]!r} of {definition.name!r} is not in the input, which has {user_columns(table)}"
@@ -185,6 +185,10 @@ def take_in(
         if definition.max_ahead_us is not None:
             detail += f" or more than {definition.max_ahead_us} us ahead of now"
         dead.add_rows(MALFORMED, detail, table, np.flatnonzero(bad & ~null), times)
+    for name in () if definition.ids is None else definition.ids.columns:
+        no_id = keep & combine(table.column(name)).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        dead.add_rows(MALFORMED, f"id {name!r} is null", table, np.flatnonzero(no_id), times)
+        keep = keep & ~no_id
     if definition.null_keys == "dead_letter" and definition.by:
         null_key = np.zeros(len(table), dtype=bool)
         for name in definition.by:
