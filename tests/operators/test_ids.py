@@ -88,7 +88,7 @@ def test_buckets_below_the_floor_are_dropped_whole_by_one_range_and_never_by_key
     assert len(steps.ids) == 40
     steps.batches.clear()
     steps.advance(105)  # windows that begin before 30 are out of retention
-    deleted = [op for batch in steps.batches for op in batch.ops() if op[1] == "aggregate.ids"]
+    deleted = [op for batch in steps.batches for op in batch.ops if op[1] == "aggregate.ids"]
     assert [op[0] for op in deleted] == ["delete_range"]
     assert len(steps.ids) == 20 and min(steps.ids.values()) == encode_i64(30 * S)
 
