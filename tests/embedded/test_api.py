@@ -158,6 +158,14 @@ def test_with_ids_redelivery_is_recognised_though_messages_have_no_positions(loc
         assert op.dead_letters() == []
 
 
+def test_a_duplicate_that_is_added_alone_does_not_move_the_watermark(location: str) -> None:
+    with define(ids=wr.ids("x"), emit=wr.Emit()).open(location, clock=ManualClock()) as op:
+        for second, x in ((1, 1), (50, 1), (2, 2)):
+            op.add_message(message(second, x=x))
+        assert op.watermark == 2 * SECOND
+        assert [(w.window.start_us, w.messages) for w in op.get_windows()] == [(0, 2)]  # type: ignore[union-attr]
+
+
 def test_with_positions_and_ids_both_are_asked(location: str) -> None:
     with define(ids=wr.ids("x")).open(location, clock=ManualClock()) as op:
         for offset, x in ((0, 7), (0, 7), (1, 7), (2, 8)):
