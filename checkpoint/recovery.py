@@ -55,6 +55,7 @@ class BatchFacts:
     published: highest commit known to be published
     new_query_id, new_batch_id: of the batch
     has_positions: True if the rows of the frame carry positions
+    has_ids: True if every operator knows its messages by ids: what was counted before is found by lookup
     relation: how they stand to the offsets of the last commit. UNKNOWN before the Spark action: ask again
         after it, before the commit is created
     fresh_start: True if the user said that an empty log is meant, although the query has run before
@@ -73,6 +74,7 @@ class BatchFacts:
     has_positions: bool
     relation: SliceRelation
     fresh_start: bool = False
+    has_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +189,15 @@ def _refuse_without_state(facts: BatchFacts) -> BatchDecision | None:
 
 
 def _refuse_without_positions(facts: BatchFacts) -> BatchDecision | None:
+    if not _same_query(facts) and facts.has_ids:
+        return None if facts.new_batch_id == 0 else _refuse_middle_of_another(facts)
     if not _same_query(facts):
         return BatchDecision(
             action=BatchAction.REFUSE_NO_POSITIONS,
             why=f"this is another Spark query than that of commit {facts.commit}, and its rows carry no "
             "positions: which of them were counted before cannot be known",
             remedy="restore Spark's checkpoint; or keep the source's position columns in the frame; or begin "
-            "with an empty windrow location",
+            "with an empty windrow location (a definition with ids=wr.ids(...) would know them from then on)",
         )
     if facts.batch_id is not None and facts.new_batch_id > facts.batch_id + 1:
         return BatchDecision(
@@ -204,6 +208,17 @@ def _refuse_without_positions(facts: BatchFacts) -> BatchDecision | None:
             "empty Spark checkpoint",
         )
     return None
+
+
+def _refuse_middle_of_another(facts: BatchFacts) -> BatchDecision:
+    """Ids tell what was counted, not what is missing: another query is let in from its beginning only."""
+    return BatchDecision(
+        action=BatchAction.REFUSE_SKIPPED_BATCH,
+        why=f"this is another Spark query than that of commit {facts.commit}, at its batch {facts.new_batch_id}: "
+        "whether the batches before were counted cannot be known",
+        remedy="start it with an empty Spark checkpoint, from where the source begins or before what was "
+        "counted: rows that were counted are known by their ids",
+    )
 
 
 # --- a shard is opened ---

@@ -27,6 +27,7 @@ from windrow.core.errors import (
     RetentionMissing,
     RetentionTooShort,
 )
+from windrow.core.positions import Ids, Positions
 from windrow.core.show import call
 from windrow.core.time import Duration, duration_us, show_duration
 from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
@@ -147,23 +148,6 @@ def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *,
     return Watermark("custom", function=function, name=name)
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """The columns of a frame that say where a row comes from."""
-
-    offset: str
-    partition: str | None = None
-    source: str | None = None
-
-    def __repr__(self) -> str:
-        return call("positions", self.offset, partition=self.partition, source=self.source)
-
-
-def positions(offset: str, *, partition: str | None = None, source: str | None = None) -> Positions:
-    """Name the columns that hold a row's position; offsets must increase within a (source, partition)."""
-    return Positions(offset, partition, source)
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class AggregateDefinition:
     """A windowed aggregate. See `wr.Aggregate` for the parameters."""
@@ -183,7 +167,13 @@ class AggregateDefinition:
     scale: str
     integer_overflow: str
     positions: Positions | None
+    ids: Ids | None
     dead_letter_limit: int
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns without which the input is another one: event time, keys, ids."""
+        return (self.event_time, *self.by, *(() if self.ids is None else self.ids.columns))
 
     @property
     def full_state(self) -> bool:
@@ -196,7 +186,9 @@ class AggregateDefinition:
 
     def describe(self) -> dict[str, Any]:
         """What shapes the state, as plain values: the text behind the fingerprint."""
+        ids = {} if self.ids is None else {"ids": list(self.ids.columns)}
         return {
+            **ids,
             "operator": "aggregate",
             "by": list(self.by),
             "event_time": self.event_time,
@@ -261,6 +253,7 @@ class AggregateDefinition:
             scale=self.scale,
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
             positions=self.positions,
+            ids=self.ids,
             dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
         )
 
@@ -305,6 +298,7 @@ def normalise(
     scale: str | None,
     integer_overflow: str,
     positions: Positions | None,
+    ids: Ids | None,
     dead_letter_limit: int,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
@@ -359,6 +353,8 @@ def normalise(
             raise ConfigurationError(f"time zone {time_zone!r} is not known: use an IANA name") from None
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
+    if ids is not None and not isinstance(ids, Ids):
+        raise ConfigurationError(f"ids={ids!r}: use wr.ids('order_id'), with the names of your columns")
     if isinstance(window, Tuples) and isinstance(emit.late, EveryPeriod):
         pass  # the default; tuple windows have no late panes
     return {
@@ -377,6 +373,7 @@ def normalise(
         "scale": scale or ("small" if span_is_small(window) else "large"),
         "integer_overflow": integer_overflow,
         "positions": positions,
+        "ids": ids,
         "dead_letter_limit": dead_letter_limit,
     }
 

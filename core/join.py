@@ -18,7 +18,6 @@ from windrow.core.definition import (
     RESERVED_COLUMNS,
     UNBOUNDED_US,
     Forever,
-    Positions,
     Retention,
     Watermark,
     bounded,
@@ -34,6 +33,7 @@ from windrow.core.errors import (
     RetentionTooShort,
 )
 from windrow.core.expressions import Expr
+from windrow.core.positions import Positions
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration, duration_us, show_duration
 from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Hopping, JoinWindowSpec, Rows, Sliding, Tumbling

@@ -69,6 +69,8 @@ class WindowAggregator(StoredWindows):
         rows = take_in(self.definition, table, now_us, dead) if watermarks_us is None else None
         if rows is None:
             rows, watermarks_us = self._take_in_run(table, now_us, dead, watermarks_us)
+        if self.seen is not None:
+            rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
         if len(rows):
             self._file(
                 kv,

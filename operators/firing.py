@@ -17,6 +17,7 @@ from windrow.operators.dead import DeadLetters
 from windrow.operators.emission import fire
 from windrow.operators.filing import bury_broken
 from windrow.operators.groups import combine
+from windrow.operators.ids import SeenIds
 from windrow.operators.progress import Progress
 from windrow.operators.size_limits import SizeLimits
 from windrow.operators.state_rows import merge_rows, without
@@ -38,6 +39,8 @@ class StoredWindows(Steps):
         self.assigner: WindowAssigner = assigner_of(definition.window)
         self.store = BlockWindows(self.windows_cf)
         self.limits = SizeLimits(definition, self.aux_cf)
+        if definition.ids is not None:
+            self.seen = SeenIds(definition, self.aux_cf, self._span_us())
 
     def _windows(self, kv: KV, after_us: int, up_to_us: int) -> list[int]:
         """Starts of stored windows with `after < end <= up_to`."""
@@ -151,6 +154,21 @@ class StoredWindows(Steps):
         time_us = self.definition.retention.time_us
         return START_OF_TIME_US if time_us is None else limit(watermark_us, time_us)
 
+    def _kept_from(self, progress: Progress) -> int:
+        """Windows that start before it are out of retention."""
+        if self.definition.retention.time_us is None:
+            return START_OF_TIME_US
+        floor_us = self._retention_floor(progress.watermark_us)
+        return max(progress.purged_us, self.assigner.first_open(floor_us))
+
+    def _span_us(self) -> int | None:
+        """About how long a message can be in retention after its event time; None: for good."""
+        time_us = self.definition.retention.time_us
+        if time_us is None:
+            return None
+        start = self.assigner.first_open(0)
+        return time_us + int(self.assigner.ends(np.array([start], dtype=np.int64))[0]) - start
+
     def _purge(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         kept_from = self.assigner.first_open(self._retention_floor(watermark_us))
         if kept_from <= progress.purged_us:
@@ -158,6 +176,8 @@ class StoredWindows(Steps):
         self.store.drop(kv, progress.purged_us, kept_from)
         if self.history is not None:
             self.history.drop(kv, kept_from)
+        if self.seen is not None:
+            self.seen.forget(kv, kept_from)
         if self.limits.active:
             self.limits.forget(kv, self._retention_floor(watermark_us))
         progress.dirty = {s for s in progress.dirty if s >= kept_from}

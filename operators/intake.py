@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.keys import message_keys
+from windrow.core.positions import Ids
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.groups import Groups, combine
@@ -42,6 +43,8 @@ class Reading(Protocol):
     def max_ahead_us(self) -> int | None: ...
     @property
     def null_keys(self) -> str: ...
+    @property
+    def ids(self) -> Ids | None: ...
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,8 @@ def take_in(
     definition: Reading, table: pa.Table, now_us: int, dead: DeadLetters, *, sort: bool = True
 ) -> Slice:
     """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order."""
-    missing = [c for c in (definition.event_time, *definition.by) if c not in table.column_names]
+    ids = () if definition.ids is None else definition.ids.columns
+    missing = [c for c in (definition.event_time, *definition.by, *ids) if c not in table.column_names]
     if missing:
         raise UnknownColumn(
             f"column {missing[0]!r} of {definition.name!r} is not in the input, which has {user_columns(table)}"
@@ -185,6 +189,10 @@ def take_in(
         if definition.max_ahead_us is not None:
             detail += f" or more than {definition.max_ahead_us} us ahead of now"
         dead.add_rows(MALFORMED, detail, table, np.flatnonzero(bad & ~null), times)
+    for name in ids:
+        no_id = keep & combine(table.column(name)).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        dead.add_rows(MALFORMED, f"id {name!r} is null", table, np.flatnonzero(no_id), times)
+        keep = keep & ~no_id
     if definition.null_keys == "dead_letter" and definition.by:
         null_key = np.zeros(len(table), dtype=bool)
         for name in definition.by:

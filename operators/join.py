@@ -18,6 +18,7 @@ from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.errors import CorruptState, InputError
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.keys import encode_columns, encode_i64, encode_u64, message_keys
+from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
 from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
@@ -57,6 +58,7 @@ class SideIntake:
     """One side of a join as `take_in` sees a definition."""
 
     null_keys = "group"
+    ids: Ids | None = None  # a join's messages are known by their positions
 
     def __init__(self, definition: JoinDefinition, side: int) -> None:
         given: Input = (definition.left, definition.right)[side]

@@ -12,6 +12,8 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.operators.calculation import Calculation
 from windrow.operators.dead import DeadLetters
 from windrow.operators.history import History
+from windrow.operators.ids import SeenIds
+from windrow.operators.intake import Slice
 from windrow.operators.learning import learn
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import in_window_order
@@ -67,10 +69,12 @@ class Steps:
         self.windows_cf = f"{definition.name}.windows"
         self.aux_cf = f"{definition.name}.aux"
         self.history = History(definition) if definition.full_state else None
+        self.seen: SeenIds | None = None
         self._calculation: Calculation | None = None
 
     def cfs(self) -> tuple[str, ...]:
-        return (self.windows_cf, self.aux_cf, *(() if self.history is None else self.history.cfs))
+        ids = () if self.seen is None else (self.seen.cf,)
+        return (self.windows_cf, self.aux_cf, *ids, *(() if self.history is None else self.history.cfs))
 
     def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
         progress = Progress.load(kv, self.aux_cf)
@@ -95,6 +99,16 @@ class Steps:
     def _bind(self, schema: pa.Schema) -> None:
         if self._calculation is None or not self._calculation.schema.equals(schema):
             self._calculation = Calculation(self.definition, schema)
+
+    def _without_duplicates(self, kv: KV, rows: Slice, result: StepResult, floor_us: int) -> Slice:
+        """Rows whose ids were not seen before; ids of event times below the floor are forgotten."""
+        if self.seen is None or len(rows) == 0:
+            return rows
+        fresh = self.seen.first_seen(kv, rows, floor_us)
+        if len(fresh) == len(rows):
+            return rows
+        result.counts["duplicates"] = len(rows) - len(fresh)
+        return rows.take(fresh)
 
     @property
     def calculation(self) -> Calculation:

@@ -16,12 +16,14 @@ import pyarrow as pa
 from windrow.core.definition import AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
 from windrow.core.keys import decode_i64, decode_key, encode_columns, encode_i64, encode_key
+from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Tuples
 from windrow.operators.calculation import Broken
 from windrow.operators.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.dead import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.emission import fire
 from windrow.operators.groups import Groups, combine
+from windrow.operators.ids import SeenIds
 from windrow.operators.intake import Slice, event_time_marks, take_in
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import delta_rows, merge_rows, without
@@ -42,6 +44,8 @@ class TupleAggregator(Steps):
         assert isinstance(definition.window, Tuples)
         super().__init__(definition)
         self.size, self.step = definition.window.size, definition.window.step
+        if definition.ids is not None:
+            self.seen = SeenIds(definition, self.aux_cf, None)
         self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by, key_first=True)
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -69,6 +73,7 @@ class TupleAggregator(Steps):
         progress, result, dead = self._begin(kv)
         self._learn(progress, table.schema)
         rows = take_in(self.definition, table, now_us, dead)
+        rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
         result.marks = dict(event_time_marks(rows))
         if len(rows):
             self._file(kv, progress, result, dead, rows)

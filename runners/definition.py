@@ -13,7 +13,6 @@ from windrow.core.clock import Clock
 from windrow.core.definition import (
     AggregateDefinition,
     Forever,
-    Positions,
     Retention,
     Watermark,
     normalise,
@@ -21,6 +20,7 @@ from windrow.core.definition import (
 from windrow.core.emit import Emit
 from windrow.core.join import Input as JoinInput
 from windrow.core.join import JoinDefinition, Where, make_input, normalise_join
+from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration
 from windrow.core.windows import JoinWindowSpec, WindowSpec
 
@@ -53,6 +53,7 @@ class Aggregate(AggregateDefinition):
     scale: "small" or "large", for seed 003's key matrix; by default decided from the window
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
     positions: wr.positions(...), the columns that say where a row stands in its source
+    ids: wr.ids(...), the columns by which a message is known: a second one is a duplicate, within retention
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
 
     Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 003, "Configuration of A
@@ -77,6 +78,7 @@ class Aggregate(AggregateDefinition):
         scale: str | None = None,
         integer_overflow: str = "dead_letter",
         positions: Positions | None = None,
+        ids: Ids | None = None,
         dead_letter_limit: int = 10_000,
     ) -> None:
         fields = normalise(
@@ -95,6 +97,7 @@ class Aggregate(AggregateDefinition):
             scale=scale,
             integer_overflow=integer_overflow,
             positions=positions,
+            ids=ids,
             dead_letter_limit=dead_letter_limit,
         )
         for field, value in fields.items():

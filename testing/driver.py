@@ -32,6 +32,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, WindowInfo
 from windrow.core.time import START_OF_TIME_US, Duration, Instant, instant_us
+from windrow.operators.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.output import to_panes
 from windrow.operators.progress import KEY as PROGRESS_KEY
 from windrow.operators.progress import Progress
@@ -46,11 +47,12 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True)
 class Expected:
-    """What the oracle makes of a job's log: all panes, all dead letters, and the windows at the end."""
+    """What the oracle makes of a job's log: all panes, all dead letters, the windows at the end, and how many duplicates."""
 
     panes: list[Pane]
     dead_letters: list[DeadLetter]
     windows: list[WindowInfo]
+    duplicates: int
 
 
 class TestDriver:
@@ -245,7 +247,7 @@ class TestDriver:
                 done = oracle.advance(watermark_us, step.now_us)
             panes += done.panes
             dead += done.dead_letters
-        return Expected(panes, dead, oracle.windows())
+        return Expected(panes, dead, oracle.windows(), oracle.duplicates)
 
     def check(self, panes: Sequence[Pane] | None = None) -> Expected:
         """Raise `AssertionError` unless all panes (default: of all commits), dead letters and windows are the oracle's."""
@@ -254,6 +256,9 @@ class TestDriver:
         letters = sorted(self.op.dead_letters(), key=_place), sorted(expected.dead_letters, key=_place)
         _compare("dead letter", *letters, _letters_equal)
         _compare("window", self.windows(), expected.windows, _infos_equal)
+        counted = self.op.counters.get("duplicates", 0)
+        if counted != expected.duplicates:
+            raise AssertionError(f"{counted} duplicates were counted instead of {expected.duplicates}")
         return expected
 
     def assert_state_zero(self) -> None:
@@ -265,8 +270,9 @@ class TestDriver:
         kv, operator = self.op._shard.kv, self.op._operator
         left: list[tuple[str, bytes]] = []
         for cf in operator.cfs():
-            for key, _ in kv.scan(cf):
+            for key, value in kv.scan(cf):
                 kept = cf == operator.aux_cf and (key == PROGRESS_KEY or key[:1] in b"hs")
+                kept = kept or (cf == operator.aux_cf and key == BUCKETS_KEY and value == NO_BUCKETS)
                 counter = self.definition.tuple_window and cf == operator.aux_cf and key[:1] == b"c"
                 if not kept and not counter:
                     left.append((cf, key))

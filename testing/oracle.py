@@ -33,6 +33,7 @@ from windrow.testing.ledger import panes_equal as panes_equal
 from windrow.testing.ledger import values_equal as values_equal
 from windrow.testing.plain_aggregates import Arguments, IntegerOverflow, Row, evaluate, same
 from windrow.testing.plain_cells import Cell, Key, Taken, key_field, place
+from windrow.testing.plain_ids import PlainIds
 from windrow.testing.plain_times import event_time_us
 from windrow.testing.plain_watermark import WatermarkOracle as WatermarkOracle
 from windrow.testing.plain_windows import tuple_windows_of, windows_of
@@ -61,6 +62,7 @@ class AggregateOracle:
         self._numbers: dict[Key, int] = {}  # tuple windows: messages of each key so far
         self._floors_us: dict[Key | None, int] = {}  # newest end dropped by size, per key (None: the job)
         self._arrived = 0
+        self._ids = PlainIds(definition)
         self._arguments = Arguments(dict(definition.agg))
         #: (source, partition, event time) of what the last ingest counted: only these move the watermark.
         self.counted: list[tuple[str, int, int]] = []
@@ -108,12 +110,13 @@ class AggregateOracle:
         self._dead = []
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
-        taken = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
-        self._arguments.learn([t.payload for t in taken])
+        admitted = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
+        taken = [t for t in admitted if self._ids.is_new(self._key_of(t), t, watermark_us)]
+        self._arguments.learn([t.payload for t in admitted])
         self.counted = []
         touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
         for message in taken:
-            key = tuple(key_field(message.payload.get(column)) for column in self.definition.by)
+            key = self._key_of(message)
             windows = self._windows_for(message, key, watermark_us)
             if windows is not None:
                 self.counted.append((message.position.source, message.position.partition, message.time_us))
@@ -124,6 +127,11 @@ class AggregateOracle:
         for cell in sorted([cell for cell in cells if cell is not None], key=place):
             panes += self._judge(cell, watermark_us)
         return Step(panes, self._buried())
+
+    @property
+    def duplicates(self) -> int:
+        """How many messages had ids that were known."""
+        return self._ids.duplicates
 
     def windows(self) -> list[WindowInfo]:
         """Every window that is kept, sorted by (start, end, key).
@@ -165,11 +173,17 @@ class AggregateOracle:
             )
             self._bury("malformed", detail, position, None, payload)
             return None
+        if self._ids.are_missing(payload):
+            self._bury("malformed", "an id is null", position, time_us, payload)
+            return None
         nulls = [column for column in self.definition.by if payload.get(column) is None]
         if nulls and self.definition.null_keys == "dead_letter":
             self._bury("null_key", f"key field {nulls[0]!r} is null", position, time_us, payload)
             return None
         return Taken(time_us, position, payload, {})
+
+    def _key_of(self, message: Taken) -> Key:
+        return tuple(key_field(message.payload.get(column)) for column in self.definition.by)
 
     def _event_time(self, value: Any, now_us: int) -> int | None:
         return event_time_us(value, self.definition.time_zone, now_us, self.definition.max_ahead_us)

@@ -293,7 +293,7 @@ class EmbeddedOperator(Engine):
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Totals since the job began: rows, replayed, dead.<reason>."""
+        """Totals since the job began: rows, replayed, duplicates, dead.<reason>."""
         self._settle()
         totals = dict(self._job.progress.counters)
         for name, n in self._counters.items():

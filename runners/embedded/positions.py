@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from windrow.checkpoint.offsets import Partition
-from windrow.core.definition import Positions
 from windrow.core.messages import Message, Position
+from windrow.core.positions import Positions
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 

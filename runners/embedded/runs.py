@@ -3,7 +3,7 @@
 `add_message` is `ingest` of one, then `advance`. Between two advances at which something can happen (a window ends, closes or
 expires; a period of `now` is crossed) the ingests of a run can be done as one, each row with the watermark of its own step.
 Only definitions that cannot speak inside an ingest run like this: no trigger by count or by batch, no tuple windows, no size
-limits, no code of the user's that may fail for one message.
+limits, no ids, no code of the user's that may fail for one message.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def runs(definition: AggregateDefinition) -> bool:
         and isinstance(emit.early, (Never, EveryPeriod))
         and isinstance(emit.late, (Never, EveryPeriod))
         and definition.max_ahead_us is None
+        and definition.ids is None  # what is a duplicate must not move the watermark
         and retention.windows is None
         and retention.messages is None
         and all(a.kind != "user" for a in definition.agg.values())

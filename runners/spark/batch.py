@@ -202,6 +202,7 @@ class BatchFunction:
                 new_query_id=query_id,
                 new_batch_id=batch_id,
                 has_positions=positioned,
+                has_ids=all(d.ids is not None for d in self.definitions),
                 relation=slice_relation,
                 fresh_start=self.fresh_start,
             )

@@ -2,7 +2,7 @@
 
 Two routes. *Partials*: where every aggregation can be computed in part by Spark SQL, rows are assigned to slices, late and
 malformed ones are set apart, and the rest is pre-aggregated in the JVM, so that only groups cross to Python. *Rows*:
-everything else (full-state aggregations, filters, calendar and tuple windows, several operators): the rows cross.
+everything else (full-state aggregations, filters, calendar and tuple windows, ids, several operators): the rows cross.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from windrow.core.definition import AggregateDefinition, Positions, Watermark
+from windrow.core.definition import AggregateDefinition, Watermark
 from windrow.core.errors import BadWatermark, ReservedColumn, TypeClash, UnknownColumn
+from windrow.core.positions import Positions
 from windrow.core.time import show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.calculation import Calculation
@@ -98,6 +99,7 @@ def can_use_partials(df: DataFrame, definition: AggregateDefinition, calculation
         return False
     if (
         definition.full_state
+        or definition.ids is not None
         or not isinstance(definition.window, (Tumbling, Hopping, Global))
         or naive_time(df, definition)
     ):
@@ -134,7 +136,7 @@ def slice_us(definition: AggregateDefinition) -> int:
 def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition]) -> None:
     """Refuse what can be refused before the query runs."""
     for definition in definitions:
-        for name in (definition.event_time, *definition.by):
+        for name in definition.needs:
             if name not in df.columns:
                 raise UnknownColumn(
                     f"column {name!r} of {definition.name!r} is not in the input, which has {df.columns}"

@@ -40,7 +40,6 @@ from windrow.core.definition import custom as custom
 from windrow.core.definition import explicit as explicit
 from windrow.core.definition import fixed as fixed
 from windrow.core.definition import forever as forever
-from windrow.core.definition import positions as positions
 from windrow.core.emit import Emit as Emit
 from windrow.core.emit import every as every
 from windrow.core.emit import every_batch as every_batch
@@ -58,6 +57,8 @@ from windrow.core.messages import Position as Position
 from windrow.core.messages import Token as Token
 from windrow.core.messages import TupleWindow as TupleWindow
 from windrow.core.messages import Window as Window
+from windrow.core.positions import ids as ids
+from windrow.core.positions import positions as positions
 from windrow.core.windows import calendar as calendar
 from windrow.core.windows import global_window as global_window
 from windrow.core.windows import hopping as hopping

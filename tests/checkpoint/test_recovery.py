@@ -89,9 +89,17 @@ INTENTS = [(None, None), ("q", 0), ("q", 4), ("q", 9), ("other", 4)]
 
 def batch_facts() -> Iterator[BatchFacts]:
     space = product(
-        (1, 2, 3), LAST, INTENTS, (0, 1), (0, 2, 3, 4, 5, 9), (True, False), SliceRelation, (True, False)
+        (1, 2, 3),
+        LAST,
+        INTENTS,
+        (0, 1),
+        (0, 2, 3, 4, 5, 9),
+        (True, False),
+        SliceRelation,
+        (True, False),
+        (True, False),
     )
-    for log_epoch, last, intent, behind, batch, positions, found, fresh in space:
+    for log_epoch, last, intent, behind, batch, positions, found, fresh, ids in space:
         facts = replace(
             BASE,
             log_epoch=log_epoch,
@@ -101,6 +109,7 @@ def batch_facts() -> Iterator[BatchFacts]:
             has_positions=positions,
             relation=found,
             fresh_start=fresh,
+            has_ids=ids,
             **last,  # type: ignore[arg-type]
         )
         yield replace(facts, published=max(facts.commit - behind, 0))
@@ -145,16 +154,28 @@ def test_a_recorded_batch_never_becomes_a_commit_again_and_no_other_is_skipped()
         assert (on_batch(facts).action is BatchAction.SKIP_AND_PUBLISH) == recorded, facts
 
 
-def test_another_query_gets_in_only_with_positions() -> None:
+def test_another_query_gets_in_only_with_positions_or_from_its_beginning_with_ids() -> None:
     for facts in batch_facts():
         decision = on_batch(facts)
-        if facts.commit and facts.query_id != facts.new_query_id and not facts.has_positions:
-            assert decision.action in (BatchAction.REFUSE_NO_POSITIONS, BatchAction.STOP_FENCED), facts
+        if facts.log_epoch != facts.own_epoch or facts.has_positions:
+            continue
+        if facts.commit and facts.query_id != facts.new_query_id:
+            begins = facts.has_ids and facts.new_batch_id == 0
+            refused = BatchAction.REFUSE_SKIPPED_BATCH if facts.has_ids else BatchAction.REFUSE_NO_POSITIONS
+            assert decision.action in GO if begins else decision.action is refused, facts
 
 
-def test_without_positions_batches_must_follow_each_other() -> None:
+def test_with_positions_ids_decide_nothing() -> None:
+    for facts in batch_facts():
+        if facts.has_positions:
+            assert on_batch(facts) == on_batch(replace(facts, has_ids=False)), facts
+
+
+def test_without_positions_batches_of_a_query_must_follow_each_other() -> None:
     for facts in batch_facts():
         if facts.commit and not facts.has_positions and on_batch(facts).action in GO:
+            if facts.has_ids and facts.query_id != facts.new_query_id:
+                continue
             assert (facts.query_id, facts.batch_id) == (facts.new_query_id, facts.new_batch_id - 1), facts
 
 
@@ -236,6 +257,21 @@ GOLDEN_BATCHES: list[tuple[str, dict[str, Any], BatchAction]] = [
         "checkpoint deleted, no positions",
         {"query_id": "old", "new_batch_id": 0, "has_positions": False},
         BatchAction.REFUSE_NO_POSITIONS,
+    ),
+    (
+        "checkpoint deleted, ids",
+        {"query_id": "old", "new_batch_id": 0, "has_positions": False, "has_ids": True},
+        BatchAction.NEW_COMMIT,
+    ),
+    (
+        "another query in its middle, ids",
+        {"query_id": "old", "new_batch_id": 4, "has_positions": False, "has_ids": True},
+        BatchAction.REFUSE_SKIPPED_BATCH,
+    ),
+    (
+        "the log lost a batch, ids",
+        {"new_batch_id": 5, "has_positions": False, "has_ids": True},
+        BatchAction.REFUSE_SKIPPED_BATCH,
     ),
     ("the log lost a batch", {"new_batch_id": 5, "has_positions": False}, BatchAction.REFUSE_SKIPPED_BATCH),
     (

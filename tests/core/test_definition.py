@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core import aggregations, definition, emit, windows
+from windrow.core import aggregations, definition, emit, positions, windows
 from windrow.core import errors as e
 from windrow.core.definition import UNBOUNDED_US
 
@@ -96,6 +96,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "small": {"scale": "small"},
     "decimal": {"integer_overflow": "decimal"},
     "positions": {"positions": wr.positions("offset", partition="part", source="topic")},
+    "ids": {"ids": wr.ids("order_id")},
+    "several ids": {"ids": wr.ids("order", "line")},
     "dead letter limit": {"dead_letter_limit": 10},
 }
 
@@ -179,7 +181,7 @@ def test_filters_are_part_of_the_value() -> None:
 
 SHAPES_STATE = {
     "one key", "no key", "event time", "hopping", "calendar", "tuples", "global", "percentile", "sketches",
-    "ordered", "population", "discarding", "null keys", "time zone", "small",
+    "ordered", "population", "discarding", "null keys", "time zone", "small", "ids", "several ids",
 }  # fmt: skip
 
 
@@ -276,6 +278,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "overflow": (lambda: define(integer_overflow="wrap"), e.ConfigurationError, ["'wrap'", "'decimal'"]),
     "time zone": (lambda: define(time_zone="Mars"), e.ConfigurationError, ["'Mars'", "IANA"]),
     "scale": (lambda: define(scale="huge"), e.ConfigurationError, ["'huge'", "'small' or 'large'"]),
+    "no ids": (lambda: wr.ids(), e.ConfigurationError, ["()", "wr.ids('order_id')"]),
+    "an id twice": (lambda: wr.ids("a", "a"), e.ConfigurationError, ["('a', 'a')", "once"]),
+    "ids as text": (lambda: define(ids="order_id"), e.ConfigurationError, ["'order_id'", "wr.ids('order_id')"]),
     "a trigger of True": (lambda: wr.every(True), e.BadTrigger, ["True", "'10 seconds'"]),
     "a trigger of no messages": (lambda: wr.every(0), e.BadTrigger, ["0", "positive"]),
     "a trigger of no time": (lambda: wr.every("0 s"), e.BadTrigger, ["'0 s'", "positive"]),
@@ -322,7 +327,9 @@ def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
     assert [part for part in told if part not in str(error)] == []
 
 
-@pytest.mark.parametrize("module", [definition, emit, aggregations, windows], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [definition, emit, aggregations, positions, windows], ids=lambda m: m.__name__
+)
 def test_every_raise_of_a_definition_is_in_the_table_above(module: ModuleType) -> None:
     reached = set()
     for build, kind, _ in REFUSED.values():

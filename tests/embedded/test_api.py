@@ -144,6 +144,53 @@ def test_columns_may_be_named_as_positions(location: str) -> None:
         assert [w.messages for w in op.get_windows()] == [2]
 
 
+def test_with_ids_redelivery_is_recognised_though_messages_have_no_positions(location: str) -> None:
+    definition = define(ids=wr.ids("x"))
+    for _ in range(2):
+        with definition.open(location, clock=ManualClock()) as op:
+            for i in range(5):
+                op.add_message(message(i, x=i))
+            op.add_messages([message(1, x=4), message(1, x=3)])
+            [window] = op.get_windows()
+            assert (window.messages, window.values["total"]) == (5, 10)
+    with definition.open(location, clock=ManualClock()) as op:
+        assert (op.counters["rows"], op.counters["duplicates"]) == (14, 9)
+        assert op.dead_letters() == []
+
+
+def test_a_duplicate_that_is_added_alone_does_not_move_the_watermark(location: str) -> None:
+    with define(ids=wr.ids("x"), emit=wr.Emit()).open(location, clock=ManualClock()) as op:
+        for second, x in ((1, 1), (50, 1), (2, 2)):
+            op.add_message(message(second, x=x))
+        assert op.watermark == 2 * SECOND
+        assert [(w.window.start_us, w.messages) for w in op.get_windows()] == [(0, 2)]  # type: ignore[union-attr]
+
+
+def test_with_positions_and_ids_both_are_asked(location: str) -> None:
+    with define(ids=wr.ids("x")).open(location, clock=ManualClock()) as op:
+        for offset, x in ((0, 7), (0, 7), (1, 7), (2, 8)):
+            op.add_message(message(1, x=x, offset=offset))
+        assert [w.messages for w in op.get_windows()] == [2]
+        assert (op.counters["replayed"], op.counters["duplicates"]) == (1, 1)
+
+
+def test_ids_that_are_added_or_taken_away_are_another_state(location: str) -> None:
+    with define(ids=wr.ids("x")).open(location, clock=ManualClock()) as op:
+        op.add_message(message(1))
+    for other in (None, wr.ids("x", "k")):
+        with pytest.raises(e.DefinitionChanged, match=r"ids=wr\.ids\('x'\)"):
+            define(ids=other).open(location, clock=ManualClock())
+
+
+def test_after_the_end_of_time_no_id_is_left(location: str) -> None:
+    from windrow.testing.driver import TestDriver
+
+    with TestDriver(define(ids=wr.ids("x")), location, clock=ManualClock()) as driver:
+        driver.feed([message(s, x=s) for s in range(0, 90, 7)])
+        driver.drain()
+        driver.assert_state_zero()
+
+
 def test_a_consumer_is_assigned_where_the_job_goes_on(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1, offset=41))

@@ -121,8 +121,12 @@ def cases(
     modes: tuple[str, ...] = ("accumulating", "discarding", "retracting"),
     unbounded: bool = False,
     steady: bool = False,
+    ids: bool = False,
 ) -> Case:
-    """Any definition; unbounded: nothing is ever too late; steady: one whose messages added one by one are run together."""
+    """Any definition; unbounded: nothing is ever too late; steady: one whose messages added one by one are run together.
+
+    ids: messages are known by the column "u", or by it and another.
+    """
 
     def pick(*options: Any) -> Any:
         return draw(st.sampled_from(options))
@@ -213,6 +217,7 @@ def cases(
         null_keys=pick("group", "group", "dead_letter"),
         max_ahead=None if unbounded or steady else pick(None, None, units(40)),
         integer_overflow=pick("dead_letter", "decimal"),
+        ids=pick(wr.ids("u"), wr.ids("u"), wr.ids("u", "g")) if ids else None,
     )
     return Case(definition, base_us, unit_us, draw(st.booleans()))
 

@@ -197,6 +197,32 @@ def test_rows_with_positions_of_another_query_are_counted_once(
     assert sum(latest.values()) == len(FLAT)
 
 
+def test_rows_with_ids_of_another_query_are_counted_once(spark: Any, feed: Any, tmp_path: Any) -> None:
+    definition = define({"n": wr.count()}, ids=wr.ids("o"))
+    first = run(spark, feed("first", NUMBERED), tmp_path, definition, [FLAT[:6], FLAT[3:10]], shards=2)
+    shutil.rmtree(tmp_path / "checkpoint")
+    sink = wr.sinks.memory()
+    function = definition.foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
+    start(spark, feed("again", NUMBERED), tmp_path, function, [FLAT, FLAT[5:]])
+    latest = {(p.window.start_us, p.key["k"]): p["n"] for p in [*first, *sink.panes]}
+    assert sum(latest.values()) == len(FLAT)
+    totals = function.job.progress.counters
+    assert totals["duplicates"] == 3 + 10 + len(FLAT[5:])
+    assert not any(name.startswith("dead.") for name in totals)
+    function.close()
+
+
+def test_with_ids_another_query_is_let_in_from_its_beginning_only(
+    spark: Any, feed: Any, tmp_path: Any
+) -> None:
+    definition = define({"n": wr.count()}, ids=wr.ids("o"))
+    run(spark, feed("first", NUMBERED), tmp_path, definition, [FLAT[:6]])
+    function = definition.foreach_batch(str(tmp_path / "state"), clock=ManualClock())
+    with pytest.raises(wr.WindrowError, match=r"WR301.*at its batch 3.*empty Spark checkpoint"):
+        function(spark.createDataFrame([], "k string, t timestamp, v long, o long"), 3)
+    function.close()
+
+
 @pytest.mark.parametrize(
     ("rows", "error"),
     [(FLAT[:5], r"WR303.*counted before"), (FLAT[15:], r"WR301.*between them are missing")],
@@ -288,6 +314,15 @@ def test_apply_on_a_bounded_frame_gives_the_final_windows(spark: Any, tmp_path: 
     panes = definition.apply(df).collect()
     assert sum(p["n"] for p in panes) == len(rows)
     assert {p["pane"]["timing"] for p in panes} == {"ON_TIME"}
+
+
+def test_apply_on_a_bounded_frame_counts_each_id_once(spark: Any) -> None:
+    frame = spark.createDataFrame(
+        [("a", at(1), 5, 1), ("a", at(1), 5, 1), ("b", at(2), 5, 1), ("a", at(3), None, 1)],
+        "k string, t timestamp, o long, v long",
+    )
+    panes = define({"n": wr.count()}, ids=wr.ids("o"), emit=wr.Emit()).apply(frame)
+    assert sorted((r["k"], r["n"]) for r in panes.collect()) == [("a", 1), ("b", 1)]
 
 
 def test_the_watermark_of_the_dataframe_is_honoured_and_another_refused(

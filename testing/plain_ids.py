@@ -1,0 +1,49 @@
+"""Which messages are duplicates by their ids, in a plain dictionary that forgets nothing and asks the windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
+from windrow.core.windows import Hopping, Tuples
+from windrow.testing.plain_aggregates import is_nan
+from windrow.testing.plain_cells import Key, Taken
+from windrow.testing.plain_windows import windows_of
+
+
+class PlainIds:
+    """The ids of one definition's messages; of a definition without ids, nothing."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        self._definition = definition
+        self._columns = () if definition.ids is None else definition.ids.columns
+        self._seen: dict[tuple[Key, Key], int] = {}  # key and ids -> event time of the message that had them
+        self.duplicates = 0
+
+    def are_missing(self, payload: Mapping[str, Any]) -> bool:
+        return any(payload.get(column) is None or is_nan(payload[column]) for column in self._columns)
+
+    def is_new(self, key: Key, message: Taken, watermark_us: int) -> bool:
+        """False for a message of a key and ids that are remembered."""
+        if not self._columns:
+            return True
+        values = [message.payload[column] for column in self._columns]
+        known_as = (key, tuple((isinstance(value, bool), value) for value in values))
+        before_us = self._seen.get(known_as)
+        if before_us is not None and self._remembered(before_us, watermark_us):
+            self.duplicates += 1
+            return False
+        self._seen[known_as] = message.time_us
+        return True
+
+    def _remembered(self, time_us: int, watermark_us: int) -> bool:
+        """Until the last window that begins at or before the event time is out of retention."""
+        spec, kept_us = self._definition.window, self._definition.retention.time_us
+        if kept_us is None or kept_us >= UNBOUNDED_US or isinstance(spec, Tuples):
+            return True
+        covering = windows_of(spec, time_us)
+        while not covering and isinstance(spec, Hopping):  # in a gap between hops: the window before it
+            time_us -= spec.size_us
+            covering = windows_of(spec, time_us)
+        return covering[-1].end_us + kept_us > watermark_us
