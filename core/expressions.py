@@ -36,12 +36,37 @@ class Expr:
 
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """The value of the expression for each row of `table`."""
+        for kind in (None, *_KINDS):
+            try:
+                return self._evaluate(_typed(table, kind))
+            except pa.ArrowNotImplementedError as error:
+                # Arrow compares no columns without a type; one that had no value yet may be of any.
+                if kind is _KINDS[-1] or not any(pa.types.is_null(t) for t in table.schema.types):
+                    raise UnknownColumn(f"expression {self} cannot be evaluated: {error}") from None
+        raise AssertionError("the last kind returns or raises")
+
+    def _evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         try:
             return ds.InMemoryDataset(table).to_table(columns={"value": self.expression}).column("value")
+        except pa.ArrowNotImplementedError:
+            raise
         except pa.ArrowInvalid as error:
             raise UnknownColumn(
                 f"expression {self} cannot be evaluated over {table.column_names}: {error}"
             ) from None
+
+
+#: What a column without a type is taken for, in turn.
+_KINDS = (pa.int64(), pa.string(), pa.timestamp("us", "UTC"), pa.bool_())
+
+
+def _typed(table: pa.Table, kind: pa.DataType | None) -> pa.Table:
+    if kind is None:
+        return table
+    for i, field in enumerate(table.schema):
+        if pa.types.is_null(field.type):
+            table = table.set_column(i, field.name, pa.nulls(len(table), kind))
+    return table
 
 
 def col(name: str) -> pc.Expression:
