@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
 from windrow.core.join import Input, JoinDefinition
@@ -19,7 +21,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Rows
 from windrow.testing.plain_cells import Key, key_field
 from windrow.testing.plain_columns import JoinColumns
-from windrow.testing.plain_pairs import fits, open_until, partner_times
+from windrow.testing.plain_pairs import fits, latest_partner, open_until
 from windrow.testing.plain_times import event_time_us
 
 
@@ -48,17 +50,15 @@ class JoinOracle:
     """The expected behaviour of one `JoinDefinition`.
 
     `advance(watermark_us, now_us)` and `ingest(messages, now_us, watermark_us)` are the two kinds of step. `now` and the
-    watermark never go back. columns: those of each input that are known before the first message.
+    watermark never go back. schemas: the columns of each input, where they are known before the first message.
     """
 
-    def __init__(
-        self, definition: JoinDefinition, columns: Mapping[str, Sequence[str]] | None = None
-    ) -> None:
+    def __init__(self, definition: JoinDefinition, schemas: Mapping[str, pa.Schema] | None = None) -> None:
         self.definition = definition
         self.watermark_us = START_OF_TIME_US
         #: (source, partition, event time) of what the last ingest took: only these move the watermark.
         self.counted: list[tuple[str, int, int]] = []
-        self._columns = JoinColumns(definition, columns or {})
+        self._columns = JoinColumns(definition, schemas or {})
         self._now_us: int | None = None
         self._ticked_us: int | None = None  # `now` of the last advance, or of the very first step
         self._held: dict[str, list[Held]] = {"left": [], "right": []}  # in order of arrival
@@ -256,10 +256,8 @@ class JoinOracle:
         if self.definition.how == "asof" and side == "left":
             return False  # `_as_of` says when
         other = self._source("right" if side == "left" else "left")
-        latest = max(
-            (last for _, last in partner_times(self.definition, side, message.time_us)), default=-inf
-        )
-        return latest == -inf or open_until(other, latest) <= self._too_late_us(watermark_us)
+        latest = latest_partner(self.definition, side, message.time_us)
+        return open_until(other, latest) <= self._too_late_us(watermark_us)
 
     def _drop(self, watermark_us: int) -> None:
         """Messages go that can match no more, and that the retention does not keep for queries."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,10 +15,13 @@ Payload = Mapping[str, Any]
 class JoinColumns:
     """What columns each side has, as they were seen, and what they are called in the output."""
 
-    def __init__(self, join: JoinDefinition, known: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, join: JoinDefinition, known: Mapping[str, pa.Schema]) -> None:
         self.join = join
-        self._names = {name: list(known.get(name, ())) for name in (join.left.name, join.right.name)}
+        self._names: dict[str, list[str]] = {join.left.name: [], join.right.name: []}
         self._types: dict[tuple[str, str], pa.DataType] = {}
+        for name, schema in known.items():
+            self._names[name] += schema.names
+            self._types |= {(name, field.name): field.type for field in schema}
 
     def see(self, name: str, payload: Payload) -> None:
         """Remember which columns an input has, be it from a dead letter."""
@@ -75,13 +78,13 @@ class JoinColumns:
         one, two = self.join.left.name, self.join.right.name
         if self.join.is_self_join:
             one, two = "left", "right"
-        output: dict[str, tuple[str | None, str | None]] = dict((pair[0], pair) for pair in self.join.on)
-        for name in left:
-            if name not in self.join.left_keys:
-                output[f"{one}_{name}" if name in right else name] = (name, None)
-        for name in right:
-            if name not in self.join.right_keys:
-                output[f"{two}_{name}" if name in left else name] = (None, name)
+        output: dict[str, tuple[str | None, str | None]] = {pair[0]: pair for pair in self.join.on}
+        lefts = [name for name in left if name not in self.join.left_keys]
+        rights = [name for name in right if name not in self.join.right_keys]
+        for name in lefts:
+            output[f"{one}_{name}" if name in rights else name] = (name, None)
+        for name in rights:
+            output[f"{two}_{name}" if name in (*lefts, *self.join.left_keys) else name] = (None, name)
         return output
 
     def _cell(self, source: str, column: str | None, value: Any) -> pa.Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 
 from windrow.core.join import Input, JoinDefinition
-from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
+from windrow.core.windows import Hopping, JoinWindowSpec, Sliding, Tumbling
 from windrow.testing.plain_windows import windows_of
 
 Range = tuple[float, float]
@@ -16,17 +16,11 @@ EVER: Range = (-inf, inf)
 UNBOUNDED = Sliding(None)
 
 
-def time_windows(join: JoinDefinition) -> tuple[JoinWindowSpec | None, JoinWindowSpec | None]:
-    """The window of each side as far as it speaks of time; None says nothing.
-
-    Windows of rows say nothing; an unbounded one beside them is of all that has come, whatever its time.
-    """
+def time_windows(join: JoinDefinition) -> tuple[JoinWindowSpec, JoinWindowSpec] | None:
+    """The windows of both sides, or None where they say nothing about time: there are none, or they are of rows."""
     left, right = join.left.window, join.right.window
-    if join.by_rows:
-        silent = (None, UNBOUNDED)
-        return tuple(None if w in silent or isinstance(w, Rows) else w for w in (left, right))  # type: ignore[return-value]
-    if left is None and right is None:
-        return None, None
+    if join.by_rows or (left is None and right is None):
+        return None
     return left or UNBOUNDED, right or UNBOUNDED
 
 
@@ -62,30 +56,28 @@ def fits(join: JoinDefinition, left_us: int, right_us: int) -> bool:
         return False
     if join.within is not None and not join.within.low_us <= right_us - left_us <= join.within.high_us:
         return False
-    left, right = time_windows(join)
-    if left is None and right is None:
+    windows = time_windows(join)
+    if windows is None:
         return True
-    if left is not None and _in(around(left, right_us), left_us):
-        return True
-    return right is not None and _in(around(right, left_us), right_us)
+    left, right = windows
+    return _in(around(left, right_us), left_us) or _in(around(right, left_us), right_us)
 
 
-def partner_times(join: JoinDefinition, side: str, time_us: int) -> list[Range]:
-    """Where in time a message's partners can lie; none at all where windows and bounds exclude each other."""
-    mine, other = time_windows(join) if side == "left" else time_windows(join)[::-1]
-    found = [EVER] if mine is None and other is None else []
-    if mine is not None:
-        found.append(holders(mine, time_us))
-    if other is not None:
-        found.append(around(other, time_us))
+def latest_partner(join: JoinDefinition, side: str, time_us: int) -> float:
+    """The latest time that a partner of a message could have: as far as the windows, `within` and the retention all reach.
+
+    Where they exclude each other nothing matches, and a message waits no less.
+    """
+    ends = [inf]
+    windows = time_windows(join)
+    if windows is not None:
+        mine, other = windows if side == "left" else windows[::-1]
+        ends.append(max(holders(mine, time_us)[1], around(other, time_us)[1]))
     if join.within is not None:
-        low, high = join.within.low_us, join.within.high_us
-        bound = (time_us + low, time_us + high) if side == "left" else (time_us - high, time_us - low)
-        found = [_both(bound, one) for one in found]
+        ends.append(time_us + (join.within.high_us if side == "left" else -join.within.low_us))
     if join.retention.time_us is not None:
-        near = (time_us - join.retention.time_us, time_us + join.retention.time_us)
-        found = [_both(near, one) for one in found]
-    return [one for one in found if one[0] <= one[1]]
+        ends.append(time_us + join.retention.time_us)
+    return min(ends)
 
 
 def open_until(source: Input, time_us: float) -> float:
@@ -97,7 +89,3 @@ def open_until(source: Input, time_us: float) -> float:
 
 def _in(span: Range, time_us: int) -> bool:
     return span[0] <= time_us <= span[1]
-
-
-def _both(a: Range, b: Range) -> Range:
-    return max(a[0], b[0]), min(a[1], b[1])

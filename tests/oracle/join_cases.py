@@ -42,8 +42,8 @@ class JoinCase:
         return {source.event_time: time, **COLUMNS[source.name]}
 
     @property
-    def names(self) -> dict[str, list[str]]:
-        return {source.name: list(self.columns(source)) for source in self.definition.inputs}
+    def schemas(self) -> dict[str, pa.Schema]:
+        return {source.name: pa.schema(self.columns(source)) for source in self.definition.inputs}
 
     def message(self, row: dict[str, Any], offset: int) -> Message:
         """The message of a drawn row."""
@@ -97,7 +97,7 @@ def cases(
     windows = [None, None] if pick(True, False) or how == "asof" else [window(), window()]
     if rows and how != "asof" and pick(True, False, False):
         counted = wr.rows(pick(1, 2, 3), per=pick("key", "key", "input"))
-        beside = pick(None, wr.unbounded(), wr.sliding(units(4), units(pick(0, 2))), wr.rows(pick(1, 2)))
+        beside = pick(None, wr.unbounded(), wr.rows(pick(1, 2)))
         windows = [counted, beside] if pick(True, False) else [beside, counted]
     alone = pick(True, False, False, False)
     left = wr.Input("l", event_time="t", window=windows[0], max_ahead=pick(None, None, units(40)))

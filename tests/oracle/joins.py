@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
+
 import windrow as wr
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import JoinedRow, Message, Position
@@ -36,8 +38,8 @@ class Play:
     """A join's oracle, fed with few words; offsets count up in the order of arrival."""
 
     def __init__(self, definition: JoinDefinition) -> None:
-        columns = {"l": ["t", "k", "a"], "r": ["t", "k", "a"]}
-        self.oracle = JoinOracle(definition, {i.name: columns[i.name] for i in definition.inputs})
+        schema = pa.schema({"t": pa.int64(), "k": pa.string(), "a": pa.string()})
+        self.oracle = JoinOracle(definition, {i.name: schema for i in definition.inputs})
         self.watermark_us, self.now_us = START, 0
         self.dead: list[tuple[str, str]] = []
         self._names: list[str] = []

@@ -230,18 +230,21 @@ def test_columns_are_keys_then_left_then_right_and_shared_names_are_prefixed() -
 
 
 def test_an_unmatched_right_message_has_its_key_under_the_left_name() -> None:
-    oracle = JoinOracle(join("right", on={"id": "order"}, within=NEAR), {"l": ["id", "t", "v"]})
+    oracle = JoinOracle(
+        join("right", on={"id": "order"}, within=NEAR),
+        {"l": pa.schema({"id": pa.int64(), "t": pa.int64(), "v": pa.int64()})},
+    )
     oracle.ingest({"r": [Message({"order": 7, "t": 3}, Position("r:s", 0, 0))]}, 0, START)
     [row] = oracle.advance(END, 0).rows
     assert row.values == {"id": 7, "l_t": None, "v": None, "r_t": 3}
 
 
-def test_a_column_named_like_a_key_of_the_other_side_is_prefixed() -> None:
+def test_a_right_column_named_like_a_key_is_prefixed_and_no_left_one_is() -> None:
     oracle = JoinOracle(join(on={"id": "order"}, within=NEAR))
     left = Message({"t": 1, "id": 7, "order": "l"}, Position("l:s", 0, 0))
     right = Message({"t": 1, "order": 7, "id": "r"}, Position("r:s", 0, 0))
     [row] = oracle.ingest({"l": [left], "r": [right]}, 0, START).rows
-    assert row.values == {"id": 7, "l_t": 1, "l_order": "l", "r_t": 1, "r_id": "r"}
+    assert row.values == {"id": 7, "l_t": 1, "order": "l", "r_t": 1, "r_id": "r"}
 
 
 def test_semi_and_anti_rows_have_the_left_columns_as_they_are() -> None:

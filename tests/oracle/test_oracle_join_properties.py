@@ -11,14 +11,14 @@ from tests.oracle.join_cases import JoinCase, cases, rows
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.testing.oracle_join import JoinOracle
-from windrow.testing.plain_pairs import fits, partner_times
+from windrow.testing.plain_pairs import fits, latest_partner
 
 PROFILE = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 def told(case: JoinCase, messages: list[Message], times: list[int], cut: int) -> list[str]:
     """The rows of all messages, some to a step, the watermark as far behind as what follows needs."""
-    oracle, watermark_us, made = JoinOracle(case.definition, case.names), START_OF_TIME_US, []
+    oracle, watermark_us, made = JoinOracle(case.definition, case.schemas), START_OF_TIME_US, []
     for at in range(0, len(messages), cut):
         step: dict[str, list[Message]] = {}
         for message in messages[at : at + cut]:
@@ -48,10 +48,12 @@ def test_where_nothing_is_too_late_all_in_one_step_gives_the_same(
 
 @given(case=cases(hows=("inner", "full"), unit_us=1), time_us=st.integers(-20, 20))
 @settings(PROFILE)
-def test_the_times_of_partners_are_those_that_fit(case: JoinCase, time_us: int) -> None:
-    near = range(time_us - 90, time_us + 90)
+def test_no_partner_lies_beyond_the_latest_time_that_one_could_have(case: JoinCase, time_us: int) -> None:
     for side in ("left", "right"):
-        spans = partner_times(case.definition, side, time_us)
-        for other in near:
-            pair = (time_us, other) if side == "left" else (other, time_us)
-            assert fits(case.definition, *pair) == any(first <= other <= last for first, last in spans)
+        pairs = [(time_us, o) if side == "left" else (o, time_us) for o in range(time_us - 90, time_us + 90)]
+        fitting = [sum(pair) - time_us for pair in pairs if fits(case.definition, *pair)]
+        latest = latest_partner(case.definition, side, time_us)
+        assert all(other <= latest for other in fitting)
+        windows = [source.window for source in case.definition.inputs]
+        if fitting and latest < time_us + 90 and all(getattr(w, "closed", "both") == "both" for w in windows):
+            assert max(fitting) == latest

@@ -39,14 +39,6 @@ def test_beside_rows_the_other_side_is_all_that_is_kept_when_it_is_unbounded() -
         assert made.right(1, "x", "late") == [("EARLY", "l", "late")]
 
 
-def test_beside_rows_the_other_sides_sliding_window_holds() -> None:
-    """Right within 5 seconds before left, whichever came first."""
-    made = Play(join(left=wr.rows(1), right=wr.sliding("5 seconds"), retention="1 hour"))
-    made.feed(right=[(n, "x", f"r{n}") for n in (4, 5, 10, 11)])
-    assert made.left(10, "x", "l") == [("EARLY", "l", "r5"), ("EARLY", "l", "r10")]
-    assert made.feed(right=[(4, "x", "s4"), (5, "x", "s5"), (11, "x", "s11")]) == [("EARLY", "l", "s5")]
-
-
 def test_beside_rows_within_holds() -> None:
     made = Play(join(left=wr.rows(1), within=("-2 seconds", "5 seconds")))
     made.feed(right=[(n, "x", f"r{n}") for n in (7, 8, 15, 16)])
