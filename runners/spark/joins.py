@@ -1,0 +1,163 @@
+"""Two streams in one query: how the inputs of a join travel through one `foreachBatch`.
+
+Both inputs are one DataFrame: `__input` says whose row it is, a struct of the input's name holds its columns, and the position
+columns are shared, sources beginning with the input's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+
+from windrow.core.definition import Watermark
+from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
+from windrow.core.join import Input, JoinDefinition
+from windrow.core.time import show_duration
+from windrow.core.windows import Rows
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.groups import combine
+from windrow.operators.join_output import Columns
+from windrow.runners.spark import plan as plans
+from windrow.runners.spark.tasks import SHARD
+
+INPUT = "__input"
+_POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
+
+
+def together(
+    definition: JoinDefinition, frames: Mapping[str, DataFrame], *, of_files: bool = False
+) -> tuple[DataFrame, bool]:
+    """(one frame of the inputs, by name; True if its positions are of files). `of_files`: give files positions."""
+    names = [i.name for i in definition.inputs]
+    if set(frames) != set(names):
+        raise ConfigurationError(
+            f"{definition.name!r} joins the inputs {names}, given are {sorted(frames)}: give each by its name, e.g. "
+            + ", ".join(f"{n}=df" for n in names)
+        )
+    parts, kinds = [], set()
+    for given in definition.inputs:
+        frame = frames[given.name]
+        _check_columns(definition, given, frame)
+        frame, has = plans.positioned(frame, given.positions)
+        kind = "columns" if has else "none"
+        if not has and of_files and frame.isStreaming:
+            with_files = plans.with_file_positions(frame)
+            if with_files is not None:
+                frame, kind = with_files, "files"
+        kinds.add(kind)
+        user = [F.col(f"`{c}`") for c in frame.columns if not c.startswith("__")]
+        where = [
+            F.concat(F.lit(given.source_prefix), F.col(SOURCE)).alias(SOURCE),
+            *[F.col(c) for c in _POSITION[1:]],
+        ]
+        parts.append(
+            frame.select(
+                F.lit(given.name).alias(INPUT),
+                *(where if kind != "none" else []),
+                F.struct(*user).alias(given.name),
+            )
+        )
+    if len(kinds) > 1:
+        raise ConfigurationError(
+            f"the inputs of {definition.name!r} have positions of different kinds ({', '.join(sorted(kinds))}): replays could "
+            "be told on one side only; name position columns on both with positions=wr.positions(...)"
+        )
+    frame = parts[0]
+    for part in parts[1:]:
+        frame = frame.unionByName(part, allowMissingColumns=True)
+    return frame, kinds == {"files"}
+
+
+def _check_columns(definition: JoinDefinition, given: Input, frame: DataFrame) -> None:
+    keys = definition.left_keys if given.name == definition.left.name else ()
+    keys += definition.right_keys if given.name == definition.right.name else ()
+    for name in dict.fromkeys((given.event_time, *keys)):
+        if name not in frame.columns:
+            raise UnknownColumn(
+                f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
+            )
+
+
+def honour_watermarks(definition: JoinDefinition, frame: DataFrame) -> JoinDefinition:
+    """The join under the watermarks that `withWatermark` gave its inputs, where it has none of its own accord."""
+    found = []
+    for given in (definition.left, definition.right):
+        kind = frame.schema[given.name].dataType
+        assert isinstance(kind, T.StructType)
+        delay_ms = kind[given.event_time].metadata.get(plans.WATERMARK_DELAY)
+        if delay_ms is None:
+            found.append(given.watermark)
+            continue
+        theirs = Watermark("bounded", int(delay_ms) * 1000)
+        if given.watermark not in (Watermark("bounded"), theirs):
+            raise BadWatermark(
+                f"the frame of {given.name!r} says withWatermark({show_duration(theirs.delay_us)!r}), the definition says "
+                f"{given.watermark!r}: make them equal, or leave one of them out"
+            )
+        found.append(theirs)
+    return definition.with_watermarks(*found)
+
+
+def check_shards(definition: JoinDefinition, shards: int | None) -> int | None:
+    """One shard where partners may be anywhere, or the rows of an input are counted; refuses more."""
+    reason = None
+    if not definition.on:
+        reason = "it has no keys"
+    if definition.is_self_join and definition.left_keys != definition.right_keys:
+        reason = f"it joins {definition.left.name!r} with itself on different columns"
+    for given in definition.inputs:
+        if isinstance(given.window, Rows) and given.window.per == "input":
+            reason = f"{given.window!r} counts the rows of a whole input"
+    if reason is None:
+        return shards
+    if shards is not None and shards > 1:
+        raise SparkUnsupported(
+            f"{definition.name!r} needs one shard, not {shards}, because {reason}: use shards=1"
+        )
+    return 1
+
+
+def schemas(definition: JoinDefinition, frame: DataFrame) -> list[pa.Schema]:
+    """The columns of both sides as the operator will see them."""
+    found = []
+    for given in (definition.left, definition.right):
+        kind = frame.schema[given.name].dataType
+        assert isinstance(kind, T.StructType)
+        found.append(to_arrow_schema(kind, timezone="UTC"))
+    return found
+
+
+def prepare(frame: DataFrame, definition: JoinDefinition, shards: int) -> DataFrame:
+    """Each row with the shard of its key."""
+    if shards == 1 or not definition.on:
+        return frame.selectExpr(f"0 as {SHARD}", "*")
+    columns = Columns.of(definition, *schemas(definition, frame), both=True)
+    cases = []
+    for side, given in enumerate((definition.left, definition.right)):
+        keys = [
+            f"cast(`{given.name}`.`{key[1 + side]}` as {from_arrow_type(key[3]).simpleString()})"
+            for key in columns.keys
+        ]
+        group = f"pmod(xxhash64({', '.join(keys)}), {plans.KEY_GROUPS})"
+        shard = f"cast(({group} * {shards}) div {plans.KEY_GROUPS} as int)"
+        cases.append(f"when {INPUT} = '{given.name}' then {shard}")
+    return frame.selectExpr(f"case {' '.join(cases)} end as {SHARD}", "*")
+
+
+def tables(definition: JoinDefinition, table: pa.Table) -> dict[str, pa.Table]:
+    """The rows of a shard by input, with the columns of each; inputs without rows too, so that their columns are known."""
+    found = {}
+    whose = combine(table.column(INPUT))
+    where = [c for c in _POSITION if c in table.column_names]
+    for given in definition.inputs:
+        mine = table.filter(pc.fill_null(pc.equal(whose, given.name), False))
+        struct = combine(mine.column(given.name))
+        columns = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
+        found[given.name] = pa.table({**columns, **{c: combine(mine.column(c)) for c in where}})
+    return found
