@@ -7,6 +7,7 @@ ever holds committed segments (log first, apply later), so it never rolls back.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import time
@@ -21,7 +22,7 @@ import structlog
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name, base_part_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
-from windrow.core.errors import CorruptState, NewerFormat, StateLocked, StateLost
+from windrow.core.errors import CorruptState, MessagesLost, NewerFormat, StateLocked, StateLost
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, Overlay
 from windrow.stores.rocks import RocksKV, destroy
@@ -40,8 +41,9 @@ BASE_PART_BYTES = 2 << 20
 
 #: Reads the commits that the log keeps; given by whoever can read it.
 Commits = Callable[[], Iterator[Commit]]
-#: Files the messages of the retained windows again, from the source (seed 003: the message store is lost).
-Replay = Callable[[RocksKV], None]
+#: Files the messages of the retained windows again, from the source (seed 003: the message store is lost), given all commits
+#: that the log has. The store has the window metadata of the last of them.
+Replay = Callable[["ShardSpec", RocksKV, Sequence[Commit]], None]
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,12 @@ class Shard:
         while True:
             facts = _facts(spec, committed, known, found, applied, replay is not None, damaged)
             decision = on_shard_open(facts)
-            decision.raise_if_refused()
+            try:
+                decision.raise_if_refused()
+            except StateLost as error:
+                if on_shard_open(dataclasses.replace(facts, can_replay=True)).replay_messages:
+                    raise MessagesLost(error.message) from None
+                raise
             try:
                 return cls._carry_out(spec, decision, known, kv, replay)
             except _SnapshotDamaged as error:
@@ -161,19 +168,15 @@ class Shard:
         shard = cls(spec, kv, decision.base)
         try:
             if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
-                shard._rebuild(decision.base, known)
+                shard._rebuild(decision.base, known, replay if decision.replay_messages else None)
             elif decision.action is ShardAction.START_EMPTY:
                 shard._mark(0)
             for number in decision.apply:
                 shard.catch_up([_result(known[number], spec.shard)])
-            if decision.replay_messages:
-                if replay is None:
-                    raise StateLost(
-                        f"shard {spec.shard}: its messages are lost and the source cannot be read again"
-                    )
-                replay(kv)
         except BaseException:
             kv.close()
+            if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
+                destroy(path)
             raise
         return shard
 
@@ -199,8 +202,12 @@ class Shard:
         self.kv.write(batch)
         self.applied = commit
 
-    def _rebuild(self, upto: int, known: dict[int, Commit]) -> None:
-        """Window metadata from its changelog: the newest base, and what commits changed since."""
+    def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
+        """Window metadata from its changelog: the newest base, and what commits changed since. Then messages, by `replay`."""
+        unfinished = Batch()
+        # Until all is there the store is nobody's: whoever finds it after a crash builds another.
+        unfinished.put(MARKER_CF, MARKER, _marker(dataclasses.replace(self.spec, job=""), 0))
+        self.kv.write(unfinished)
         base = _newest_base(self.spec)
         first = 1
         if base is not None:
@@ -214,6 +221,8 @@ class Shard:
             result = _result(known[number], self.spec.shard)
             if result is not None and result.segment is not None:
                 self.kv.write(_read_changelog(self.spec, result, number))
+        if replay is not None:
+            replay(self.spec, self.kv, [known[n] for n in sorted(known) if n <= upto])
         self._mark(upto)
 
     # -- 3.2: run and write -----------------------------------------------------------------------------------------
