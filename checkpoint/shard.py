@@ -169,6 +169,10 @@ class Shard:
         try:
             if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
                 shard._rebuild(decision.base, known, replay if decision.replay_messages else None)
+                if decision.replay_messages:
+                    # Whoever opens this shard next, wherever, finds all that it took to bring it back.
+                    shard.write_base()
+                    shard.snapshot()
             elif decision.action is ShardAction.START_EMPTY:
                 shard._mark(0)
             for number in decision.apply:

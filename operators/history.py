@@ -65,7 +65,9 @@ class History:
         batch = Batch()
         names = calculation.input_columns()
         names = user_columns(rows.table) if names is None else names
-        table = _typed(rows.table.select([n for n in rows.table.column_names if n in names]), calculation.schema)
+        table = _typed(
+            rows.table.select([n for n in rows.table.column_names if n in names]), calculation.schema
+        )
         packed = table.schema.remove_metadata().serialize().to_pybytes()
         schema_id = xxhash.xxh3_64_digest(packed)
         if kv.get(self.aux_cf, b"h" + schema_id) is None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
+    from windrow.runners.embedded.replay import ReadAgain
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -110,15 +111,19 @@ class Aggregate(AggregateDefinition):
         clock: Clock | None = None,
         sink: Any = None,
         schema: pa.Schema | None = None,
+        replay: ReadAgain | None = None,
     ) -> EmbeddedOperator:
         """Open the operator on a directory, in this process: seed 003's standalone API.
 
         clock: where `now` comes from (a `windrow.testing.ManualClock` in tests). sink: takes panes as they are committed;
         without one, `get_result` hands them out. schema: of the messages, where it should not be learnt as they come.
+        replay: reads the source again where the messages that the operator keeps are lost with their snapshots and segments. It
+        gets `{(source, partition): (first offset, next offset)}` and gives those messages, with positions; or a table with the
+        columns that `positions` names.
         """
         from windrow.runners.embedded import EmbeddedOperator
 
-        return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema)
+        return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema, replay=replay)
 
     def foreach_batch(
         self,
