@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -134,6 +134,7 @@ class Aggregate(AggregateDefinition):
         shards: int | None = None,
         clock: Clock | None = None,
         local_dir: str | None = None,
+        replay: Callable[[], DataFrame] | None = None,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
 
@@ -141,7 +142,8 @@ class Aggregate(AggregateDefinition):
         a function of (DataFrame of committed panes, token), which may get the same token again after a crash and must be
         idempotent on it. dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files). shards: fixed at the
         first commit; default the parallelism of the session. local_dir: where executors keep their stores; environment
-        variables are expanded there.
+        variables are expanded there. replay: gives a bounded DataFrame of the source, transformed as the stream is and with its
+        position columns; read where messages that the operators keep are lost with their snapshots and segments.
         """
         from windrow.runners.spark.batch import BatchFunction
 
@@ -153,6 +155,7 @@ class Aggregate(AggregateDefinition):
             shards=shards,
             clock=clock,
             local_dir=local_dir,
+            replay=replay,
         )
 
     def writeStream(self, stream: DataFrame) -> WindowStreamWriter:

@@ -74,6 +74,16 @@ def split_offsets(
     return {p: np.array(o, dtype=np.int64) for p, o in found.items()}
 
 
+def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
+    """Rows that lie in the ranges."""
+    nothing = (0, 0)
+    wanted = [
+        ranges.get((s, p), nothing)[0] <= o < ranges.get((s, p), nothing)[1]
+        for s, p, o in zip(*(table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET)), strict=True)
+    ]
+    return table if all(wanted) else table.filter(pa.array(wanted, pa.bool_()))
+
+
 def bring_back(
     definition: AggregateDefinition,
     spec: ShardSpec,

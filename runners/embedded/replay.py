@@ -16,7 +16,7 @@ from windrow.core.messages import Message, Position
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.progress import Progress
 from windrow.runners.embedded.runs import runs
-from windrow.runners.replay import Given, GivenTable, IntArray, bring_back, split_offsets
+from windrow.runners.replay import Given, GivenTable, IntArray, bring_back, inside, split_offsets
 from windrow.runners.rows import table_of
 from windrow.stores.rocks import RocksKV
 
@@ -36,7 +36,7 @@ def replay_of(definition: AggregateDefinition, read: ReadAgain) -> Replay:
             if isinstance(found, pa.RecordBatch):
                 found = pa.Table.from_batches([found])
             if isinstance(found, pa.Table):
-                return GivenTable(_inside(_positioned(definition, found), ranges))
+                return GivenTable(inside(_positioned(definition, found), ranges))
             return _Messages(definition, found, ranges, schema)
 
         bring_back(definition, spec, kv, commits, given, ones_together=runs(definition))
@@ -103,13 +103,3 @@ def _positioned(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table
-
-
-def _inside(table: pa.Table, ranges: Ranges) -> pa.Table:
-    """Rows that lie in the ranges."""
-    nothing = (0, 0)
-    wanted = [
-        ranges.get((s, p), nothing)[0] <= o < ranges.get((s, p), nothing)[1]
-        for s, p, o in zip(*(table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET)), strict=True)
-    ]
-    return table if all(wanted) else table.filter(pa.array(wanted))
