@@ -88,6 +88,8 @@ def steps_again(
         for step in commit.steps:
             for partition, following in step.next_offsets.items():
                 reached[partition] = max(following, reached.get(partition, following))
+        if before is None:
+            reached.update(commit.next_offsets)  # what a truncated log does not tell step by step
         before = commit
     return redo
 
