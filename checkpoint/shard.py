@@ -208,10 +208,6 @@ class Shard:
 
     def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
         """Window metadata from its changelog: the newest base, and what commits changed since. Then messages, by `replay`."""
-        unfinished = Batch()
-        # Until all is there the store is nobody's: whoever finds it after a crash builds another.
-        unfinished.put(MARKER_CF, MARKER, _marker(dataclasses.replace(self.spec, job=""), 0))
-        self.kv.write(unfinished)
         base = _newest_base(self.spec)
         first = 1
         if base is not None:
@@ -227,7 +223,9 @@ class Shard:
                 self.kv.write(_read_changelog(self.spec, result, number))
         if replay is not None:
             replay(self.spec, self.kv, [known[n] for n in sorted(known) if n <= upto])
-        self._mark(upto)
+        self._mark(
+            upto
+        )  # last: a store that was killed before this holds nothing, as far as anybody can tell
 
     # -- 3.2: run and write -----------------------------------------------------------------------------------------
 

@@ -134,12 +134,17 @@ def test_of_several_operators_each_has_its_own_watermark() -> None:
         ({"counters": {}}, "did not note it"),
         ({"meta": {}}, "did not note it"),
         ({"meta": {FILING: {"aggregate": {**filing(TIMED), "max_ahead_us": 5}}}}, "max_ahead_us=5, now None"),
-        ({"steps": (ingest({}, {}, 3),)}, "no positions"),
+        ({"meta": {FILING: {}}}, "did not note it"),
     ],
 )
 def test_what_the_log_does_not_say_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(StateLost, match=why):
         steps_again([commit(1, [ADVANCE], 1, 100, **changes)], TIMED, 0, 0)
+
+
+def test_messages_without_positions_cannot_be_told_apart() -> None:
+    with pytest.raises(StateLost, match="had no positions"):
+        steps_again([commit(1, [ingest({}, {}, 3)], 1, 100)], TIMED, 0, 0)
 
 
 def took(ranges: dict[Any, tuple[int, int]], rows: int) -> Redo:
