@@ -26,9 +26,9 @@ IntArray = npt.NDArray[np.int64]
 #: partition -> [first, next) offset.
 Ranges = dict[Partition, tuple[int, int]]
 
-#: Counters of a shard's answer, by operator that keeps messages: the number of its last step; the rows of its ingest, where
-#: a commit is of several shards. They are facts of one commit, and no part of a job's totals.
-STEP_OF, ROWS_OF = "step.", "taken."
+#: Counters of a shard's answer, by operator that keeps messages: the number of its last step; where a commit is of several
+#: shards, the rows of its ingest, and the time from which it keeps messages. They are facts, and no part of a job's totals.
+STEP_OF, ROWS_OF, KEPT_OF = "step.", "taken.", "kept_from."
 #: In a commit's `meta`, by operator: what decided besides the fingerprint which messages were filed.
 FILING = "filing"
 
@@ -52,7 +52,7 @@ class Redo:
 
 def is_total(counter: str) -> bool:
     """True if a shard's counter adds up to one of the job."""
-    return not counter.startswith((STEP_OF, ROWS_OF))
+    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF))
 
 
 def filing(definition: AggregateDefinition) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from windrow.checkpoint.shard import Replay, ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing
 from windrow.core.messages import Message, Position
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.progress import Progress
+from windrow.runners.embedded.positions import with_positions
 from windrow.runners.embedded.runs import runs
 from windrow.runners.replay import Given, GivenTable, IntArray, bring_back, inside, split_offsets
 from windrow.runners.rows import table_of
@@ -36,7 +36,12 @@ def replay_of(definition: AggregateDefinition, read: ReadAgain) -> Replay:
             if isinstance(found, pa.RecordBatch):
                 found = pa.Table.from_batches([found])
             if isinstance(found, pa.Table):
-                return GivenTable(inside(_positioned(definition, found), ranges))
+                if definition.positions is None:
+                    raise PositionsMissing(
+                        f"replay= gave a table, and {definition.name!r} does not say which columns are positions: declare "
+                        "positions=wr.positions(...), or give messages"
+                    )
+                return GivenTable(inside(with_positions(found, definition.positions, {}), ranges))
             return _Messages(definition, found, ranges, schema)
 
         bring_back(definition, spec, kv, commits, given, ones_together=runs(definition))
@@ -81,25 +86,3 @@ class _Messages:
             time_zone=self._definition.time_zone,
             schema=self._schema,
         )
-
-
-def _positioned(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
-    named, n = definition.positions, len(table)
-    if named is None:
-        raise PositionsMissing(
-            f"replay= gave a table, and {definition.name!r} does not say which columns are positions: declare "
-            "positions=wr.positions(...), or give messages"
-        )
-    columns = {
-        SOURCE: pa.array([""] * n, pa.string())
-        if named.source is None
-        else table.column(named.source).cast(pa.string()),
-        PARTITION: pa.array([0] * n, pa.int64())
-        if named.partition is None
-        else table.column(named.partition).cast(pa.int64()),
-        OFFSET: table.column(named.offset).cast(pa.int64()),
-        ORDINAL: pa.array([0] * n, pa.int64()),
-    }
-    for name, column in columns.items():
-        table = table.append_column(name, column)
-    return table

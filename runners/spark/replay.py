@@ -15,13 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.replay import Ranges, extent, steps_again
+from windrow.checkpoint.replay import KEPT_OF, Ranges, extent, steps_again
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.step import limit
-from windrow.operators.assigners import assigner_of
 from windrow.operators.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.state_rows import without
 from windrow.runners.replay import GivenTable, bring_back, inside
@@ -43,8 +41,8 @@ def replay_messages(
     for definition in definitions:
         if not definition.full_state:
             continue
-        kept_from_us = _kept_from(definition, job.progress.watermarks_us.get(definition.name))
         for shard in lost:
+            kept_from_us = _kept_from(definition, commits[-1], shard)
             ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
     rows = plans.prepare_rows(_source(batch, ranges, spark), definitions, job.shards)
     on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
@@ -56,13 +54,12 @@ def replay_messages(
         )
 
 
-def _kept_from(definition: AggregateDefinition, watermark_us: int | None) -> int | None:
-    """Where retained messages begin; a shard's own store says it to the last window. None: all are needed."""
+def _kept_from(definition: AggregateDefinition, last: Commit, shard: int) -> int | None:
+    """Where the messages begin that a shard kept after the last commit. None: all are needed."""
     if definition.tuple_window:
         return None
-    time_us = definition.retention.time_us
-    floor = START_OF_TIME_US if time_us is None or watermark_us is None else limit(watermark_us, time_us)
-    return assigner_of(definition.window).first_open(floor)
+    [counters] = [r.counters for r in last.shards if r.shard == shard]
+    return counters.get(KEPT_OF + definition.name, START_OF_TIME_US)
 
 
 def _widest(left: Ranges, right: Ranges) -> Ranges:

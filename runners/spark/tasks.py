@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.replay import ROWS_OF, STEP_OF
+from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Replay, Shard, ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import MessagesLost
@@ -190,7 +190,9 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         for step in steps:
             _note(step, answer, dead, counters, definition.name)
         if operator.history is not None:
-            counters[STEP_OF + definition.name] = Progress.load(overlay, operator.aux_cf).step
+            progress = Progress.load(overlay, operator.aux_cf)
+            counters[STEP_OF + definition.name] = progress.step
+            counters[KEPT_OF + definition.name] = progress.purged_us
             counters[ROWS_OF + definition.name] = len(mine)
         told = [p for s in steps for p in s.panes]
         if told:

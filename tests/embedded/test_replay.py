@@ -186,6 +186,23 @@ def test_messages_without_positions_are_refused(tmp_path: Path) -> None:
         opened(define(), tmp_path / "job", clock, lambda ranges: [wr.Message(message(1).payload)])
 
 
+def test_messages_that_were_numbered_on_arrival_come_back_by_these_numbers(tmp_path: Path) -> None:
+    stores = []
+    for job, loses in ((tmp_path / "job", True), (tmp_path / "twin", False)):
+        clock = ManualClock()
+        with opened(define(), job, clock) as op:
+            for i in range(30):
+                op.add_message(wr.Message(message(i).payload))
+            op.get_result()
+            op.flush()
+        if loses:
+            lose(job)
+        numbered = [wr.Message(message(i).payload, wr.Position("", 0, i)) for i in range(30)]
+        with opened(define(), job, clock, lambda ranges, given=numbered: given) as op:
+            stores.append(kept(op))
+    assert stores[0] == stores[1]
+
+
 def test_a_replay_that_was_killed_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = tmp_path / "job"
     clock = begun(define(), job)
