@@ -225,7 +225,9 @@ class Engine:
         counters, meta = dict(self._counters), {}
         if getattr(self._operator, "history", None) is not None:  # a join has none
             # What a replay of the messages needs to know of this commit.
-            counters[STEP_OF + self.definition.name] = Progress.load(self._overlay, self._operator.aux_cf).step
+            counters[STEP_OF + self.definition.name] = Progress.load(
+                self._overlay, self._operator.aux_cf
+            ).step
             meta[FILING] = {self.definition.name: filing(self.definition)}
         result = self._shard.write(number, changes, panes, dead, counters, snapshot=snapshot)
         now_us = self._now() if self._now_us is None else self._now_us

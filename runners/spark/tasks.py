@@ -120,10 +120,7 @@ def run(
             if isinstance(shard, Shard):
                 shard.close()
             shard = _open(plan, number)
-        if isinstance(shard, Shard):
-            answer = _commit(plan, shard, table)
-        else:
-            answer = Answer(ShardResult(shard=number), lost=str(shard))
+        answer = _commit(plan, shard, table) if isinstance(shard, Shard) else _lost(number, shard)
     finally:
         if isinstance(shard, Shard):
             shard.close()
@@ -159,6 +156,10 @@ def _open(plan: TaskPlan, number: int) -> Shard | MessagesLost:
         if not plan.can_replay:
             raise
         return error.with_traceback(None)
+
+
+def _lost(number: int, why: MessagesLost) -> Answer:
+    return Answer(ShardResult(shard=number), lost=str(why))
 
 
 def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
