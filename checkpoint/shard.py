@@ -22,7 +22,7 @@ import structlog
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name, base_part_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
-from windrow.core.errors import CorruptState, MessagesLost, NewerFormat, StateLocked, StateLost
+from windrow.core.errors import CorruptState, NewerFormat, StateLocked, StateLost
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, Overlay
 from windrow.stores.rocks import RocksKV, destroy
@@ -67,6 +67,10 @@ class ShardSpec:
     @property
     def path(self) -> str:
         return self.folders.store(self.shard, self.local)
+
+
+class MessagesLost(StateLost):
+    """Of a shard only the messages are lost: a replay can bring them back from the source."""
 
 
 class _SnapshotDamaged(Exception):

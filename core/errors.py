@@ -108,12 +108,6 @@ class StateLost(StateError):
     code = "WR207"
 
 
-class MessagesLost(StateLost):
-    """Of a shard only the messages are lost: `replay=` can bring them back from the source."""
-
-    code = "WR209"
-
-
 class JobMismatch(StateError):
     """The location holds another job, or the job is opened in another shape (shards, operators)."""
 

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
-from windrow.checkpoint.shard import Replay, Shard, ShardSpec
+from windrow.checkpoint.shard import MessagesLost, Replay, Shard, ShardSpec
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import MessagesLost
 from windrow.core.keys import message_keys
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.assigners import GlobalAssigner, assigner_of

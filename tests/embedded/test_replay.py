@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
 from windrow.runners.embedded import EmbeddedOperator
 from windrow.testing.clock import ManualClock
@@ -132,7 +133,7 @@ def begun(definition: wr.Aggregate, job: Path, upto: int = 60) -> ManualClock:
 
 def test_without_a_source_it_is_refused_naming_the_remedy(tmp_path: Path) -> None:
     clock = begun(define(), tmp_path / "job")
-    with pytest.raises(e.MessagesLost, match=r"messages are lost.*[Gg]ive replay=") as refused:
+    with pytest.raises(MessagesLost, match=r"\[WR207\].*messages are lost.*[Gg]ive replay=") as refused:
         opened(define(), tmp_path / "job", clock)
     assert isinstance(refused.value, e.StateLost)
 
@@ -221,7 +222,7 @@ def test_a_replay_that_was_killed_is_begun_anew(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(Killed):
             opened(define(), job, clock, source(range(60)))
     shutil.copytree(half, job / "local" / "shard-0000")
-    with pytest.raises(e.MessagesLost):  # the half is not taken for the whole
+    with pytest.raises(MessagesLost):  # the half is not taken for the whole
         opened(define(), job, clock)
     with opened(define(), job, clock, source(range(60))) as op:
         assert len(op.get_messages()) > 10
@@ -249,7 +250,7 @@ def test_commits_of_a_windrow_that_noted_no_steps_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr("windrow.runners.embedded.operator.STEP_OF", "rows.")
+        older.setattr("windrow.runners.embedded.engine.STEP_OF", "rows.")
         clock = begun(define(), tmp_path / "job")
     with pytest.raises(e.StateLost, match="did not note it"):
         opened(define(), tmp_path / "job", clock, source(range(60)))
