@@ -120,6 +120,21 @@ def test_a_job_that_lost_its_messages_goes_on_as_if_nothing_had_happened(
     assert told[0] == told[1]
 
 
+def test_messages_that_run_together_are_numbered_as_single_steps(tmp_path: Path) -> None:
+    stores = []
+    for job, together in ((tmp_path / "runs", True), (tmp_path / "ones", False)):
+        clock = ManualClock()
+        with opened(define(), job, clock) as op:
+            assert op._in_runs
+            op._in_runs = together
+            for i in range(75):
+                op.add_message(message(i))
+            op.timeout()
+            stores.append((kept(op), op.get_messages()))
+    assert stores[0] == stores[1]
+    assert len(stores[0][1]) > 10
+
+
 def begun(definition: wr.Aggregate, job: Path, upto: int = 60) -> ManualClock:
     """A job that has lost its messages, panes acknowledged."""
     clock = ManualClock()
