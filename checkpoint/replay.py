@@ -74,6 +74,11 @@ def steps_again(
 
     `commits` are all that the log has, in order.
     """
+    if definition.ids is not None:
+        raise StateLost(
+            f"messages of shard {shard} cannot be replayed: {definition.name!r} knows them by {definition.ids!r}, and which of "
+            f"several with one id it took, the log does not say. {REMEDY[0].upper()}{REMEDY[1:]}"
+        )
     redo: list[Redo] = []
     reached: dict[Partition, int] = {}
     before: Commit | None = None

@@ -196,6 +196,13 @@ def test_for_tuple_windows_another_source_is_noticed_though_it_gives_as_many(tmp
         opened(definition, tmp_path / "job", clock, again)
 
 
+def test_messages_that_are_known_by_ids_are_refused(tmp_path: Path) -> None:
+    definition = define(ids=wr.ids("x"))
+    clock = begun(definition, tmp_path / "job")
+    with pytest.raises(e.StateLost, match=r"knows them by wr.ids\('x'\)"):
+        opened(definition, tmp_path / "job", clock, source(range(60)))
+
+
 def test_messages_without_positions_are_refused(tmp_path: Path) -> None:
     clock = begun(define(), tmp_path / "job")
     with pytest.raises(e.PositionsMissing, match="without a position"):
