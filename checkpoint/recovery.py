@@ -368,6 +368,10 @@ def _refuse_lost(facts: ShardFacts) -> ShardDecision:
     metadata = facts.changelog is not None and facts.segments_from - 1 <= facts.changelog <= facts.committed
     segments = range(facts.segments_from, facts.committed + 1)
     left = f"from commit {segments[0]} on" if segments else "none"
+    remedy = (
+        "restore the folders of segments and snapshots; or begin with an empty windrow location, from the earliest "
+        "position that the source still has"
+    )
     why = (
         f"the local store is {_found(facts)}, and no snapshot leads to the segments that are left ({left}). "
     )
@@ -375,13 +379,13 @@ def _refuse_lost(facts: ShardFacts) -> ShardDecision:
         why += (
             "The changelog does, but has no messages, and the source cannot be read again: messages are lost"
         )
+        remedy = f"give replay=, a function that reads the source again; or {remedy}"
     else:
         why += "No changelog leads there either: windows and messages are lost"
     return ShardDecision(
         action=ShardAction.REFUSE_LOST,
         why=why,
-        remedy="restore the folders of segments and snapshots; or begin with an empty windrow location, from "
-        "the earliest position that the source still has",
+        remedy=remedy,
     )
 
 

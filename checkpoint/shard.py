@@ -7,6 +7,7 @@ ever holds committed segments (log first, apply later), so it never rolls back.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import time
@@ -40,8 +41,9 @@ BASE_PART_BYTES = 2 << 20
 
 #: Reads the commits that the log keeps; given by whoever can read it.
 Commits = Callable[[], Iterator[Commit]]
-#: Files the messages of the retained windows again, from the source (seed 003: the message store is lost).
-Replay = Callable[[RocksKV], None]
+#: Files the messages of the retained windows again, from the source (seed 003: the message store is lost), given all commits
+#: that the log has. The store has the window metadata of the last of them.
+Replay = Callable[["ShardSpec", RocksKV, Sequence[Commit]], None]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class ShardSpec:
     @property
     def path(self) -> str:
         return self.folders.store(self.shard, self.local)
+
+
+class MessagesLost(StateLost):
+    """Of a shard only the messages are lost: a replay can bring them back from the source."""
 
 
 class _SnapshotDamaged(Exception):
@@ -117,7 +123,12 @@ class Shard:
         while True:
             facts = _facts(spec, committed, known, found, applied, replay is not None, damaged)
             decision = on_shard_open(facts)
-            decision.raise_if_refused()
+            try:
+                decision.raise_if_refused()
+            except StateLost as error:
+                if on_shard_open(dataclasses.replace(facts, can_replay=True)).replay_messages:
+                    raise MessagesLost(error.message) from None
+                raise
             try:
                 return cls._carry_out(spec, decision, known, kv, replay)
             except _SnapshotDamaged as error:
@@ -161,19 +172,19 @@ class Shard:
         shard = cls(spec, kv, decision.base)
         try:
             if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
-                shard._rebuild(decision.base, known)
+                shard._rebuild(decision.base, known, replay if decision.replay_messages else None)
+                if decision.replay_messages:
+                    # Whoever opens this shard next, wherever, finds all that it took to bring it back.
+                    shard.write_base()
+                    shard.snapshot()
             elif decision.action is ShardAction.START_EMPTY:
                 shard._mark(0)
             for number in decision.apply:
                 shard.catch_up([_result(known[number], spec.shard)])
-            if decision.replay_messages:
-                if replay is None:
-                    raise StateLost(
-                        f"shard {spec.shard}: its messages are lost and the source cannot be read again"
-                    )
-                replay(kv)
         except BaseException:
             kv.close()
+            if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
+                destroy(path)
             raise
         return shard
 
@@ -199,8 +210,8 @@ class Shard:
         self.kv.write(batch)
         self.applied = commit
 
-    def _rebuild(self, upto: int, known: dict[int, Commit]) -> None:
-        """Window metadata from its changelog: the newest base, and what commits changed since."""
+    def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
+        """Window metadata from its changelog: the newest base, and what commits changed since. Then messages, by `replay`."""
         base = _newest_base(self.spec)
         first = 1
         if base is not None:
@@ -214,7 +225,11 @@ class Shard:
             result = _result(known[number], self.spec.shard)
             if result is not None and result.segment is not None:
                 self.kv.write(_read_changelog(self.spec, result, number))
-        self._mark(upto)
+        if replay is not None:
+            replay(self.spec, self.kv, [known[n] for n in sorted(known) if n <= upto])
+        self._mark(
+            upto
+        )  # last: a store that was killed before this holds nothing, as far as anybody can tell
 
     # -- 3.2: run and write -----------------------------------------------------------------------------------------
 

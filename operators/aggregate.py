@@ -30,6 +30,8 @@ from windrow.stores.windows import concat
 
 IntArray = npt.NDArray[np.int64]
 
+#: Of a run of single messages: which of them a row is.
+_ARRIVED = "__arrived"
 #: Windows are merged this many at a time, which bounds memory.
 WINDOWS_AT_ONCE = 64
 
@@ -62,7 +64,8 @@ class WindowAggregator(StoredWindows):
     ) -> StepResult:
         """File messages and fire what they fill.
 
-        `watermarks_us`, one per row, stands for as many steps of one message each, between which nothing fires.
+        `watermarks_us`, one per row, stands for as many steps of one message each, between which nothing fires: each is
+        followed by an advance, of which the last is still to come. They are numbered like that, too.
         """
         progress, result, dead = self._begin(kv)
         self._learn(progress, table.schema)
@@ -80,6 +83,8 @@ class WindowAggregator(StoredWindows):
                 rows,
                 progress.watermark_us if watermarks_us is None else watermarks_us,
             )
+        if watermarks_us is not None:
+            progress.step += 2 * (len(table) - 1)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -107,6 +112,7 @@ class WindowAggregator(StoredWindows):
         """As `take_in`, rows in order of arrival, each with its own watermark."""
         assert watermarks_us is not None
         marked = table.append_column("__watermark", pa.array(watermarks_us))
+        marked = marked.append_column(_ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
         rows = take_in(self.definition, marked, now_us, dead, sort=False)
         return rows, np.asarray(combine(rows.table.column("__watermark")).to_numpy(), dtype=np.int64)
 
@@ -136,7 +142,10 @@ class WindowAggregator(StoredWindows):
         if broken:
             deltas = bury_failed(rows, row_of, groups, deltas, broken, dead)
         if self.history is not None:
-            self.history.add(kv, rows, progress.step, self.calculation, closed=filed.closed)
+            step: int | IntArray = progress.step
+            if not isinstance(watermark_us, int):
+                step = progress.step + 2 * combine(rows.table.column(_ARRIVED)).to_numpy()
+            self.history.add(kv, rows, step, self.calculation, closed=filed.closed)
         self._add(kv, progress, result, dead, deltas)
 
     def _add(

@@ -53,38 +53,49 @@ class History:
         self,
         kv: KV,
         rows: Slice,
-        step: int,
+        step: int | IntArray,
         calculation: Calculation,
         numbers: IntArray | None = None,
         closed: IntArray | None = None,
     ) -> None:
-        """File `rows`; tuple windows give the number of each row within its key, others what was closed to it."""
+        """File `rows`; tuple windows give the number of each row within its key, others what was closed to it.
+
+        `step`, where each row has its own: the rows have positions.
+        """
         batch = Batch()
         names = calculation.input_columns()
         names = user_columns(rows.table) if names is None else names
-        table = rows.table.select([n for n in rows.table.column_names if n in names])
+        table = _typed(
+            rows.table.select([n for n in rows.table.column_names if n in names]), calculation.schema
+        )
         packed = table.schema.remove_metadata().serialize().to_pybytes()
         schema_id = xxhash.xxh3_64_digest(packed)
         if kv.get(self.aux_cf, b"h" + schema_id) is None:
             batch.put(self.aux_cf, b"h" + schema_id, packed)
         n = len(rows)
+        steps = [step] * n if isinstance(step, int) else step.tolist()
         columns = [pack_column(c) for c in table.columns]
         head = bytes((FORMAT,))
         pack = msgpack.Packer(autoreset=True).pack
         positions = [list(p) for p in self._own_positions(rows, step)] if numbers is not None else None
         if positions is not None:
             values = [
-                head + pack((schema_id, step, p, *v))
-                for p, v in zip(zip(*positions, strict=True), zip(*columns, strict=True), strict=True)
+                head + pack((schema_id, s, p, *v))
+                for s, p, v in zip(
+                    steps, zip(*positions, strict=True), zip(*columns, strict=True), strict=True
+                )
             ]
         elif closed is not None:
             missed = [None if c == START_OF_TIME_US else c for c in closed.tolist()]
             values = [
-                head + pack((schema_id, step, c, *v))
-                for c, v in zip(missed, zip(*columns, strict=True), strict=True)
+                head + pack((schema_id, s, c, *v))
+                for s, c, v in zip(steps, missed, zip(*columns, strict=True), strict=True)
             ]
         else:
-            values = [head + pack((schema_id, step, None, *v)) for v in zip(*columns, strict=True)]
+            values = [
+                head + pack((schema_id, s, None, *v))
+                for s, v in zip(steps, zip(*columns, strict=True), strict=True)
+            ]
         if numbers is None:
             self.store.put_rows(batch, rows.times, self._positions(rows, step), None, values)
         else:
@@ -97,7 +108,7 @@ class History:
             self.store.put_rows(batch, None, (pa.array([""] * n), zeros, numbers, zeros), keys, values)
         kv.write(batch)
 
-    def _positions(self, rows: Slice, step: int) -> tuple[object, object, object, object]:
+    def _positions(self, rows: Slice, step: int | IntArray) -> tuple[object, object, object, object]:
         n = len(rows)
         if rows.has_positions:
             t = rows.table
@@ -113,7 +124,7 @@ class History:
             np.zeros(n, dtype=np.int64),
         )
 
-    def _own_positions(self, rows: Slice, step: int) -> tuple[list[object], ...]:
+    def _own_positions(self, rows: Slice, step: int | IntArray) -> tuple[list[object], ...]:
         source, partition, offset, ordinal = self._positions(rows, step)
         return (
             source.to_pylist(),  # type: ignore[attr-defined]
@@ -259,3 +270,12 @@ class History:
         values, more = calculation.finish(merged, size)
         extra, failures = calculation.table_functions(chosen, groups)
         return {**values, **extra}, broken + more + failures
+
+
+def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A column without any value gets the type that the stream has for it: bytes do not depend on how input was cut."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_null(field.type) and field.name in schema.names:
+            kind = schema.field(field.name).type
+            table = table.set_column(i, pa.field(field.name, kind), pa.nulls(len(table), kind))
+    return table

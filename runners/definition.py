@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
+    from windrow.runners.embedded.replay import ReadAgain
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -110,15 +111,19 @@ class Aggregate(AggregateDefinition):
         clock: Clock | None = None,
         sink: Any = None,
         schema: pa.Schema | None = None,
+        replay: ReadAgain | None = None,
     ) -> EmbeddedOperator:
         """Open the operator on a directory, in this process: seed 003's standalone API.
 
         clock: where `now` comes from (a `windrow.testing.ManualClock` in tests). sink: takes panes as they are committed;
         without one, `get_result` hands them out. schema: of the messages, where it should not be learnt as they come.
+        replay: reads the source again where the messages that the operator keeps are lost with their snapshots and segments. It
+        gets `{(source, partition): (first offset, next offset)}` and gives those messages, with positions; or a table with the
+        columns that `positions` names.
         """
         from windrow.runners.embedded import EmbeddedOperator
 
-        return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema)
+        return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema, replay=replay)
 
     def foreach_batch(
         self,
@@ -129,6 +134,7 @@ class Aggregate(AggregateDefinition):
         shards: int | None = None,
         clock: Clock | None = None,
         local_dir: str | None = None,
+        replay: Callable[[], DataFrame] | None = None,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
 
@@ -136,7 +142,8 @@ class Aggregate(AggregateDefinition):
         a function of (DataFrame of committed panes, token), which may get the same token again after a crash and must be
         idempotent on it. dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files). shards: fixed at the
         first commit; default the parallelism of the session. local_dir: where executors keep their stores; environment
-        variables are expanded there.
+        variables are expanded there. replay: gives a bounded DataFrame of the source, transformed as the stream is and with its
+        position columns; read where messages that the operators keep are lost with their snapshots and segments.
         """
         from windrow.runners.spark.batch import BatchFunction
 
@@ -148,6 +155,7 @@ class Aggregate(AggregateDefinition):
             shards=shards,
             clock=clock,
             local_dir=local_dir,
+            replay=replay,
         )
 
     def writeStream(self, stream: DataFrame) -> WindowStreamWriter:

@@ -15,7 +15,8 @@ import structlog
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
-from windrow.checkpoint.shard import MARKER, MARKER_CF, Replay, Shard, ShardSpec
+from windrow.checkpoint.replay import FILING, STEP_OF, filing
+from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.errors import CorruptState, StateError
@@ -30,6 +31,7 @@ from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
 from windrow.operators.tuples import TupleAggregator
 from windrow.operators.watermarks import watermark_of
+from windrow.runners.embedded.replay import ReadAgain, replay_of
 from windrow.stores.kv import Batch, Overlay
 
 logger = structlog.get_logger("windrow")
@@ -57,7 +59,7 @@ class Engine:
         clock: Clock | None = None,
         sink: Any = None,
         schema: pa.Schema | None = None,
-        replay: Replay | None = None,
+        replay: ReadAgain | None = None,
     ) -> None:
         self.definition = definition
         self._clock = clock or SystemClock()
@@ -68,7 +70,7 @@ class Engine:
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
         metadata = tuple(c for c in cfs if c not in kept)
         self._spec = ShardSpec(self._job.folders, self._job.job, 0, metadata, kept)
-        self._replay = replay
+        self._replay = None if replay is None else replay_of(definition, replay)
         try:
             self._shard = self._open_shard()
         except BaseException:
@@ -220,7 +222,14 @@ class Engine:
             dead = dead.append_column("operator", pa.array([self.definition.name] * len(dead)))
         snapshot = self._snapshot_due()
         changes = self._overlay.batch
-        result = self._shard.write(number, changes, panes, dead, self._counters, snapshot=snapshot)
+        counters, meta = dict(self._counters), {}
+        if getattr(self._operator, "history", None) is not None:  # a join has none
+            # What a replay of the messages needs to know of this commit.
+            counters[STEP_OF + self.definition.name] = Progress.load(
+                self._overlay, self._operator.aux_cf
+            ).step
+            meta[FILING] = {self.definition.name: filing(self.definition)}
+        result = self._shard.write(number, changes, panes, dead, counters, snapshot=snapshot)
         now_us = self._now() if self._now_us is None else self._now_us
         record = job.commit(
             number,
@@ -232,7 +241,11 @@ class Engine:
             watermarks_us={self.definition.name: self._watermark_us},
             now_us=now_us,
             counters=self._counters,
-            meta={"ordinals": [[s, p, o] for (s, p), o in sorted(self._ordinals.items())], "now_us": now_us},
+            meta={
+                "ordinals": [[s, p, o] for (s, p), o in sorted(self._ordinals.items())],
+                "now_us": now_us,
+                **meta,
+            },
         )
         applied = Batch()
         applied.extend(changes)

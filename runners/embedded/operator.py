@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.records import ShardResult, Step
-from windrow.checkpoint.shard import DEAD_FILE, Replay
+from windrow.checkpoint.shard import DEAD_FILE
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import (
@@ -34,6 +34,7 @@ from windrow.operators.step import StepResult
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.positions import Placed, extent, place, with_positions
 from windrow.runners.embedded.queries import messages_between, windows_between
+from windrow.runners.embedded.replay import ReadAgain
 from windrow.runners.embedded.runs import Run, Runner, runs
 from windrow.runners.rows import table_of
 from windrow.stores.kv import KV
@@ -54,7 +55,7 @@ class EmbeddedOperator(Engine):
         clock: Clock | None = None,
         sink: Any = None,
         schema: pa.Schema | None = None,
-        replay: Replay | None = None,
+        replay: ReadAgain | None = None,
     ) -> None:
         super().__init__(definition, location, clock=clock, sink=sink, schema=schema, replay=replay)
         self._in_runs = isinstance(definition, AggregateDefinition) and runs(definition)

@@ -25,7 +25,8 @@ from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
-from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.replay import FILING, filing, is_total
+from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
@@ -37,6 +38,7 @@ from windrow.operators.output import pane_schema
 from windrow.runners.embedded import operator_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark import tasks
+from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
 
 logger = structlog.get_logger("windrow")
@@ -64,6 +66,7 @@ class BatchFunction:
         clock: Clock | None = None,
         local_dir: str | None = None,
         fresh_start: bool = False,
+        replay: Callable[[], DataFrame] | None = None,
     ) -> None:
         self.definitions = tuple(definitions)
         self.location = os.path.abspath(location)
@@ -76,6 +79,7 @@ class BatchFunction:
         self.clock = clock or SystemClock()
         self.local_dir = local_dir
         self.fresh_start = fresh_start
+        self.replay = replay
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.last_progress: dict[str, Any] | None = None
         self.input_schema: StructType | None = None
@@ -226,7 +230,14 @@ class BatchFunction:
         return answers
 
     def _act(
-        self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool, letters: bool
+        self,
+        spark: SparkSession,
+        df: DataFrame,
+        plan: Plan,
+        positioned: bool,
+        letters: bool,
+        *,
+        messages_back: bool = False,
     ) -> list[tasks.Answer]:
         job = self.job
         schema = plans.arrow_schema(df)
@@ -245,6 +256,7 @@ class BatchFunction:
             schema.serialize().to_pybytes(),
             parts,
             tuple(job.recent),
+            can_replay=self.replay is not None,
         )
         on_shards = plans.to_shards(frame, job.shards).mapInArrow(
             partial(run_on_partition, task), tasks.OUTPUT
@@ -261,7 +273,15 @@ class BatchFunction:
                 f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
                 "told to be the same; see why tasks fail, and start the query again"
             )
-        answers = [pickle.loads(r["payload"]) for r in rows]
+        answers: list[tasks.Answer] = [pickle.loads(r["payload"]) for r in rows]
+        lost = sorted(a.result.shard for a in answers if a.lost is not None)
+        if lost:
+            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
+            if not messages_back:
+                replay_messages(self, spark, task, lost)
+                return self._act(spark, df, plan, positioned, letters, messages_back=True)
+            again = next(a.lost for a in answers if a.lost is not None)
+            raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
         shards = sorted(a.result.shard for a in answers)
         if shards != list(range(job.shards)):
             raise StateError(
@@ -322,7 +342,7 @@ class BatchFunction:
                 first[partition] = min(lowest, first.get(partition, lowest))
             following = merge(following, answer.next_offsets)
             for name, n in answer.result.counters.items():
-                if not name.startswith("panes_file.") and name != "dead_file":
+                if not name.startswith(PANES_OF) and name != DEAD_FILE and is_total(name):
                     counters[name] = counters.get(name, 0) + n
         last = job.log.last_commit
         another = last is not None and last.query_id != query_id
@@ -355,6 +375,7 @@ class BatchFunction:
             counters=counters,
             query_id=query_id,
             batch_id=batch_id,
+            meta={FILING: {d.name: filing(d) for d in self.definitions if d.full_state}},
         )
         covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
         if len(covered) == job.shards:

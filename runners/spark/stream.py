@@ -47,6 +47,7 @@ class WindowStreamWriter:
         self._trigger: dict[str, Any] = {}
         self._name: str | None = None
         self._clock: Clock | None = None
+        self._replay: Callable[[], DataFrame] | None = None
 
     def sink(self, sink: Any) -> WindowStreamWriter:
         """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
@@ -92,6 +93,13 @@ class WindowStreamWriter:
         self._clock = clock
         return self
 
+    def replay(self, source: Callable[[], DataFrame]) -> WindowStreamWriter:
+        """A function that gives a bounded DataFrame of what the stream reads, with the same transform: read where messages
+        that the operators keep are lost with their snapshots and segments.
+        """
+        self._replay = source
+        return self
+
     def start(self) -> WindowQuery:
         """Start the query."""
         location = self._options.pop("checkpointLocation", None)
@@ -111,6 +119,7 @@ class WindowStreamWriter:
             shards=None if shards is None else int(shards),
             clock=self._clock,
             local_dir=self._options.pop("localDir", None),
+            replay=self._replay,
         )
         stream = self._stream
         if all(d.positions is None for d in self._definitions):

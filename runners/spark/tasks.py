@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
+from windrow.checkpoint.shard import MessagesLost, Replay, Shard, ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.keys import message_keys
 from windrow.operators.aggregate import WindowAggregator
@@ -32,6 +33,7 @@ from windrow.operators.columns import (
 from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
 from windrow.operators.groups import combine
 from windrow.operators.output import pane_rows, pane_schema
+from windrow.operators.progress import Progress
 from windrow.operators.state_rows import Windows, without
 from windrow.operators.step import StepResult, limit
 from windrow.operators.tuples import TupleAggregator
@@ -66,6 +68,22 @@ class TaskPlan:
     parts: tuple[str, ...] | None
     recent: tuple[Commit, ...]
     lock_wait_s: float = 10.0
+    #: Messages that are lost can be read again: a shard that has lost its own says so, and does not fail.
+    can_replay: bool = False
+
+    def open(self, number: int, replay: Replay | None = None) -> Shard:
+        """The shard, as of the commit before this one."""
+        local = self.spec.local
+        spec = replace(self.spec, shard=number, local=None if local is None else os.path.expandvars(local))
+
+        def commits() -> Iterator[Commit]:
+            log = FileLog(spec.folders.log)
+            log.tail()
+            return log.commits()
+
+        return Shard.open(
+            spec, self.commit - 1, commits, self.recent, lock_wait_s=self.lock_wait_s, replay=replay
+        )
 
 
 @dataclass
@@ -80,6 +98,8 @@ class Answer:
     #: Rows too late for all of their windows that came in groups, not as letters: the commit is redone with letters.
     late_rows: int = 0
     snapshot_at: int | None = None
+    #: Why the shard cannot go on before its messages are replayed.
+    lost: str | None = None
 
 
 def run(
@@ -91,40 +111,54 @@ def run(
     """
     shard = None if expected is None else _open(plan, expected)
     try:
-        received = [b for b in batches if b.num_rows]
-        if not received:
+        received = rows_of_shard(batches)
+        if received is None:
             return
-        table = pa.Table.from_batches(received)
-        shards = table.column(SHARD).unique().to_pylist()
-        if len(shards) != 1:
-            raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
-        if shard is None or shards[0] != expected:
-            if shard is not None:
+        number, table = received
+        if shard is None or number != expected:
+            if isinstance(shard, Shard):
                 shard.close()
-            shard = _open(plan, shards[0])
-        control = combine(table.column(CONTROL)).is_valid()
-        table = table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL])
-        answer = _commit(plan, shard, table)
+            shard = _open(plan, number)
+        answer = _commit(plan, shard, table) if isinstance(shard, Shard) else _lost(number, shard)
     finally:
-        if shard is not None:
+        if isinstance(shard, Shard):
             shard.close()
-    yield pa.record_batch(
-        [pa.array([shards[0]], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())],
+    yield reply(number, answer)
+
+
+def rows_of_shard(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.Table] | None:
+    """The shard whose partition this is, and its rows; None where it is of none."""
+    received = [b for b in batches if b.num_rows]
+    if not received:
+        return None
+    table = pa.Table.from_batches(received)
+    shards = table.column(SHARD).unique().to_pylist()
+    if len(shards) != 1:
+        raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
+    control = combine(table.column(CONTROL)).is_valid()
+    return shards[0], table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL])
+
+
+def reply(number: int, answer: Any) -> pa.RecordBatch:
+    """What a task gives Spark."""
+    return pa.record_batch(
+        [pa.array([number], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())],
         names=["shard", "payload"],
     )
 
 
-def _open(plan: TaskPlan, number: int) -> Shard:
-    """The store of a shard, caught up with the commits before this one."""
-    local = plan.spec.local
-    spec = replace(plan.spec, shard=number, local=None if local is None else os.path.expandvars(local))
+def _open(plan: TaskPlan, number: int) -> Shard | MessagesLost:
+    """The store of a shard, caught up with the commits before this one; or why that takes a replay first."""
+    try:
+        return plan.open(number)
+    except MessagesLost as error:
+        if not plan.can_replay:
+            raise
+        return error.with_traceback(None)
 
-    def commits() -> Iterator[Commit]:
-        log = FileLog(spec.folders.log)
-        log.tail()
-        return log.commits()
 
-    return Shard.open(spec, plan.commit - 1, commits, plan.recent, lock_wait_s=plan.lock_wait_s)
+def _lost(number: int, why: MessagesLost) -> Answer:
+    return Answer(ShardResult(shard=number), lost=str(why))
 
 
 def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
@@ -155,6 +189,11 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
             steps.append(operator.ingest(overlay, mine, plan.now_us))
         for step in steps:
             _note(step, answer, dead, counters, definition.name)
+        if operator.history is not None:
+            progress = Progress.load(overlay, operator.aux_cf)
+            counters[STEP_OF + definition.name] = progress.step
+            counters[KEPT_OF + definition.name] = progress.purged_us
+            counters[ROWS_OF + definition.name] = len(mine)
         told = [p for s in steps for p in s.panes]
         if told:
             panes[definition.name] = pane_rows(

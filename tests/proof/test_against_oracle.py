@@ -122,10 +122,11 @@ def cases(
     unbounded: bool = False,
     steady: bool = False,
     ids: bool = False,
+    full: bool = False,
 ) -> Case:
     """Any definition; unbounded: nothing is ever too late; steady: one whose messages added one by one are run together.
 
-    ids: messages are known by the column "u", or by it and another.
+    ids: messages are known by the column "u", or by it and another. full: they are kept.
     """
 
     def pick(*options: Any) -> Any:
@@ -195,7 +196,7 @@ def cases(
     )
     if steady and "any" not in names and draw(st.booleans()):
         names.append("any")
-    if draw(st.integers(0, 3)) == 0:
+    if full or draw(st.integers(0, 3)) == 0:
         names.append(draw(st.sampled_from([*FULL])))
     definition = wr.Aggregate(
         by=pick((), "k", "k", ("k", "g"), "f"),

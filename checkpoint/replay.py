@@ -1,0 +1,250 @@
+"""Replay: which recorded steps a shard has to do again to have its messages back, and which messages each of them took.
+
+Pure functions of the log's commits, for a shard whose store, snapshots and segments are lost while its changelog is there.
+A step that took messages files them under the number that it had then: each commit notes the number of an operator's last
+step (`step.<operator>`), so the step that stands j steps before the end of commit c has that number less j.
+
+What cannot be had back exactly is refused (`StateLost`), never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Commit, ShardResult, Step
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import StateLost
+from windrow.core.time import START_OF_TIME_US
+
+IntArray = npt.NDArray[np.int64]
+#: partition -> [first, next) offset.
+Ranges = dict[Partition, tuple[int, int]]
+
+#: Counters of a shard's answer, by operator that keeps messages: the number of its last step; where a commit is of several
+#: shards, the rows of its ingest, and the time from which it keeps messages. They are facts, and no part of a job's totals.
+STEP_OF, ROWS_OF, KEPT_OF = "step.", "taken.", "kept_from."
+#: In a commit's `meta`, by operator: what decided besides the fingerprint which messages were filed.
+FILING = "filing"
+
+REMEDY = (
+    "restore the folders of segments and snapshots from a backup, or begin with an empty windrow location"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redo:
+    """One step to be done again: `rows` messages of `ranges`, by the operator's step `number`."""
+
+    commit: int
+    number: int
+    kind: str
+    now_us: int
+    watermark_us: int
+    ranges: Ranges
+    rows: int
+
+
+def is_total(counter: str) -> bool:
+    """True if a shard's counter adds up to one of the job."""
+    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF))
+
+
+def filing(definition: AggregateDefinition) -> dict[str, Any]:
+    """What decides besides the fingerprint which messages an operator files, and for tuple windows keeps."""
+    facts: dict[str, Any] = {
+        "allowed_lateness_us": definition.allowed_lateness_us,
+        "max_ahead_us": definition.max_ahead_us,
+    }
+    if definition.tuple_window:
+        retention = definition.retention
+        facts["retention"] = [retention.windows, retention.messages, retention.per]
+    return facts
+
+
+def steps_again(
+    commits: Iterable[Commit], definition: AggregateDefinition, shard: int, kept_from_us: int | None
+) -> list[Redo]:
+    """The ingests that brought what is retained: messages from `kept_from_us` on. None: every step, advances too.
+
+    `commits` are all that the log has, in order.
+    """
+    if definition.ids is not None:
+        raise StateLost(
+            f"messages of shard {shard} cannot be replayed: {definition.name!r} knows them by {definition.ids!r}, and which of "
+            f"several with one id it took, the log does not say. {REMEDY[0].upper()}{REMEDY[1:]}"
+        )
+    redo: list[Redo] = []
+    reached: dict[Partition, int] = {}
+    before: Commit | None = None
+    for commit in commits:
+        if kept_from_us is None or _largest(commit) >= kept_from_us:
+            if before is None and commit.commit > 1:
+                raise StateLost(
+                    f"messages of shard {shard} cannot be replayed: the log begins at commit {commit.commit}, and what "
+                    f"was taken before it is needed. {REMEDY[0].upper()}{REMEDY[1:]}"
+                )
+            redo += _steps_of(commit, definition, shard, reached, kept_from_us is None)
+        for step in commit.steps:
+            for partition, following in step.next_offsets.items():
+                reached[partition] = max(following, reached.get(partition, following))
+        if before is None:
+            reached.update(commit.next_offsets)  # what a truncated log does not tell step by step
+        before = commit
+    return redo
+
+
+def _largest(commit: Commit) -> int:
+    """The largest event time of all messages that were counted up to a commit."""
+    return max(
+        (m.max_time_us for m in commit.marks.values() if m.max_time_us is not None),
+        default=START_OF_TIME_US - 1,
+    )
+
+
+def _steps_of(
+    commit: Commit,
+    definition: AggregateDefinition,
+    shard: int,
+    reached: Mapping[Partition, int],
+    everything: bool,
+) -> list[Redo]:
+    name = definition.name
+    result = next((r for r in commit.shards if r.shard == shard), ShardResult(shard=shard))
+    last, then = result.counters.get(STEP_OF + name), commit.meta.get(FILING, {}).get(name)
+    if last is None or then is None:
+        raise StateLost(
+            f"messages of shard {shard} cannot be replayed: commit {commit.commit} does not say how {name!r} counted its "
+            f"steps; it was made by a windrow that did not note it. {REMEDY[0].upper()}{REMEDY[1:]}"
+        )
+    changed = [f"{k}={then.get(k)!r}, now {v!r}" for k, v in filing(definition).items() if then.get(k) != v]
+    if changed:
+        raise StateLost(
+            f"messages of shard {shard} cannot be replayed: commit {commit.commit} was made with {'; '.join(changed)}. "
+            "Open the job with the former value; change it when the messages are back"
+        )
+    rows = result.counters.get(ROWS_OF + name)
+    steps = list(commit.steps)
+    if rows is not None:
+        # A commit of several shards: one without rows does no ingest.
+        steps = [s for s in steps if s.kind == "advance" or rows]
+    watermarks = commit.meta.get("watermarks", {})
+    found = []
+    for i, step in enumerate(steps):
+        if step.kind == "advance" and not everything:
+            continue
+        if step.kind == "ingest" and step.rows and not step.next_offsets:
+            raise StateLost(
+                f"messages of shard {shard} cannot be replayed: those of commit {commit.commit} had no positions, so that "
+                f"they cannot be told apart in the source. {REMEDY[0].upper()}{REMEDY[1:]}"
+            )
+        watermark_us = watermarks[name] if len(watermarks) > 1 else step.watermark_us
+        found.append(
+            Redo(
+                commit=commit.commit,
+                number=last - (len(steps) - 1 - i),
+                kind=step.kind,
+                now_us=step.now_us,
+                watermark_us=START_OF_TIME_US if watermark_us is None else watermark_us,
+                ranges=_ranges(step, reached if rows is not None else {}),
+                rows=0 if step.kind == "advance" else step.rows if rows is None else rows,
+            )
+        )
+    return found
+
+
+def _ranges(step: Step, reached: Mapping[Partition, int]) -> Ranges:
+    """What a step took: rows that were read before are in the extent of a batch of Spark's, and were left out."""
+    if step.kind == "advance":
+        return {}
+    found = {p: (max(f, reached.get(p, f)), step.next_offsets[p]) for p, f in step.first_offsets.items()}
+    return {p: (first, following) for p, (first, following) in found.items() if first < following}
+
+
+def extent(redo: Iterable[Redo]) -> Ranges:
+    """What has to be read again, of each partition."""
+    found: Ranges = {}
+    for step in redo:
+        for partition, (first, following) in step.ranges.items():
+            known = found.get(partition, (first, following))
+            found[partition] = (min(first, known[0]), max(following, known[1]))
+    return dict(sorted(found.items()))
+
+
+def owners(redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> dict[Partition, IntArray]:
+    """For each message that the source gave, the index in `redo` of the step that took it; -1: none did.
+
+    `offsets`: of the messages of each partition, in the order of (offset, ordinal). Counts are compared, not numbers: a
+    source may leave offsets out (Kafka's control records).
+    """
+    taken = {p: np.full(len(o), -1, dtype=np.int64) for p, o in offsets.items()}
+    at = dict.fromkeys(offsets, 0)
+    bounds = _bounds(redo, offsets)
+    shared = _shared(redo)
+    for k, step in enumerate(redo):
+        spans = {p: (max(at[p], bounds[k, p][0]), bounds[k, p][1]) for p in step.ranges if p in offsets}
+        given = sum(high - low for low, high in spans.values())
+        if given > step.rows:
+            # Rows of one record that two steps took: the first of them took the first rows.
+            candidates = [p for p in spans if (k, p) in shared]
+            if len(candidates) == 1:
+                [p] = candidates
+                low, high = spans[p]
+                left = high - (given - step.rows)
+                if left >= low and offsets[p][left] == step.ranges[p][1] - 1:
+                    spans[p] = (low, left)
+                    given = step.rows
+        if given != step.rows:
+            raise StateLost(_differs(step, given))
+        for p, (low, high) in spans.items():
+            taken[p][low:high] = k
+            at[p] = max(at[p], high)
+    return taken
+
+
+def _bounds(
+    redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]
+) -> dict[tuple[int, Partition], tuple[int, int]]:
+    """Where in a partition's messages each step's range begins and ends."""
+    of: dict[Partition, list[int]] = {}
+    for k, step in enumerate(redo):
+        for partition in step.ranges:
+            of.setdefault(partition, []).append(k)
+    found = {}
+    for partition, steps in of.items():
+        if partition not in offsets:
+            continue
+        edges = np.array([redo[k].ranges[partition] for k in steps], dtype=np.int64)
+        where = np.searchsorted(offsets[partition], edges, side="left").tolist()
+        found.update({(k, partition): (low, high) for k, (low, high) in zip(steps, where, strict=True)})
+    return found
+
+
+def _shared(redo: Sequence[Redo]) -> set[tuple[int, Partition]]:
+    """(step, partition) of which the last record is also of a later step."""
+    found = set()
+    last: dict[Partition, int] = {}
+    for k, step in enumerate(redo):
+        for partition, (first, _) in step.ranges.items():
+            before = last.get(partition)
+            if before is not None and first < redo[before].ranges[partition][1]:
+                found.add((before, partition))
+            last[partition] = k
+    return found
+
+
+def _differs(step: Redo, given: int) -> str:
+    named = [
+        f"[{first}, {following}) of {source!r}/{partition}"
+        for (source, partition), (first, following) in sorted(step.ranges.items())
+    ]
+    where = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+    return (
+        f"commit {step.commit} took {step.rows} messages of {where}; the source gives {given} of them now: messages are "
+        f"lost. Give replay= a source that still has them, with the transform that the job has; or {REMEDY}"
+    )

@@ -1,0 +1,201 @@
+"""Messages back from the source, for a shard that has lost them: what the log's steps took is read, checked and filed again.
+
+Time windows file it again under the numbers and watermarks of then, from the first commit on whose messages are retained.
+Tuple windows number messages by all that came before, so their steps are run again, all of them, on a store of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import structlog
+
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, steps_again
+from windrow.checkpoint.shard import ShardSpec
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import StateLost
+from windrow.operators.aggregate import WindowAggregator
+from windrow.operators.columns import OFFSET, PARTITION, SOURCE
+from windrow.operators.intake import in_position_order
+from windrow.operators.progress import Progress
+from windrow.operators.refiling import drop_expired, refile
+from windrow.operators.tuples import TupleAggregator
+from windrow.stores.kv import KV, Batch
+from windrow.stores.rocks import RocksKV, destroy
+
+logger = structlog.get_logger("windrow")
+IntArray = npt.NDArray[np.int64]
+
+#: Messages are copied from store to store so many at a time.
+COPIED_AT_ONCE = 10_000
+
+
+class Given(Protocol):
+    """What the source gave. offsets: by partition, in the order of partition, offset and ordinal, which counts the rows."""
+
+    @property
+    def offsets(self) -> Mapping[Partition, IntArray]: ...
+
+    def rows(self, chosen: IntArray) -> pa.Table:
+        """Some of the rows, with position columns."""
+        ...
+
+
+class GivenTable:
+    """Rows with position columns."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = in_position_order(table).combine_chunks()
+        self.offsets = split_offsets(
+            self.table.column(SOURCE).to_pylist(),
+            self.table.column(PARTITION).to_pylist(),
+            self.table.column(OFFSET).to_pylist(),
+        )
+
+    def rows(self, chosen: IntArray) -> pa.Table:
+        return self.table.take(pa.array(chosen))
+
+
+def split_offsets(
+    sources: Sequence[str], partitions: Sequence[int], offsets: Sequence[int]
+) -> dict[Partition, IntArray]:
+    """Offsets by partition, of rows in position order."""
+    found: dict[Partition, list[int]] = {}
+    for source, partition, offset in zip(sources, partitions, offsets, strict=True):
+        found.setdefault((source, partition), []).append(offset)
+    return {p: np.array(o, dtype=np.int64) for p, o in found.items()}
+
+
+def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
+    """Rows that lie in the ranges."""
+    nothing = (0, 0)
+    wanted = [
+        ranges.get((s, p), nothing)[0] <= o < ranges.get((s, p), nothing)[1]
+        for s, p, o in zip(*(table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET)), strict=True)
+    ]
+    return table if all(wanted) else table.filter(pa.array(wanted, pa.bool_()))
+
+
+def bring_back(
+    definition: AggregateDefinition,
+    spec: ShardSpec,
+    kv: RocksKV,
+    commits: Sequence[Commit],
+    read: Callable[[Ranges], Given],
+    *,
+    ones_together: bool = False,
+) -> None:
+    """File the messages of one operator again into `kv`, which has its window metadata. `StateLost` where the source does
+    not give what the steps took.
+
+    ones_together: steps of one message each were taken in as one slice.
+    """
+    operator = TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
+    progress = Progress.load(kv, operator.aux_cf)
+    if operator.history is None or progress.schema is None:
+        return
+    redo = steps_again(
+        commits, definition, spec.shard, None if definition.tuple_window else progress.purged_us
+    )
+    ranges = extent(redo)
+    if not ranges:
+        return
+    logger.warning(
+        "messages are lost, and read from the source again",
+        job=spec.job,
+        shard=spec.shard,
+        operator=definition.name,
+        steps=len(redo),
+        rows=sum(s.rows for s in redo),
+    )
+    taken = _Taken(redo, read(ranges))
+    if isinstance(operator, TupleAggregator):
+        _run_again(operator, spec, kv, taken)
+        return
+    watermarks = np.array([s.watermark_us for s in redo], dtype=np.int64)
+    numbers = np.array([s.number for s in redo], dtype=np.int64)
+    for first, last in _together(redo, ones_together):
+        table, owner = taken.rows(first, last)
+        if len(table):
+            refile(operator, kv, table, redo[first].now_us, watermarks[owner], numbers[owner])
+    drop_expired(operator, kv)
+
+
+class _Taken:
+    """Which of the given rows each step took."""
+
+    def __init__(self, redo: Sequence[Redo], given: Given) -> None:
+        self.redo, self._given = redo, given
+        found = owners(redo, given.offsets)
+        parts = [found[p] for p in given.offsets]
+        self._owner = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        self._by_step = np.argsort(self._owner, kind="stable")
+        self._bounds = np.searchsorted(self._owner[self._by_step], np.arange(len(redo) + 1))
+
+    def rows(self, first: int, last: int) -> tuple[pa.Table, IntArray]:
+        """Rows of the steps `[first, last)`, in position order, and the index of each one's step."""
+        chosen = np.sort(self._by_step[self._bounds[first] : self._bounds[last]])
+        return self._given.rows(chosen), self._owner[chosen]
+
+
+def _together(redo: Sequence[Redo], ones: bool) -> Iterator[tuple[int, int]]:
+    """[first, last) of steps that are filed as one slice."""
+    first = 0
+    for k in range(1, len(redo) + 1):
+        if (
+            k < len(redo)
+            and ones
+            and redo[k].commit == redo[k - 1].commit
+            and redo[k].rows == redo[k - 1].rows == 1
+        ):
+            continue
+        yield first, k
+        first = k
+
+
+def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: RocksKV, taken: _Taken) -> None:
+    """All steps, on a store beside the shard's; then its messages are the shard's."""
+    assert operator.history is not None
+    path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"
+    scratch = RocksKV(path, operator.cfs())
+    try:
+        for k, step in enumerate(taken.redo):
+            if step.kind == "advance":
+                operator.advance(scratch, step.watermark_us, step.now_us)
+            else:
+                operator.ingest(scratch, taken.rows(k, k + 1)[0], step.now_us)
+        if _numbered(operator, scratch) != _numbered(operator, kv):
+            raise StateLost(
+                f"the source does not give shard {spec.shard} the messages of then: with those that it gives now, "
+                f"{operator.definition.name!r} comes to other numbers for its keys than it had. Give replay= the source and "
+                f"the transform that the job has; or {REMEDY}"
+            )
+        for cf in operator.history.cfs:
+            _copy(scratch.scan(cf), cf, kv)
+        _copy(scratch.scan(operator.aux_cf, b"h", b"i"), operator.aux_cf, kv)
+    finally:
+        scratch.close()
+        destroy(path)
+
+
+def _numbered(operator: TupleAggregator, kv: KV) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """The number of the last step, and of the last message of each key."""
+    return Progress.load(kv, operator.aux_cf).step, list(kv.scan(operator.aux_cf, b"c", b"d"))
+
+
+def _copy(pairs: Iterable[tuple[bytes, bytes]], cf: str, kv: KV) -> None:
+    batch = Batch()
+    for n, (key, value) in enumerate(pairs, 1):
+        batch.put(cf, key, value)
+        if n % COPIED_AT_ONCE == 0:
+            kv.write(batch)
+            batch = Batch()
+    kv.write(batch)

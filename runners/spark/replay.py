@@ -1,0 +1,148 @@
+"""Shards that have lost their messages get them back: one bounded Spark job over the source, before the batch goes on."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.replay import KEPT_OF, Ranges, extent, steps_again
+from windrow.checkpoint.shard import ShardSpec
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.state_rows import without
+from windrow.runners.replay import GivenTable, bring_back, inside
+from windrow.runners.spark import plan as plans
+from windrow.runners.spark import tasks
+from windrow.stores.rocks import RocksKV
+
+if TYPE_CHECKING:
+    from windrow.runners.spark.batch import BatchFunction
+
+
+def replay_messages(
+    batch: BatchFunction, spark: SparkSession, task: tasks.TaskPlan, lost: Sequence[int]
+) -> None:
+    """Build the shards `lost` anew, as of the last commit. Each leaves a snapshot, which every executor finds."""
+    job, definitions = batch.job, batch.definitions
+    ranges: Ranges = {}
+    commits = [c for c in job.commits() if c.commit < task.commit]
+    for definition in definitions:
+        if not definition.full_state:
+            continue
+        for shard in lost:
+            kept_from_us = _kept_from(definition, commits[-1], shard)
+            ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
+    rows = plans.prepare_rows(_source(batch, ranges, spark), definitions, job.shards)
+    on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
+    answers = on_shards.mapInArrow(partial(run, replace(task, can_replay=False)), tasks.OUTPUT).collect()
+    back = sorted(pickle.loads(r["payload"]) for r in answers)
+    if back != list(lost):
+        raise StateLost(
+            f"shards {list(lost)} have lost their messages, {back} were brought back: see the executors' logs"
+        )
+
+
+def _kept_from(definition: AggregateDefinition, last: Commit, shard: int) -> int | None:
+    """Where the messages begin that a shard kept after the last commit. None: all are needed."""
+    if definition.tuple_window:
+        return None
+    [counters] = [r.counters for r in last.shards if r.shard == shard]
+    return counters.get(KEPT_OF + definition.name, START_OF_TIME_US)
+
+
+def _widest(left: Ranges, right: Ranges) -> Ranges:
+    found = dict(left)
+    for partition, (first, following) in right.items():
+        known = found.get(partition, (first, following))
+        found[partition] = (min(first, known[0]), max(following, known[1]))
+    return found
+
+
+def _source(batch: BatchFunction, ranges: Ranges, spark: SparkSession) -> DataFrame:
+    """The rows of the source that lie in the ranges, with the stream's columns and positions."""
+    assert batch.replay is not None and batch.input_schema is not None
+    df = batch.replay()
+    if df.isStreaming:
+        raise SparkUnsupported(
+            "replay= gave a streaming DataFrame: give a bounded one (spark.read, not spark.readStream)"
+        )
+    if batch.of_files:
+        with_files = plans.with_file_positions(df)
+        if with_files is None:
+            raise PositionsMissing(
+                "replay= gave a DataFrame without the files of its rows, by which the stream told them apart: read the same "
+                "Parquet files"
+            )
+        df, has = with_files, True
+    else:
+        df, has = plans.positioned(df, batch.definitions[0].positions)
+    if not has:
+        raise PositionsMissing(
+            f"replay= gave a DataFrame without positions, of columns {df.columns}: keep the source's position columns"
+        )
+    wanted = [f for f in batch.input_schema.fields if not f.name.startswith("__")]
+    given = {f.name: f.dataType for f in df.schema.fields}
+    other = [
+        f"{f.name} is {kind.simpleString() if kind else 'missing'}, the stream has {f.dataType.simpleString()}"
+        for f in wanted
+        if (kind := given.get(f.name)) != f.dataType
+    ]
+    if other:
+        raise StateLost(
+            f"replay= gave a DataFrame that is not the stream's: {'; '.join(other)}. Give it the transform of the stream"
+        )
+    named = spark.createDataFrame(
+        [(s, p, first, following) for (s, p), (first, following) in ranges.items()], _RANGES
+    )
+    inside = (
+        (F.col(SOURCE) == F.col("__s"))
+        & (F.col(PARTITION) == F.col("__p"))
+        & (F.col(OFFSET) >= F.col("__first"))
+        & (F.col(OFFSET) < F.col("__next"))
+    )
+    columns = [plans._q(f.name) for f in wanted] + [c for c in POSITION_COLUMNS if c in df.columns]
+    return df.join(F.broadcast(named), inside).select(*columns)
+
+
+_RANGES = T.StructType(
+    [
+        T.StructField("__s", T.StringType()),
+        T.StructField("__p", T.LongType()),
+        T.StructField("__first", T.LongType()),
+        T.StructField("__next", T.LongType()),
+    ]
+)
+
+
+def run(task: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`mapInArrow` over the rows of one shard: it is built anew, and left as a snapshot."""
+    received = tasks.rows_of_shard(batches)
+    if received is None:
+        return
+    number, table = received
+
+    def replay(spec: ShardSpec, kv: RocksKV, commits: Sequence[Commit]) -> None:
+        for i, definition in enumerate(task.definitions):
+            mine = table
+            if len(task.definitions) > 1:
+                mine = without(table.filter(pc.equal(table.column(tasks.OPERATOR), i)), tasks.OPERATOR)
+            bring_back(definition, spec, kv, commits, partial(_given, mine))
+
+    task.open(number, replay).close()
+    yield tasks.reply(number, number)
+
+
+def _given(table: pa.Table, ranges: Ranges) -> GivenTable:
+    return GivenTable(inside(table, ranges))

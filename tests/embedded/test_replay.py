@@ -1,0 +1,339 @@
+"""Messages lost with their snapshots and segments come back from the source, as they were, and no pane is sent again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.checkpoint.shard import MessagesLost
+from windrow.core import errors as e
+from windrow.runners.embedded import EmbeddedOperator
+from windrow.testing.clock import ManualClock
+
+SECOND = 1_000_000
+LOST = ("local", "snapshots", "segments")
+MEDIAN = {"n": wr.count(), "middle": wr.median("x"), "any": wr.any_value("x")}
+
+
+def define(**changes: Any) -> wr.Aggregate:
+    settings: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("10 seconds"),
+        "agg": MEDIAN,
+        "watermark": "5 seconds",
+        "retention": "20 seconds",
+        "allowed_lateness": "2 seconds",
+        "emit": wr.Emit(late=wr.every("5 seconds")),
+    }
+    return wr.Aggregate(**{**settings, **changes})
+
+
+DEFINITIONS = {
+    "tumbling": define(),
+    "hopping": define(window=wr.hopping("10 seconds", "4 seconds")),
+    "discarding": define(emit=wr.Emit(early=wr.every("3 seconds"), mode="discarding")),
+    "by count": define(emit=wr.Emit(early=wr.every(2), late=wr.every_batch, mode="discarding")),
+    "global": define(window=wr.global_window(), retention=wr.forever, allowed_lateness=None),
+    "tuples": define(
+        window=wr.tuples(3, step=2),
+        retention=wr.Retain(windows=4),
+        allowed_lateness=None,
+        emit=wr.Emit(early=wr.every_batch),
+    ),
+    "tuples without key": define(
+        by=(), window=wr.tuples(4), retention=wr.Retain(windows=3), allowed_lateness=None, emit=wr.Emit()
+    ),
+}
+ALL = [pytest.param(d, id=name) for name, d in DEFINITIONS.items()]
+
+
+def message(i: int) -> wr.Message:
+    """Out of order, some too late, one without a value; two partitions."""
+    late = {7: 9, 23: 17, 41: 60, 53: 7, 58: 12, 63: 15, 66: 7, 70: 14, 73: 18}.get(i, (i * 7) % 4)
+    payload = {"k": "abc"[i % 3], "t": max(i - late, 0) * SECOND, "x": None if i % 50 == 11 else i % 13}
+    return wr.Message(payload, wr.Position("s", i % 2, i))
+
+
+def source(numbers: Iterable[int]) -> Callable[[Mapping[Any, Any]], list[wr.Message]]:
+    """More than is asked for, in no order."""
+    return lambda ranges: [message(i) for i in numbers][::-1]
+
+
+def fed(op: EmbeddedOperator, clock: ManualClock, numbers: range) -> None:
+    """One by one and many at a time, several commits."""
+    for at in range(numbers.start, numbers.stop, 10):
+        some = [message(i) for i in range(at, min(at + 10, numbers.stop))]
+        clock.advance("2 seconds")
+        for one in some[:6]:
+            op.add_message(one)
+        op.add_messages(some[6:])
+        op.timeout()
+
+
+def kept(op: EmbeddedOperator) -> dict[str, list[tuple[bytes, bytes]]]:
+    """The message store, byte for byte."""
+    return {cf: list(op._shard.kv.scan(cf)) for cf in op._spec.message_cfs}
+
+
+def lose(job: Path, folders: Iterable[str] = LOST) -> None:
+    for folder in folders:
+        shutil.rmtree(job / folder, ignore_errors=True)
+
+
+def opened(
+    definition: wr.Aggregate, job: Path, clock: ManualClock, again: Any = None, **options: Any
+) -> EmbeddedOperator:
+    return definition.open(str(job), clock=clock, replay=again, **options)
+
+
+@pytest.mark.parametrize("upto", [75])
+@pytest.mark.parametrize("definition", ALL)
+def test_a_job_that_lost_its_messages_goes_on_as_if_nothing_had_happened(
+    definition: wr.Aggregate, upto: int, tmp_path: Path
+) -> None:
+    told, stores = [], []
+    for job, loses in ((tmp_path / "job", True), (tmp_path / "twin", False)):
+        clock = ManualClock()
+        with opened(definition, job, clock) as op:
+            fed(op, clock, range(upto))
+            panes = op.get_result()
+            op.flush()
+        if loses:
+            lose(job)
+        with opened(definition, job, clock, source(range(200))) as op:
+            assert op.get_result() == []  # no pane is sent again
+            stores.append(kept(op))
+            seen = [op.get_windows(), op.get_messages()]
+            fed(op, clock, range(upto, upto + 40))
+            op.drain()
+            panes += op.get_result()
+            told.append((panes, seen, op.counters, op.dead_letters()))
+    assert sum(map(len, stores[0].values())) > 5
+    assert stores[0] == stores[1]
+    assert told[0] == told[1]
+
+
+def test_messages_that_run_together_are_numbered_as_single_steps(tmp_path: Path) -> None:
+    stores = []
+    for job, together in ((tmp_path / "runs", True), (tmp_path / "ones", False)):
+        clock = ManualClock()
+        with opened(define(), job, clock) as op:
+            assert op._in_runs
+            op._in_runs = together
+            for i in range(75):
+                op.add_message(message(i))
+            op.timeout()
+            stores.append((kept(op), op.get_messages()))
+    assert stores[0] == stores[1]
+    assert len(stores[0][1]) > 10
+
+
+def begun(definition: wr.Aggregate, job: Path, upto: int = 60) -> ManualClock:
+    """A job that has lost its messages, panes acknowledged."""
+    clock = ManualClock()
+    with opened(definition, job, clock) as op:
+        fed(op, clock, range(upto))
+        op.get_result()
+        op.flush()
+    lose(job)
+    return clock
+
+
+def test_without_a_source_it_is_refused_naming_the_remedy(tmp_path: Path) -> None:
+    clock = begun(define(), tmp_path / "job")
+    with pytest.raises(MessagesLost, match=r"\[WR207\].*messages are lost.*[Gg]ive replay=") as refused:
+        opened(define(), tmp_path / "job", clock)
+    assert isinstance(refused.value, e.StateLost)
+
+
+def test_only_what_retained_windows_need_is_read(tmp_path: Path) -> None:
+    asked = []
+    clock = begun(define(), tmp_path / "job")
+
+    def again(ranges: Mapping[Any, tuple[int, int]]) -> list[wr.Message]:
+        asked.append(dict(ranges))
+        return [message(i) for i in range(60) if ranges["s", i % 2][0] <= i < ranges["s", i % 2][1]]
+
+    with opened(define(), tmp_path / "job", clock, again) as op:
+        assert op.get_messages() != []
+    [ranges] = asked
+    assert {p: following for p, (_, following) in ranges.items()} == {("s", 0): 59, ("s", 1): 60}
+    assert all(20 <= first <= 31 for first, _ in ranges.values())
+
+
+@pytest.mark.parametrize(
+    "definition", [DEFINITIONS["tumbling"], DEFINITIONS["tuples"]], ids=["time", "tuples"]
+)
+@pytest.mark.parametrize("missing", [[40], range(36, 60), range(60)], ids=["one", "the end", "all"])
+def test_a_source_that_has_lost_messages_is_refused_naming_them(
+    definition: wr.Aggregate, missing: Iterable[int], tmp_path: Path
+) -> None:
+    clock = begun(definition, tmp_path / "job")
+    with pytest.raises(
+        e.StateLost, match=r"took \d+ messages of \[\d+, \d+\) of 's'/\d.*the source gives \d"
+    ):
+        opened(definition, tmp_path / "job", clock, source(set(range(60)) - set(missing)))
+    assert list((tmp_path / "job" / "local").iterdir()) == []  # nothing half done is left
+    with opened(definition, tmp_path / "job", clock, source(range(60))) as op:
+        assert len(op.get_messages()) > 3
+
+
+def test_for_tuple_windows_another_source_is_noticed_though_it_gives_as_many(tmp_path: Path) -> None:
+    definition = DEFINITIONS["tuples"]
+    clock = begun(definition, tmp_path / "job")
+
+    def again(ranges: Any) -> list[wr.Message]:
+        return [wr.Message({**message(i).payload, "k": "a"}, message(i).position) for i in range(60)]
+
+    with pytest.raises(e.StateLost, match="other numbers for its keys"):
+        opened(definition, tmp_path / "job", clock, again)
+
+
+def test_messages_that_are_known_by_ids_are_refused(tmp_path: Path) -> None:
+    definition = define(ids=wr.ids("x"))
+    clock = begun(definition, tmp_path / "job")
+    with pytest.raises(e.StateLost, match=r"knows them by wr.ids\('x'\)"):
+        opened(definition, tmp_path / "job", clock, source(range(60)))
+
+
+def test_messages_without_positions_are_refused(tmp_path: Path) -> None:
+    clock = begun(define(), tmp_path / "job")
+    with pytest.raises(e.PositionsMissing, match="without a position"):
+        opened(define(), tmp_path / "job", clock, lambda ranges: [wr.Message(message(1).payload)])
+
+
+def test_messages_that_were_numbered_on_arrival_come_back_by_these_numbers(tmp_path: Path) -> None:
+    stores = []
+    for job, loses in ((tmp_path / "job", True), (tmp_path / "twin", False)):
+        clock = ManualClock()
+        with opened(define(), job, clock) as op:
+            for i in range(30):
+                op.add_message(wr.Message(message(i).payload))
+            op.get_result()
+            op.flush()
+        if loses:
+            lose(job)
+        numbered = [wr.Message(message(i).payload, wr.Position("", 0, i)) for i in range(30)]
+        with opened(define(), job, clock, lambda ranges, given=numbered: given) as op:
+            stores.append(kept(op))
+    assert stores[0] == stores[1]
+
+
+def test_a_replay_that_was_killed_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = tmp_path / "job"
+    clock = begun(define(), job)
+    half = tmp_path / "half"
+
+    class Killed(BaseException):
+        pass
+
+    def killed(operator: Any, kv: Any) -> None:
+        kv.flush()
+        shutil.copytree(kv.path, half)  # what a kill would leave
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("windrow.runners.replay.drop_expired", killed)
+        with pytest.raises(Killed):
+            opened(define(), job, clock, source(range(60)))
+    shutil.copytree(half, job / "local" / "shard-0000")
+    with pytest.raises(MessagesLost):  # the half is not taken for the whole
+        opened(define(), job, clock)
+    with opened(define(), job, clock, source(range(60))) as op:
+        assert len(op.get_messages()) > 10
+
+
+def test_what_came_back_is_kept_for_the_next_loss(tmp_path: Path) -> None:
+    clock = begun(define(), tmp_path / "job")
+    with opened(define(), tmp_path / "job", clock, source(range(60))) as op:
+        before = kept(op)
+    lose(tmp_path / "job", ["local"])
+    with opened(define(), tmp_path / "job", clock) as op:
+        assert kept(op) == before
+
+
+def test_a_lateness_that_was_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+    clock = begun(define(), tmp_path / "job")
+    changed = define(allowed_lateness="15 seconds")
+    with pytest.raises(e.StateLost, match=r"allowed_lateness_us=2000000, now 15000000.*former value"):
+        opened(changed, tmp_path / "job", clock, source(range(60)))
+    opened(define(), tmp_path / "job", clock, source(range(60))).close()
+    opened(changed, tmp_path / "job", clock).close()
+
+
+def test_commits_of_a_windrow_that_noted_no_steps_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("windrow.runners.embedded.engine.STEP_OF", "rows.")
+        clock = begun(define(), tmp_path / "job")
+    with pytest.raises(e.StateLost, match="did not note it"):
+        opened(define(), tmp_path / "job", clock, source(range(60)))
+
+
+def test_rows_of_one_record_that_two_steps_took_are_told_apart(tmp_path: Path) -> None:
+    def piece(i: int) -> wr.Message:
+        return wr.Message({"k": "a", "t": i * SECOND, "x": i}, wr.Position("s", 0, i // 3, i % 3))
+
+    definition, stores = define(emit=wr.Emit(mode="discarding")), []
+    for job, loses in ((tmp_path / "job", True), (tmp_path / "twin", False)):
+        clock = ManualClock()
+        with opened(definition, job, clock) as op:
+            for first, following in ((0, 2), (2, 4), (4, 5), (5, 12)):
+                op.add_messages([piece(i) for i in range(first, following)])
+            op.get_result()
+            op.flush()
+        if loses:
+            lose(job)
+        with opened(definition, job, clock, lambda ranges: [piece(i) for i in range(12)]) as op:
+            stores.append(kept(op))
+    assert stores[0] == stores[1]
+
+
+def test_a_table_with_position_columns_is_a_source_too(tmp_path: Path) -> None:
+    definition = define(positions=wr.positions("o", partition="p"))
+    rows = [{**message(i).payload, "o": i, "p": i % 2} for i in range(60)]
+    table = pa.Table.from_pylist(rows)
+    stores = []
+    for job, loses in ((tmp_path / "job", True), (tmp_path / "twin", False)):
+        clock = ManualClock()
+        with opened(definition, job, clock) as op:
+            for at in range(0, 60, 20):
+                op.add_messages(table.slice(at, 20))
+                op.timeout()
+            op.get_result()
+            op.flush()
+        if loses:
+            lose(job)
+        with opened(definition, job, clock, lambda ranges: table) as op:
+            stores.append(kept(op))
+    assert stores[0] == stores[1]
+    assert sum(map(len, stores[0].values())) > 5
+
+
+def test_a_value_that_is_missing_comes_back_in_the_type_of_its_column(tmp_path: Path) -> None:
+    def steps(i: int) -> wr.Message:
+        # The third one ends a run that it is alone in.
+        x = None if i in (1, 2) else i
+        return wr.Message({"k": "a", "t": (5, 10, 20, 25, 26)[i] * SECOND, "x": x}, wr.Position("s", 0, i))
+
+    definition, stores = define(watermark="0 seconds", retention="1 hour"), []
+    for job, loses in ((tmp_path / "job", True), (tmp_path / "twin", False)):
+        clock = ManualClock()
+        with opened(definition, job, clock) as op:
+            for i in range(5):
+                op.add_message(steps(i))
+            op.get_result()
+            op.flush()
+        if loses:
+            lose(job)
+        with opened(definition, job, clock, lambda ranges: [steps(i) for i in range(5)]) as op:
+            stores.append(kept(op))
+    assert stores[0] == stores[1]

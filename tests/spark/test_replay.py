@@ -1,0 +1,160 @@
+"""Spark: shards that lost their messages with snapshots and segments get them back from the source."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.checkpoint.layout import JobFolders
+from windrow.core.definition import AggregateDefinition
+from windrow.runners.embedded import operator_of
+from windrow.stores.rocks import RocksKV
+from windrow.testing.clock import ManualClock
+
+from .conftest import at
+
+pytestmark = pytest.mark.spark
+
+
+def define(**changes: Any) -> wr.Aggregate:
+    settings: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.hopping("10 seconds", "5 seconds"),
+        "agg": {"n": wr.count(), "mid": wr.median("v")},
+        "watermark": "5 seconds",
+        "retention": "30 seconds",
+        "allowed_lateness": "10 seconds",
+        "emit": wr.Emit(late=wr.every_batch, mode="discarding"),
+    }
+    return wr.Aggregate(**{**settings, **changes})
+
+
+TUPLES = define(
+    window=wr.tuples(3, step=2),
+    retention=wr.Retain(windows=3),
+    allowed_lateness=None,
+    emit=wr.Emit(early=wr.every_batch),
+    name="tuples",
+)
+
+
+def rows(first: int, n: int = 12) -> list[dict[str, Any]]:
+    """Out of order, and one too late for all of its windows; keys of both shards."""
+    made = [{"t": at(i - (i * 7) % 5), "k": "abcde"[i % 5], "v": i} for i in range(first, first + n)]
+    if first > 40:
+        made.append({"t": at(1), "k": "a", "v": -1})
+    return made
+
+
+def transformed(df: Any) -> Any:
+    return df.where("v % 11 <> 3").withColumn("v", df.v * 2)
+
+
+def run(spark: Any, source: Any, place: Path, definitions: list[wr.Aggregate], replay: Any = None) -> None:
+    """All that is there, a file a commit."""
+    writer = (
+        wr.writeStream(definitions, transformed(source.stream(spark)))
+        .sink({d.name: wr.sinks.parquet(str(place / d.name)) for d in definitions})
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .option("shards", 2)
+        .clock(ManualClock())
+        .trigger(availableNow=True)
+    )
+    query = (writer if replay is None else writer.replay(replay)).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def kept(place: Path, definitions: list[AggregateDefinition]) -> dict[Any, Any]:
+    """The message stores of both shards, byte for byte."""
+    folders, found = JobFolders(str(place / "checkpoint" / "windrow")), {}
+    cfs = [cf for d in definitions for cf in operator_of(d).cfs()]
+    for shard in range(2):
+        kv = RocksKV(folders.store(shard), tuple(cfs))
+        for cf in cfs:
+            if ".message" in cf:
+                found[shard, cf] = list(kv.scan(cf))
+        kv.close()
+    return found
+
+
+def lose(place: Path) -> None:
+    for folder in ("local", "snapshots", "segments"):
+        shutil.rmtree(place / "checkpoint" / "windrow" / folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "definitions"),
+    [
+        # Retention may change meanwhile; what was retained at the time is read.
+        ([define()], [define(retention="11 seconds")]),
+        ([define(), TUPLES], [define(), TUPLES]),
+    ],
+    ids=["windows", "two operators"],
+)
+def test_shards_that_lost_their_messages_read_the_source_again(
+    before: list[wr.Aggregate], definitions: list[wr.Aggregate], spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    source = feed()
+    files = str(source.path)
+
+    def again() -> Any:
+        return transformed(spark.read.schema(source.stream(spark).schema).parquet(files))
+
+    places = [tmp_path / "job", tmp_path / "twin"]
+    for n in range(5):
+        source.add(rows(12 * n))
+    for place in places:
+        run(spark, source, place, before)
+    lose(places[0])
+    source.add(rows(60))
+    with pytest.raises(Exception, match=r"messages are lost.*[Gg]ive replay="):
+        run(spark, source, places[0], definitions)
+    asked: list[int] = []
+    run(spark, source, places[0], definitions, lambda: asked.append(1) or again())
+    run(spark, source, places[1], definitions)
+    assert len(asked) == 1
+    stores = [kept(place, definitions) for place in places]
+    assert stores[0] == stores[1]
+    assert all(len(pairs) > 3 for (_, cf), pairs in stores[0].items() if cf.endswith(".messages"))
+    for _ in range(2):
+        source.add(rows(72))
+        for place in places:
+            run(spark, source, place, definitions, again)
+    for d in definitions:
+        told = [wr.read_panes(str(place / d.name)) for place in places]
+        assert [p.drop_columns([c for c in p.column_names if c == "job"]) for p in told] == 2 * [told[1]]
+        assert len(told[0]) > 10
+
+
+def test_a_source_that_has_lost_files_is_refused_and_nothing_is_guessed(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    source = feed()
+    for n in range(4):
+        source.add(rows(12 * n))
+    place = tmp_path / "job"
+    run(spark, source, place, [define()])
+    lose(place)
+    source.add(rows(48))
+    schema = source.stream(spark).schema
+    with pytest.raises(Exception, match=r"v is missing, the stream has bigint"):
+        run(spark, source, place, [define()], lambda: spark.read.parquet(str(source.path)).drop("v"))
+    (source.path / "00002.parquet").unlink()
+    with pytest.raises(
+        Exception, match=r"commit 3 took \d messages of .*00002.parquet.*the source gives 0 of them now"
+    ):
+        run(
+            spark,
+            source,
+            place,
+            [define()],
+            lambda: transformed(spark.read.schema(schema).parquet(str(source.path))),
+        )
