@@ -134,6 +134,11 @@ class JoinDefinition:
         return isinstance(self.left.window, Rows) or isinstance(self.right.window, Rows)
 
     @property
+    def by(self) -> tuple[str, ...]:
+        """The key columns, by their left names."""
+        return self.left_keys
+
+    @property
     def left_keys(self) -> tuple[str, ...]:
         return tuple(left for left, _ in self.on)
 

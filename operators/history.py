@@ -70,8 +70,8 @@ class History:
         )
         packed = table.schema.remove_metadata().serialize().to_pybytes()
         schema_id = xxhash.xxh3_64_digest(packed)
-        if kv.get(self.aux_cf, b"h" + schema_id) is None:
-            batch.put(self.aux_cf, b"h" + schema_id, packed)
+        # With every step: a store that took no part in a replay must find it in a segment.
+        batch.put(self.aux_cf, b"h" + schema_id, packed)
         n = len(rows)
         steps = [step] * n if isinstance(step, int) else step.tolist()
         columns = [pack_column(c) for c in table.columns]

@@ -154,3 +154,11 @@ def to_joined(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
     for row in rows.to_pylist():
         label, commit = row.pop("pane"), row.pop("commit")
         yield JoinedRow(row, Timing(label["timing"]), commit, Token(job, commit))
+
+
+def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """The schema of `joined_rows`."""
+    fields = [pa.field(name, kind) for name, _, _, kind in columns.keys]
+    for pairs, schema in ((columns.left, left), (columns.right, right)):
+        fields += [pa.field(name, schema.field(source).type) for name, source in pairs]
+    return pa.schema([*fields, pa.field("pane", PANE_TYPE), pa.field("commit", pa.int64())])

@@ -251,6 +251,47 @@ class Join(JoinDefinition):
 
         return EmbeddedJoin(self, location, clock=clock, sink=sink)
 
+    def together(self, **frames: DataFrame) -> DataFrame:
+        """Both inputs, each given by its name, as the one stream that `foreach_batch` takes."""
+        from windrow.runners.spark.joins import together
+
+        return together(self, frames)[0]
+
+    def foreach_batch(
+        self,
+        location: str,
+        *,
+        sink: Any = None,
+        dead_letters: Any = None,
+        shards: int | None = None,
+        clock: Clock | None = None,
+        local_dir: str | None = None,
+    ) -> BatchFunction:
+        """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives, as `Aggregate`'s."""
+        from windrow.runners.spark.joins import JoinBatchFunction
+
+        return JoinBatchFunction(
+            self,
+            location,
+            sink=sink,
+            dead_letters=dead_letters,
+            shards=shards,
+            clock=clock,
+            local_dir=local_dir,
+        )
+
+    def writeStream(self, **frames: DataFrame) -> WindowStreamWriter:
+        """Spark, builder: `DataStreamWriter`'s own verbs over both inputs, each given by its name; one commit for both."""
+        from windrow.runners.spark.joins import JoinStreamWriter
+
+        return JoinStreamWriter(self, frames)
+
+    def apply(self, **frames: DataFrame) -> DataFrame:
+        """The rows of bounded DataFrames: all rows in one commit, then the end of time. For backfills and unit tests."""
+        from windrow.runners.spark.joins import apply
+
+        return apply(self, frames)
+
 
 def Input(
     name: str,

@@ -31,6 +31,7 @@ from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import SinkFailed, SparkUnsupported, StateError
+from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
@@ -57,7 +58,7 @@ class BatchFunction:
 
     def __init__(
         self,
-        definitions: Sequence[AggregateDefinition],
+        definitions: Sequence[AggregateDefinition | JoinDefinition],
         location: str,
         *,
         sink: Any = None,
@@ -68,7 +69,7 @@ class BatchFunction:
         fresh_start: bool = False,
         replay: Callable[[], DataFrame] | None = None,
     ) -> None:
-        self.definitions = tuple(definitions)
+        self.definitions: tuple[Any, ...] = tuple(definitions)
         self.location = os.path.abspath(location)
         self.sinks: dict[str, Sink] = {}
         if sink is not None:
@@ -94,20 +95,34 @@ class BatchFunction:
     def __repr__(self) -> str:
         return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
 
+    # -- what a join does otherwise -----------------------------------------------------------------------------------
+
+    def _honour(self, df: DataFrame) -> None:
+        """Take over what the first frame says of watermarks."""
+        self.definitions = tuple(plans.honour_watermark(df, d) for d in self.definitions)
+
+    def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
+        """The frame with position columns, where it has any."""
+        plans.check_columns(df, self.definitions)
+        return plans.positioned(df, self.definitions[0].positions)
+
+    def _watermark_partition(self, partition: Partition) -> Partition:
+        """All files of one directory are one partition of the watermark."""
+        return ("files", 0) if self.of_files else partition
+
     # -- the batch --------------------------------------------------------------------------------------------------
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
         spark = df.sparkSession
         if self._job is None:
-            self.definitions = tuple(plans.honour_watermark(df, d) for d in self.definitions)
+            self._honour(df)
         job = self._open(spark)
         if plans.HEARTBEAT in df.columns:
             df = df.where(F.col(plans.HEARTBEAT).isNull()).drop(plans.HEARTBEAT)
         self.input_schema = df.schema
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
-        plans.check_columns(df, self.definitions)
-        df, positioned = plans.positioned(df, self.definitions[0].positions)
+        df, positioned = self._positioned(df)
         decision = self._decide(job, query_id, batch_id, positioned, SliceRelation.UNKNOWN)
         decision.raise_if_refused()
         self.publish(spark)
@@ -335,8 +350,7 @@ class BatchFunction:
         counters: dict[str, int] = {}
         for answer in answers:
             for partition, largest in answer.marks.items():
-                # All files of one directory are one partition of the watermark.
-                partition = ("files", 0) if self.of_files else partition
+                partition = self._watermark_partition(partition)
                 marks[partition] = max(largest, marks.get(partition, largest))
             for partition, lowest in answer.first_offsets.items():
                 first[partition] = min(lowest, first.get(partition, lowest))
@@ -375,7 +389,7 @@ class BatchFunction:
             counters=counters,
             query_id=query_id,
             batch_id=batch_id,
-            meta={FILING: {d.name: filing(d) for d in self.definitions if d.full_state}},
+            meta={FILING: {d.name: filing(d) for d in self.definitions if getattr(d, "full_state", False)}},
         )
         covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
         if len(covered) == job.shards:

@@ -16,9 +16,18 @@ from windrow.runners.spark.batch import BatchFunction
 
 def apply(definitions: Sequence[AggregateDefinition], df: DataFrame, operator: str) -> DataFrame:
     """Panes of a bounded frame: one commit of all rows, then the end of time. Lives as long as this process."""
+    return rows_of(BatchFunction(definitions, scratch_location()), df, operator)
+
+
+def scratch_location() -> str:
+    """A place for a job that ends with this process."""
     location = tempfile.mkdtemp(prefix="windrow-apply-")
     atexit.register(shutil.rmtree, location, ignore_errors=True)
-    batch = BatchFunction(definitions, os.path.join(location, "windrow"))
+    return os.path.join(location, "windrow")
+
+
+def rows_of(batch: BatchFunction, df: DataFrame, operator: str) -> DataFrame:
+    """What an operator tells of all rows of `df` in one commit and of the end of time."""
     batch(df, 0)
     batch.input_schema = df.schema
     batch.drain(df.sparkSession)

@@ -7,26 +7,29 @@ columns are shared, sources beginning with the input's name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
+from windrow.checkpoint.job import Plan
+from windrow.checkpoint.offsets import Partition
 from windrow.core.definition import Watermark
 from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.time import show_duration
 from windrow.core.windows import Rows
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.groups import combine
-from windrow.operators.join_output import Columns
+from windrow.operators.join_output import Columns, joined_schema
 from windrow.runners.spark import plan as plans
-from windrow.runners.spark.tasks import SHARD
+from windrow.runners.spark.batch import BatchFunction
+from windrow.runners.spark.bounded import rows_of, scratch_location
+from windrow.runners.spark.stream import WindowStreamWriter
+from windrow.runners.spark.tasks import INPUT, SHARD
 
-INPUT = "__input"
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
 
@@ -150,14 +153,67 @@ def prepare(frame: DataFrame, definition: JoinDefinition, shards: int) -> DataFr
     return frame.selectExpr(f"case {' '.join(cases)} end as {SHARD}", "*")
 
 
-def tables(definition: JoinDefinition, table: pa.Table) -> dict[str, pa.Table]:
-    """The rows of a shard by input, with the columns of each; inputs without rows too, so that their columns are known."""
-    found = {}
-    whose = combine(table.column(INPUT))
-    where = [c for c in _POSITION if c in table.column_names]
-    for given in definition.inputs:
-        mine = table.filter(pc.fill_null(pc.equal(whose, given.name), False))
-        struct = combine(mine.column(given.name))
-        columns = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
-        found[given.name] = pa.table({**columns, **{c: combine(mine.column(c)) for c in where}})
-    return found
+class JoinBatchFunction(BatchFunction):
+    """`foreach_batch` of a join: its batches come from `Join.together`."""
+
+    def __init__(self, definition: JoinDefinition, location: str, **options: Any) -> None:
+        options["shards"] = check_shards(definition, options.get("shards"))
+        super().__init__([definition], location, **options)
+
+    @property
+    def join(self) -> JoinDefinition:
+        [definition] = self.definitions
+        assert isinstance(definition, JoinDefinition)
+        return definition
+
+    def _honour(self, df: DataFrame) -> None:
+        missing = [c for c in (INPUT, *(i.name for i in self.join.inputs)) if c not in df.columns]
+        if missing:
+            raise UnknownColumn(
+                f"column {missing[0]!r} is not in the batch, which has {df.columns}: write the stream that "
+                f"{self.join.name}.together(...) gives"
+            )
+        self.definitions = (honour_watermarks(self.join, df),)
+
+    def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
+        return df, OFFSET in df.columns
+
+    def _prepare(
+        self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
+    ) -> tuple[DataFrame, tuple[str, ...] | None]:
+        return prepare(df, self.join, self.job.shards), None
+
+    def _watermark_partition(self, partition: Partition) -> Partition:
+        """All files of one input are one partition of its watermark."""
+        return (partition[0].partition(":")[0] + ":files", 0) if self.of_files else partition
+
+    def pane_schema(self, df: DataFrame, operator: str) -> T.StructType:
+        columns = Columns.of(self.join, *schemas(self.join, df))
+        return from_arrow_schema(joined_schema(columns, *schemas(self.join, df)))
+
+
+class JoinStreamWriter(WindowStreamWriter):
+    """Configures and starts a join of two streams. The verbs are Spark's."""
+
+    def __init__(self, definition: JoinDefinition, frames: Mapping[str, DataFrame]) -> None:
+        bounded = sorted(name for name, frame in frames.items() if not frame.isStreaming)
+        if len(bounded) == len(frames):
+            raise ConfigurationError(
+                "writeStream needs streaming DataFrames, these are bounded: use apply(...)"
+            )
+        stream, self._of_files = together(definition, frames, of_files=True)
+        self._begin((honour_watermarks(definition, stream),), stream)
+
+    def _batch_function(self, location: str, **options: Any) -> BatchFunction:
+        [definition] = self._definitions
+        assert isinstance(definition, JoinDefinition)
+        return JoinBatchFunction(definition, location, **options)
+
+    def _with_positions(self) -> tuple[DataFrame, bool]:
+        return self._stream, self._of_files
+
+
+def apply(definition: JoinDefinition, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of bounded frames: one commit of all of them, then the end of time. Lives as long as this process."""
+    df, _ = together(definition, frames)
+    return rows_of(JoinBatchFunction(definition, scratch_location()), df, definition.name)

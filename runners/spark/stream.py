@@ -39,7 +39,10 @@ class WindowStreamWriter:
                 "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
             )
         plans.check_columns(stream, definitions)
-        self._definitions = tuple(plans.honour_watermark(stream, d) for d in definitions)
+        self._begin([plans.honour_watermark(stream, d) for d in definitions], stream)
+
+    def _begin(self, definitions: Sequence[Any], stream: DataFrame) -> None:
+        self._definitions = tuple(definitions)
         self._stream = stream
         self._options: dict[str, str] = {}
         self._sink: Any = None
@@ -111,8 +114,7 @@ class WindowStreamWriter:
         check_session(spark)
         shards = self._options.pop("shards", None)
         heartbeat = self._options.pop("heartbeat", "1 second")
-        batch = BatchFunction(
-            self._definitions,
+        batch = self._batch_function(
             os.path.join(location, "windrow"),
             sink=self._sink,
             dead_letters=self._dead_letters,
@@ -121,11 +123,7 @@ class WindowStreamWriter:
             local_dir=self._options.pop("localDir", None),
             replay=self._replay,
         )
-        stream = self._stream
-        if all(d.positions is None for d in self._definitions):
-            of_files = plans.with_file_positions(stream)
-            if of_files is not None:
-                stream, batch.of_files = of_files, True
+        stream, batch.of_files = self._with_positions()
         batch.input_schema = stream.schema
         beats = heartbeat.lower() != "none" and "availableNow" not in self._trigger
         if beats:
@@ -143,6 +141,17 @@ class WindowStreamWriter:
         query = WindowQuery(batch, spark, ends_by_itself="availableNow" in self._trigger, heartbeat=beats)
         query.begin(writer.start())
         return query
+
+    def _batch_function(self, location: str, **options: Any) -> BatchFunction:
+        return BatchFunction(self._definitions, location, **options)
+
+    def _with_positions(self) -> tuple[DataFrame, bool]:
+        """The stream with what positions the builder can give it; True if they are of files."""
+        if all(d.positions is None for d in self._definitions):
+            of_files = plans.with_file_positions(self._stream)
+            if of_files is not None:
+                return of_files, True
+        return self._stream, False
 
     def __repr__(self) -> str:
         return f"<writeStream of {', '.join(repr(d) for d in self._definitions)}>"

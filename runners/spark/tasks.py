@@ -18,6 +18,7 @@ from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import MessagesLost, Replay, Shard, ShardSpec
 from windrow.core.definition import AggregateDefinition
+from windrow.core.join import JoinDefinition
 from windrow.core.keys import message_keys
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.assigners import GlobalAssigner, assigner_of
@@ -28,17 +29,23 @@ from windrow.operators.columns import (
     MESSAGES,
     OFFSET,
     PARTITION,
+    POSITION_COLUMNS,
     SOURCE,
 )
 from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
 from windrow.operators.groups import combine
+from windrow.operators.join_output import joined_rows
+from windrow.operators.join_rows import join_operator
 from windrow.operators.output import pane_rows, pane_schema
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import Windows, without
 from windrow.operators.step import StepResult, limit
 from windrow.operators.tuples import TupleAggregator
+from windrow.stores.kv import Overlay
 
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
+#: Whose row it is, where two inputs travel as one frame; a struct of the input's name holds its columns.
+INPUT = "__input"
 REPLAYED = "replayed"
 SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = (
     "__slice",
@@ -60,7 +67,7 @@ class TaskPlan:
     """One commit, as a task sees it. Picklable. parts: the accumulators that Spark pre-aggregated; None: rows come."""
 
     spec: ShardSpec
-    definitions: tuple[AggregateDefinition, ...]
+    definitions: tuple[AggregateDefinition | JoinDefinition, ...]
     commit: int
     now_us: int
     watermarks_us: dict[str, int]
@@ -175,30 +182,14 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         table = table.filter(new).drop_columns([OLD])
     operators = combine(table.column(OPERATOR)).to_numpy() if OPERATOR in table.column_names else np.zeros(0)
     for i, definition in enumerate(plan.definitions):
-        operator = TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
-        watermark_us = plan.watermarks_us[definition.name]
         mine = table.filter(pa.array(operators == i)) if len(plan.definitions) > 1 else table
         mine = without(mine, OPERATOR)
-        steps = [operator.advance(overlay, watermark_us, plan.now_us)]
-        if plan.parts is not None:
-            assert isinstance(operator, WindowAggregator)
-            steps.append(
-                _ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters)
-            )
-        elif len(mine):
-            steps.append(operator.ingest(overlay, mine, plan.now_us))
-        for step in steps:
-            _note(step, answer, dead, counters, definition.name)
-        if operator.history is not None:
-            progress = Progress.load(overlay, operator.aux_cf)
-            counters[STEP_OF + definition.name] = progress.step
-            counters[KEPT_OF + definition.name] = progress.purged_us
-            counters[ROWS_OF + definition.name] = len(mine)
-        told = [p for s in steps for p in s.panes]
-        if told:
-            panes[definition.name] = pane_rows(
-                definition, pane_schema(definition, operator.calculation), told, plan.commit
-            )
+        if isinstance(definition, JoinDefinition):
+            told = _join(plan, definition, overlay, mine, answer, dead, counters)
+        else:
+            told = _aggregate(plan, definition, overlay, mine, schema, answer, dead, counters)
+        if told is not None:
+            panes[definition.name] = told
     if plan.parts is None and len(table):
         _extent(table, answer)
         answer.rows = len(table) if len(plan.definitions) == 1 else int((operators == 0).sum())
@@ -211,6 +202,75 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     letters = pa.concat_tables(dead) if dead else None
     answer.result = shard.write(plan.commit, overlay.batch, panes, letters, counters, snapshot=snapshot)
     return answer
+
+
+def _aggregate(
+    plan: TaskPlan,
+    definition: AggregateDefinition,
+    overlay: Overlay,
+    mine: pa.Table,
+    schema: pa.Schema,
+    answer: Answer,
+    dead: list[pa.Table],
+    counters: dict[str, int],
+) -> pa.Table | None:
+    """The steps of one windowed aggregate, and its panes as rows."""
+    operator = TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
+    watermark_us = plan.watermarks_us[definition.name]
+    steps = [operator.advance(overlay, watermark_us, plan.now_us)]
+    if plan.parts is not None:
+        assert isinstance(operator, WindowAggregator)
+        steps.append(
+            _ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters)
+        )
+    elif len(mine):
+        steps.append(operator.ingest(overlay, mine, plan.now_us))
+    for step in steps:
+        _note(step, answer, dead, counters, definition.name)
+    if operator.history is not None:
+        progress = Progress.load(overlay, operator.aux_cf)
+        counters[STEP_OF + definition.name] = progress.step
+        counters[KEPT_OF + definition.name] = progress.purged_us
+        counters[ROWS_OF + definition.name] = len(mine)
+    told = [p for s in steps for p in s.panes]
+    if not told:
+        return None
+    return pane_rows(definition, pane_schema(definition, operator.calculation), told, plan.commit)
+
+
+def _join(
+    plan: TaskPlan,
+    definition: JoinDefinition,
+    overlay: Overlay,
+    mine: pa.Table,
+    answer: Answer,
+    dead: list[pa.Table],
+    counters: dict[str, int],
+) -> pa.Table | None:
+    """The steps of a join, and its rows."""
+    operator = join_operator(definition)
+    steps = [operator.advance(overlay, plan.watermarks_us[definition.name], plan.now_us)]
+    # Inputs without rows too, so that the columns of both sides are known.
+    steps.append(operator.ingest(overlay, tables_of_inputs(definition, mine), plan.now_us))
+    for step in steps:
+        _note(step, answer, dead, counters, definition.name)
+    told = [p for s in steps for p in s.panes]
+    return joined_rows(told, plan.commit) if told else None
+
+
+def tables_of_inputs(definition: JoinDefinition, table: pa.Table) -> dict[str, pa.Table]:
+    """The rows of a shard by input, with the columns of each."""
+    if INPUT not in table.column_names:
+        return {}
+    found = {}
+    whose = combine(table.column(INPUT))
+    where = [c for c in POSITION_COLUMNS if c in table.column_names]
+    for given in definition.inputs:
+        mine = table.filter(pc.fill_null(pc.equal(whose, given.name), False))
+        struct = combine(mine.column(given.name))
+        columns = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
+        found[given.name] = pa.table({**columns, **{c: combine(mine.column(c)) for c in where}})
+    return found
 
 
 def _note(
