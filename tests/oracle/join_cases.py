@@ -117,7 +117,12 @@ def cases(
         "closed": pick("both", "both", "both", "left", "right", "neither"),
         "how": how,
         "where": pick(
-            None, None, wr.col(f"{prefix[0]}_v") < wr.col(f"{prefix[1]}_v"), wr.pairs(less, name="less")
+            None,
+            None,
+            None,
+            None,
+            wr.col(f"{prefix[0]}_v") < wr.col(f"{prefix[1]}_v"),
+            wr.pairs(less, name="less"),
         ),
         "emit": pick(
             None,
@@ -147,11 +152,11 @@ def rows(draw: st.DrawFn, *, good: bool = False) -> dict[str, Any]:
     row = {
         "side": draw(st.sampled_from([0, 1])),
         "partition": draw(st.sampled_from([0, 0, 1])),
-        "t": draw(st.integers(-3, 25)),
+        "t": draw(st.one_of(st.integers(2, 10), st.integers(2, 10), st.integers(-3, 25))),
         "jitter": draw(st.sampled_from([0, 0, 0, 0, -1, 1])),
-        "k": draw(st.sampled_from(["a", "a", "b", None])),
-        "key": draw(st.sampled_from(["a", "b", None])),
-        "g": draw(st.sampled_from([1, 1, 2, None])),
+        "k": draw(st.sampled_from(["a", "a", "a", "b", None])),
+        "key": draw(st.sampled_from(["a", "a", "b", None])),
+        "g": draw(st.sampled_from([1, 1, 1, 2, None])),
         "v": draw(st.sampled_from([None, 0, 1, 2, 3])),
         "x": draw(st.sampled_from([None, 0.25, -3.0, math.nan])),
         "a": draw(st.sampled_from([None, "one", "two"])),
