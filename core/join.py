@@ -133,6 +133,10 @@ class JoinDefinition:
         """True if a side's window counts messages."""
         return isinstance(self.left.window, Rows) or isinstance(self.right.window, Rows)
 
+    #: Joins know their messages by position, not by ids; `Input.positions` has the columns.
+    ids = None
+    positions = None
+
     @property
     def by(self) -> tuple[str, ...]:
         """The key columns, by their left names."""
@@ -273,6 +277,7 @@ def normalise_join(
             f"how='asof' takes the latest right message at or before the left one; within={within!r}: say how far back, "
             "e.g. within=('-1 hour', '0 seconds'), and give no windows"
         )
+    _check_reach(left, right, bounds)
     kept_us = _kept(retention, left, right, bounds)
     check_watermark(left.watermark, right.watermark)
     emitted = Emit(early=every_batch, late=every_batch) if emit is None else emit
@@ -283,7 +288,9 @@ def normalise_join(
         lateness_us = duration_us(allowed_lateness, "allowed lateness")
     if lateness_us < 0:
         raise ConfigurationError(f"allowed_lateness {allowed_lateness!r} is negative")
-    if kept_us is not None and retention is not None and lateness_us > kept_us:
+    if kept_us is not None and retention is None:
+        kept_us = max(kept_us, lateness_us)
+    if kept_us is not None and lateness_us > kept_us:
         raise RetentionTooShort(
             f"retention {show_duration(kept_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
             f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
@@ -349,6 +356,19 @@ def _within(within: tuple[Duration, Duration] | None, closed: str) -> Within | N
     if bounds.low_us > bounds.high_us:
         raise BadWindow(f"within={within!r} with closed={closed!r} is empty: no pair could ever match")
     return bounds
+
+
+def _check_reach(left: Input, right: Input, within: Within | None) -> None:
+    """Windows and bounds that exclude each other can only be a mistake."""
+    before, after = _spans(left, right, None)
+    if within is None:
+        return
+    if (before is not None and within.low_us > before) or (after is not None and within.high_us < -after):
+        bounds = f"({show_duration(within.low_us)!r}, {show_duration(within.high_us)!r})"
+        raise BadWindow(
+            f"within={bounds} lies outside {left.window!r} and {right.window!r}: no pair could ever match; "
+            "widen the windows or leave them out"
+        )
 
 
 def _spans(left: Input, right: Input, within: Within | None) -> tuple[int | None, int | None]:

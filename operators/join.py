@@ -229,7 +229,8 @@ class JoinOperator:
             for side, rows in ((LEFT, li), (RIGHT, ri)):
                 matched[side][rows[rows < len(new[side])]] = True
             late = [both[side].times < progress.watermark_us for side in (LEFT, RIGHT)]
-            self._tell_pairs(kv, progress, result, new, both, li, ri, late, columns)
+            told = self._told(kv, both[LEFT], len(new[LEFT]))
+            self._tell_pairs(kv, progress, result, new, both, li, ri, late, told, columns)
             for side in self.followed:
                 self._note_matches(kv, side, both[side], (li, ri)[side], len(new[side]))
         batch = Batch()
@@ -336,6 +337,7 @@ class JoinOperator:
         li: IntArray,
         ri: IntArray,
         late: Sequence[BoolArray],
+        told: BoolArray,
         columns: Columns,
     ) -> None:
         """Emit matches, or let them wait for their period."""
@@ -353,8 +355,8 @@ class JoinOperator:
         if how == "semi":
             first = np.sort(np.unique(li, return_index=True)[1])
             li, ri, is_late = li[first], ri[first], is_late[first]
-            before = self._told_before(kv, both[LEFT], li, len(new[LEFT]))
-            li, ri, is_late = li[~before], ri[~before], is_late[~before]
+            fresh = ~told[li]
+            li, ri, is_late = li[fresh], ri[fresh], is_late[fresh]
         rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri)
         rows = rows.append_column(TIMING, pa.array(np.where(is_late, LATE, EARLY).tolist(), pa.string()))
         emit = self.definition.emit
@@ -381,14 +383,13 @@ class JoinOperator:
             t.column(ORDINAL).to_numpy(),
         )
 
-    def _told_before(self, kv: KV, rows: Slice, chosen: IntArray, new: int) -> BoolArray:
-        """True for stored rows that have matched before."""
-        told = np.zeros(len(chosen), dtype=bool)
-        old = np.flatnonzero(chosen >= new)
-        if len(old):
-            keys = self._open_keys(rows.take(chosen[old]))
+    def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+        """True for left messages that have matched before, which a semi-join tells no more; the first `new` have not."""
+        told = np.zeros(len(rows), dtype=bool)
+        if self.definition.how == "semi" and len(rows) > new:
+            keys = self._open_keys(rows.take(np.arange(new, len(rows))))
             found = kv.multi_get(self.open_cfs[LEFT], keys)
-            told[old] = [value is not None and value[:1] == MATCHED for value in found]
+            told[new:] = [value is not None and value[:1] == MATCHED for value in found]
         return told
 
     def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
@@ -518,6 +519,8 @@ class JoinOperator:
         before = self.reach.expired_before(side, done_us)
         if watermark_us == END_OF_TIME_US:
             return before
+        if self.definition.how == "asof" and side == LEFT:
+            before = min(before, done_us)  # until then it waits for its answer
         kept_us = self.definition.retention.time_us
         return min(before, limit(watermark_us, UNBOUNDED_US if kept_us is None else kept_us))
 

@@ -49,6 +49,10 @@ class RowsJoinOperator(JoinOperator):
         keyed = bool(self.definition.on) and window.per == "key"
         return Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
 
+    def cfs(self) -> tuple[str, ...]:
+        unused = {self.stores[side].index_cf for side in (LEFT, RIGHT) if self._rows(side) is not None}
+        return tuple(cf for cf in super().cfs() if cf not in unused)
+
     def _rows(self, side: int) -> Rows | None:
         """The window of a side, if it counts."""
         window = (self.definition.left.window, self.definition.right.window)[side]
@@ -73,7 +77,12 @@ class RowsJoinOperator(JoinOperator):
         for side, rows_of in ((LEFT, li), (RIGHT, ri)):
             matched[side][rows_of[rows_of < len(new[side])]] = True
         late = [both[side].times < progress.watermark_us for side in (LEFT, RIGHT)]
-        self._tell_pairs(kv, progress, result, new, both, li, ri, late, columns)
+        before = (
+            self._told(kv, both[LEFT], len(new[LEFT]))
+            if self._rows(LEFT) is None
+            else self._told_numbered(kv, held[LEFT], len(new[LEFT]))
+        )
+        self._tell_pairs(kv, progress, result, new, both, li, ri, late, before, columns)
         for side in self.followed:
             old = (li, ri)[side]
             if self._rows(side) is None:
@@ -197,6 +206,14 @@ class RowsJoinOperator(JoinOperator):
         theirs = [last.get(k, before[k]) - n < window.n for k, n in stored]
         return np.array(mine + theirs, dtype=bool)
 
+    def _told_numbered(self, kv: KV, held: list[bytes], new: int) -> BoolArray:
+        """As `_told`, of messages under these keys."""
+        told = np.zeros(new + len(held), dtype=bool)
+        if self.definition.how == "semi" and held:
+            found = kv.multi_get(self.open_cfs[LEFT], held)
+            told[new:] = [value is not None and value[:1] == MATCHED for value in found]
+        return told
+
     def _note_numbered(self, kv: KV, side: int, held: list[bytes], matched: IntArray) -> None:
         keys = [held[i] for i in np.unique(matched).tolist()]
         batch = Batch()
@@ -221,7 +238,9 @@ class RowsJoinOperator(JoinOperator):
         values = pack_rows(kv, batch, self.aux_cf, rows.table, with_positions=True)
         zeros = np.zeros(len(rows), dtype=np.int64)
         where = (pa.array([""] * len(rows)), zeros, numbers, zeros)
-        stored = store.put_rows(batch, None, where, keys if store.layout.has_fields else None, values)
+        # Not by `put_rows`, whose index serves an expiry by time that windows of rows do not have.
+        stored = store.row_keys(None, where, keys if store.layout.has_fields else None)
+        batch.put_many(store.cf, stored, values)
         for key, number in zip(self._counter_keys(side, keys, len(rows)), numbers.tolist(), strict=True):
             batch.put(self.aux_cf, _COUNT[side] + key, encode_u64(number))
         if side in self.followed:
@@ -300,8 +319,8 @@ class RowsJoinOperator(JoinOperator):
             if self._rows(side) is None:
                 self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
             elif done_us == END_OF_TIME_US:
-                for cf in self.stores[side].cfs:
-                    batch.delete_range(cf, b"", b"\xff")
+                batch.delete_range(self.stores[side].cf, b"", b"\xff")
+                batch.delete_range(self.aux_cf, _COUNT[side], _COUNT[side] + b"\xff")
             else:
                 self._sweep(
                     kv, batch, side, before_us, self._floor(side, watermark_us, done_us), watermark_us
@@ -322,6 +341,7 @@ class RowsJoinOperator(JoinOperator):
         entries = list(kv.scan(store.cf))
         rows = self._decode_numbered(kv, side, [value for _, value in entries], schema)
         done: set[bytes] = set()
+        gone: dict[bytes, bytes] = {}
         for (key, _), time_us in zip(entries, rows.times.tolist(), strict=True):
             parts = store.split(key)
             head = b"" if parts.fields is None else parts.fields + FIELDS_END
@@ -329,7 +349,11 @@ class RowsJoinOperator(JoinOperator):
                 continue
             if time_us >= floor_us:
                 done.add(head)
+                gone.pop(head, None)
                 continue
+            gone[head] = parts.fields or b""
             low, high = head + position_prefix(("", 0)), key + b"\x00"
             for cf in (store.cf, *((self.open_cfs[side],) if side in self.followed else ())):
                 batch.delete_range(cf, low, high)
+        # Of a key of which nothing is left the count may begin anew.
+        batch.delete_many(self.aux_cf, [_COUNT[side] + key for key in gone.values()])

@@ -32,7 +32,7 @@ class Reach:
             self._high = min(self._high, definition.within.high_us)
 
     def partners(self, side: int, times: IntArray) -> tuple[IntArray, IntArray]:
-        """The closed interval of times in which the partners of messages of `side` lie; a little more with open edges."""
+        """The closed interval of times in which partners of messages of `side` lie; open edges may leave a gap in it."""
         if side == LEFT:
             low, high = _plus(times, self._low), _plus(times, self._high)
         else:
@@ -105,7 +105,13 @@ def _around(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntArray
     if isinstance(window, (Tumbling, Hopping)):
         return _grid(window, times)
     assert isinstance(window, Sliding)
-    return _plus(times, -_far(window.before_us)), _plus(times, _far(window.after_us))
+    oldest, newest = _open_edges(window)
+    return _plus(times, oldest - _far(window.before_us)), _plus(times, _far(window.after_us) - newest)
+
+
+def _open_edges(window: Sliding) -> tuple[int, int]:
+    """1 for the (old, new) edge that is not part of the window."""
+    return int(window.closed in ("right", "neither")), int(window.closed in ("left", "neither"))
 
 
 def _seen_from(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntArray]:
@@ -113,14 +119,12 @@ def _seen_from(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntAr
     if isinstance(window, (Tumbling, Hopping)):
         return _grid(window, times)
     assert isinstance(window, Sliding)
-    return _plus(times, -_far(window.after_us)), _plus(times, _far(window.before_us))
+    oldest, newest = _open_edges(window)
+    return _plus(times, newest - _far(window.after_us)), _plus(times, _far(window.before_us) - oldest)
 
 
 def _inside(window: JoinWindowSpec, times: IntArray, moments: IntArray) -> BoolArray:
     """True where a message of `times` is in the window around `moments`."""
     low, high = _around(window, moments)
-    if isinstance(window, Sliding):
-        low = low + (window.closed in ("right", "neither"))
-        high = high - (window.closed in ("left", "neither"))
     inside: BoolArray = (times >= low) & (times <= high)
     return inside

@@ -137,6 +137,10 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
     "edges": (lambda: made(closed="open"), e.BadWindow, ["'open'", "'neither'"]),
     "reversed": (lambda: made(within=("2 s", "1 s")), e.BadWindow, ["('2 s', '1 s')", "('1 s', '2 s')"]),
     "nothing between": (lambda: made(within=("1 s", "1 s"), closed="left"), e.BadWindow, ["('1 s', '1 s')", "'left'", "empty"]),
+    "nothing in both": (
+        lambda: made(left=side("a", window=wr.sliding("5 s")), right=side("b", window=wr.sliding("5 s")), within=("9 s", "20 s")),
+        e.BadWindow, ["('9 seconds', '20 seconds')", "wr.sliding('5 seconds')", "widen"],
+    ),
     "kept by number": (lambda: made(retention=wr.Retain(windows=3)), e.RetentionMissing, ["windows=3", "'1 day'"]),
     "kept for less than none": (lambda: made(retention="-1 s"), e.RetentionTooShort, ["'-1 s'", "'2 minutes'"]),
     "kept too short": (lambda: made(retention="1 s"), e.RetentionTooShort, ["'1 s'", "'2 minutes'"]),

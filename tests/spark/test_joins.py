@@ -195,7 +195,7 @@ def test_with_watermark_on_an_input_is_honoured_and_a_contradiction_refused(spar
     plain = define(left=wr.Input("orders", event_time="time"))
     writer = plain.writeStream(orders=marked, shipments=shipments.stream(spark))
     assert writer._definitions[0].left.watermark == wr.bounded("7 seconds")
-    with pytest.raises(BadWatermark, match="'7 seconds'.*'5 seconds'"):
+    with pytest.raises(BadWatermark, match=r"'7 seconds'.*'5 seconds'"):
         define().writeStream(orders=marked, shipments=shipments.stream(spark))
 
 
@@ -208,10 +208,10 @@ def test_what_cannot_work_is_refused_before_it_runs(spark: Any, feed: Any, tmp_p
     with pytest.raises(ConfigurationError, match="bounded"):
         empty = spark.createDataFrame(ORDERS.empty_table())
         define().writeStream(orders=empty, shipments=empty)
-    with pytest.raises(SparkUnsupported, match="no keys.*shards=1"):
+    with pytest.raises(SparkUnsupported, match=r"no keys.*shards=1"):
         define(on=()).foreach_batch(str(tmp_path / "w"), shards=2)
     named = define(left=wr.Input("orders", event_time="time", positions=wr.positions("value")))
     with pytest.raises(ConfigurationError, match="different kinds"):
         named.writeStream(orders=orders, shipments=shipments)
-    with pytest.raises(UnknownColumn, match="__input.*together"):
+    with pytest.raises(UnknownColumn, match=r"__input.*together"):
         define().foreach_batch(str(tmp_path / "w"))(spark.createDataFrame(ORDERS.empty_table()), 0)
