@@ -138,7 +138,9 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
     "reversed": (lambda: made(within=("2 s", "1 s")), e.BadWindow, ["('2 s', '1 s')", "('1 s', '2 s')"]),
     "nothing between": (lambda: made(within=("1 s", "1 s"), closed="left"), e.BadWindow, ["('1 s', '1 s')", "'left'", "empty"]),
     "nothing in both": (
-        lambda: made(left=side("a", window=wr.sliding("5 s")), right=side("b", window=wr.sliding("5 s")), within=("9 s", "20 s")),
+        lambda: made(
+            left=side("a", window=wr.sliding("5 s")), right=side("b", window=wr.sliding("5 s")), within=("9 s", "20 s")
+        ),
         e.BadWindow, ["('9 seconds', '20 seconds')", "wr.sliding('5 seconds')", "widen"],
     ),
     "kept by number": (lambda: made(retention=wr.Retain(windows=3)), e.RetentionMissing, ["windows=3", "'1 day'"]),
