@@ -12,12 +12,14 @@ import structlog
 
 from .embedded import embedded, full_state
 from .harness import run, table, write
+from .joins import joins
 from .latency import latency
 from .state import memory, purge, restore
 from .throughput import throughput
 
 BENCHMARKS = {
     "throughput": throughput,
+    "joins": joins,
     "latency": latency,
     "embedded": embedded,
     "full-state": full_state,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ ROWS_PER_FILE = 250_000
 JITTER_US = 2_000_000
 FIRST_US = 1_700_000_000_000_000
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])
+JOIN_KEYS = 100_000
+JOIN_ROWS_PER_SECOND = 5_000
 _VERSION = 2
 
 
@@ -42,16 +45,36 @@ def rows(first: int, n: int) -> pa.Table:
     return pa.table([pa.array(times).cast(SCHEMA.field("t").type), keys, values], schema=SCHEMA)
 
 
+def join_rows(side: int, first: int, n: int) -> pa.Table:
+    """Rows `first` to `first + n` of one side of a join: 5,000 a second of event time, 100,000 keys."""
+    rng = np.random.default_rng([side, first])
+    at = FIRST_US + (np.arange(first, first + n) * 1_000_000) // JOIN_ROWS_PER_SECOND
+    times = at - rng.integers(0, JITTER_US, n)
+    names = pa.array([f"key-{i:06d}" for i in range(JOIN_KEYS)])
+    keys = names.take(pa.array(rng.integers(0, JOIN_KEYS, n)))
+    values = pa.array(rng.integers(-1_000, 1_000_000, n))
+    return pa.table([pa.array(times).cast(SCHEMA.field("t").type), keys, values], schema=SCHEMA)
+
+
+def join_stream(side: int, n: int, rows_per_file: int) -> str:
+    """One side of a join as a directory of Parquet files."""
+    return _files(f"join-{side}-{n}-{rows_per_file}", lambda i, m: join_rows(side, i, m), n, rows_per_file)
+
+
 def stream(n: int, rows_per_file: int = ROWS_PER_FILE) -> str:
     """A directory of Parquet files with `n` rows in all, their modification times in order."""
-    path = os.path.join(cache(), f"stream-{n}-{rows_per_file}")
+    return _files(f"stream-{n}-{rows_per_file}", rows, n, rows_per_file)
+
+
+def _files(name: str, made: Callable[[int, int], pa.Table], n: int, rows_per_file: int) -> str:
+    path = os.path.join(cache(), name)
     if os.path.isdir(path):
         return path
     draft = f"{path}.{os.getpid()}"
     os.makedirs(draft)
     for i, first in enumerate(range(0, n, rows_per_file)):
         file = os.path.join(draft, f"{i:05d}.parquet")
-        pq.write_table(rows(first, min(rows_per_file, n - first)), file)
+        pq.write_table(made(first, min(rows_per_file, n - first)), file)
         os.utime(file, (1_600_000_000 + i, 1_600_000_000 + i))
     try:
         os.rename(draft, path)

@@ -1,0 +1,103 @@
+"""windrow's interval join beside Spark's own stream-stream join, on the same two Parquet streams.
+
+1 M + 1 M rows, 100,000 keys, within 10 seconds of each other, watermark 10 seconds. The first batch is cold; rows a second are
+of those after it, by `triggerExecution` of Spark's own progress, on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import windrow as wr
+
+from .data import SCHEMA, join_stream
+from .harness import Context, Row, median, rate, scratch
+from .sparks import PROVIDERS, SHARDS, WINDROW, Batch, session
+
+ROWS = 1_000_000
+ROWS_PER_FILE = 50_000
+FILES_PER_BATCH = 4
+SPARK = next(iter(PROVIDERS))
+OUTER = "windrow, left outer"
+
+
+def joins(context: Context) -> list[Row]:
+    """Rows a second of an inner interval join, and of a left outer one."""
+    rows = 400_000 if context.quick else ROWS
+    sides = (WINDROW, SPARK, OUTER)
+    for side in sides:
+        context.step(f"warming up {side}")
+        with scratch() as folder:
+            run_join(side, 400_000, folder)
+
+    def run(side: str) -> float:
+        with scratch() as folder:
+            batches = run_join(side, rows, folder)
+        return median([b.rows / (b.trigger_ms / 1000) for b in batches[1:]])
+
+    samples = context.interleave({s: lambda s=s: run(s) for s in sides})
+    ours, spark, outer = (median(samples[s]) for s in sides)
+    label = f"join: {rows / 1e6:g} M + {rows / 1e6:g} M rows, 100 k keys, within 10 s"
+    return [
+        rate(f"{label}, inner, beside {SPARK}", "rows/s", ours, spark, SPARK, required=1.5, samples=samples),
+        rate(f"{label}, left outer, beside our inner", "rows/s", outer, ours, "windrow, inner", required=0.7),
+    ]
+
+
+def definition(how: str) -> wr.Join:
+    """The join of both sides."""
+    return wr.Join(
+        left=wr.Input("a", event_time="t", watermark="10 seconds"),
+        right=wr.Input("b", event_time="t", watermark="10 seconds"),
+        on="k",
+        within=("-10 seconds", "10 seconds"),
+        allowed_lateness="0 seconds",
+        how=how,
+        scale="small",
+    )
+
+
+def run_join(side: str, rows: int, scratch: str) -> list[Batch]:
+    """Run both streams through one side, into a Parquet sink; the batches that had rows."""
+    spark = session()
+    schema = spark.createDataFrame(SCHEMA.empty_table()).schema
+    a, b = (
+        spark.readStream.schema(schema)
+        .option("maxFilesPerTrigger", FILES_PER_BATCH)
+        .parquet(join_stream(i, rows, ROWS_PER_FILE))
+        for i in (0, 1)
+    )
+    out, function = os.path.join(scratch, "out"), None
+    if side == SPARK:
+        spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[SPARK])
+        writer = spark_join(a, b).writeStream.outputMode("append").format("parquet").option("path", out)
+    else:
+        join = definition("left" if side == OUTER else "inner")
+        function = join.foreach_batch(
+            os.path.join(scratch, "windrow"), sink=wr.sinks.parquet(out), shards=SHARDS
+        )
+        writer = join.together(a=a, b=b).writeStream.foreachBatch(function)
+    query = (
+        writer.option("checkpointLocation", os.path.join(scratch, "spark")).trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+    if function is not None:
+        function.close()
+    return [
+        Batch(p["numInputRows"], p["durationMs"]["triggerExecution"], p["durationMs"]["addBatch"])
+        for p in query.recentProgress
+        if p["numInputRows"]
+    ]
+
+
+def spark_join(a: Any, b: Any) -> Any:
+    """Spark's own stream-stream join."""
+    from pyspark.sql import functions as F
+
+    left = a.withWatermark("t", "10 seconds")
+    right = b.selectExpr("t as t2", "k as k2", "v as v2").withWatermark("t2", "10 seconds")
+    return left.join(
+        right,
+        F.expr("k = k2 and t2 >= t - interval 10 seconds and t2 <= t + interval 10 seconds"),
+    )
