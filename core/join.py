@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -54,6 +54,7 @@ class Input:
     time_zone: str | None = None
     max_ahead_us: int | None = None
     positions: Positions | None = None
+    static: bool = False
 
     def __repr__(self) -> str:
         return call(
@@ -65,6 +66,7 @@ class Input:
             time_zone=self.time_zone,
             max_ahead=None if self.max_ahead_us is None else show_duration(self.max_ahead_us),
             positions=self.positions,
+            static=self.static or None,
         )
 
     @property
@@ -186,15 +188,7 @@ class JoinDefinition:
             object.__setattr__(made, f.name, getattr(self, f.name))
         for side, watermark in (("left", left), ("right", right)):
             was: Input = getattr(self, side)
-            now = Input(
-                was.name,
-                was.event_time,
-                was.window,
-                watermark,
-                was.time_zone,
-                was.max_ahead_us,
-                was.positions,
-            )
+            now = replace(was, watermark=watermark)
             object.__setattr__(made, side, now)
         return made
 
@@ -218,6 +212,7 @@ def make_input(
     time_zone: str | None,
     max_ahead: Duration | None,
     positions: Positions | None,
+    static: bool,
 ) -> Input:
     """Check what the user wrote of one input."""
     if not name or ":" in name:
@@ -230,7 +225,7 @@ def make_input(
         raise BadWindow(f"{window!r} leaves gaps, in which messages of {name!r} could not be joined")
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     ahead_us = None if max_ahead is None else duration_us(max_ahead, "max_ahead")
-    return Input(name, event_time, window, marked, time_zone, ahead_us, positions)
+    return Input(name, event_time, window, marked, time_zone, ahead_us, positions, static)
 
 
 def normalise_join(
@@ -280,6 +275,11 @@ def normalise_join(
     _check_reach(left, right, bounds)
     kept_us = _kept(retention, left, right, bounds)
     check_watermark(left.watermark, right.watermark)
+    if left.static and right.static:
+        raise BadWatermark(
+            f"inputs {left.name!r} and {right.name!r} are both static: nothing would ever move the watermark; leave "
+            "static=True out of one of them"
+        )
     emitted = Emit(early=every_batch, late=every_batch) if emit is None else emit
     _check_emit(emitted)
     if allowed_lateness is None:

@@ -191,6 +191,8 @@ class JoinOperator:
     def _take(self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters) -> Slice:
         """The messages that count; the others are dead letters."""
         rows = take_in(self.intakes[side], table, now_us, dead)
+        if (self.definition.left, self.definition.right)[side].static:
+            return rows
         until = self.reach.open_until(side, rows.times)
         lost = until <= self._done(watermark_us)
         if lost.any():

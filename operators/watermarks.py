@@ -59,13 +59,15 @@ def watermark_of(
 ) -> tuple[int, frozenset[Partition]]:
     """(the watermark of an operator, the partitions judged idle for it).
 
-    A join's is the minimum over its inputs; one that was never seen holds it back.
+    A join's is the minimum over its inputs that are not static; one that was never seen holds it back.
     """
     if not isinstance(definition, JoinDefinition):
         idle = idle_partitions(definition.watermark, seen_us, now_us)
         return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
     least, idle = END_OF_TIME_US, frozenset[Partition]()
     for given in definition.inputs:
+        if given.static:
+            continue
         prefix = given.source_prefix
         own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
         seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}

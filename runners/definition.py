@@ -266,13 +266,18 @@ class Join(JoinDefinition):
         shards: int | None = None,
         clock: Clock | None = None,
         local_dir: str | None = None,
+        static: Mapping[str, DataFrame] | None = None,
     ) -> BatchFunction:
-        """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives, as `Aggregate`'s."""
+        """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives, as `Aggregate`'s.
+
+        static: bounded frames of inputs that are `static=True`, by name; they are taken in with the first commit.
+        """
         from windrow.runners.spark.joins import JoinBatchFunction
 
         return JoinBatchFunction(
             self,
             location,
+            static=static,
             sink=sink,
             dead_letters=dead_letters,
             shards=shards,
@@ -302,11 +307,13 @@ def Input(
     time_zone: str | None = None,
     max_ahead: Duration | None = None,
     positions: Positions | None = None,
+    static: bool = False,
 ) -> JoinInput:
     """One input of a join: its event time, and the window of it that the other side sees.
 
     name: tells it from the other. window: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows. watermark,
-    time_zone, max_ahead, positions: as for `wr.Aggregate`.
+    time_zone, max_ahead, positions: as for `wr.Aggregate`. static: a table that is there from the beginning or changes slowly
+    (weather, prices, a dimension): none of its messages is late, and it does not hold the watermark back.
     """
     return make_input(
         name,
@@ -316,4 +323,5 @@ def Input(
         time_zone=time_zone,
         max_ahead=max_ahead,
         positions=positions,
+        static=static,
     )

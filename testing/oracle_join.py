@@ -145,7 +145,7 @@ class JoinOracle:
                 self._bury("malformed", f"event time {source.event_time!r} is {value!r}", message, None)
                 continue
             until = open_until(source, time_us)
-            if until <= self._too_late_us(watermark_us):
+            if not source.static and until <= self._too_late_us(watermark_us):
                 kept = self.definition.retention.time_us
                 gone = kept is not None and until <= watermark_us - kept
                 detail = f"open until {until} at watermark {watermark_us}"

@@ -43,29 +43,22 @@ def together(
             f"{definition.name!r} joins the inputs {names}, given are {sorted(frames)}: give each by its name, e.g. "
             + ", ".join(f"{n}=df" for n in names)
         )
-    parts, kinds = [], set()
+    streaming = any(frame.isStreaming for frame in frames.values())
+    parts, kinds, absent = [], set(), []
     for given in definition.inputs:
         frame = frames[given.name]
         _check_columns(definition, given, frame)
-        frame, has = plans.positioned(frame, given.positions)
-        kind = "columns" if has else "none"
-        if not has and of_files and frame.isStreaming:
-            with_files = plans.with_file_positions(frame)
-            if with_files is not None:
-                frame, kind = with_files, "files"
+        if streaming and not frame.isStreaming:
+            if not given.static:
+                raise ConfigurationError(
+                    f"the frame of input {given.name!r} is bounded and the other is a stream: declare it with static=True, or "
+                    "give a stream"
+                )
+            absent.append(given)
+            continue
+        part, kind = _part(given, frame, of_files=of_files)
+        parts.append(part)
         kinds.add(kind)
-        user = [F.col(f"`{c}`") for c in frame.columns if not c.startswith("__")]
-        where = [
-            F.concat(F.lit(given.source_prefix), F.col(SOURCE)).alias(SOURCE),
-            *[F.col(c) for c in _POSITION[1:]],
-        ]
-        parts.append(
-            frame.select(
-                F.lit(given.name).alias(INPUT),
-                *(where if kind != "none" else []),
-                F.struct(*user).alias(given.name),
-            )
-        )
     if len(kinds) > 1:
         raise ConfigurationError(
             f"the inputs of {definition.name!r} have positions of different kinds ({', '.join(sorted(kinds))}): replays could "
@@ -74,7 +67,51 @@ def together(
     frame = parts[0]
     for part in parts[1:]:
         frame = frame.unionByName(part, allowMissingColumns=True)
+    for given in absent:
+        user = [f for f in frames[given.name].schema.fields if not f.name.startswith("__")]
+        frame = frame.withColumn(given.name, F.lit(None).cast(T.StructType(user)))
     return frame, kinds == {"files"}
+
+
+def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame, str]:
+    """The rows of one input as they travel, and what kind of positions they have."""
+    frame, has = plans.positioned(frame, given.positions)
+    kind = "columns" if has else "none"
+    if not has and of_files and frame.isStreaming:
+        with_files = plans.with_file_positions(frame)
+        if with_files is not None:
+            frame, kind = with_files, "files"
+    user = [F.col(f"`{c}`") for c in frame.columns if not c.startswith("__")]
+    where = [
+        F.concat(F.lit(given.source_prefix), F.col(SOURCE)).alias(SOURCE),
+        *[F.col(c) for c in _POSITION[1:]],
+    ]
+    part = frame.select(
+        F.lit(given.name).alias(INPUT),
+        *(where if kind != "none" else []),
+        F.struct(*user).alias(given.name),
+    )
+    return part, kind
+
+
+def with_static(df: DataFrame, definition: JoinDefinition, static: Mapping[str, DataFrame]) -> DataFrame:
+    """A batch, and the rows of static inputs, which are numbered as they come."""
+    for given in definition.inputs:
+        if given.name not in static:
+            continue
+        frame = static[given.name]
+        _check_columns(definition, given, frame)
+        user = [F.col(f"`{c}`") for c in frame.columns if not c.startswith("__")]
+        columns = [F.lit(given.name).alias(INPUT), F.struct(*user).alias(given.name)]
+        if OFFSET in df.columns:
+            columns += [
+                F.lit(given.source_prefix + "static").alias(SOURCE),
+                F.lit(0).cast("bigint").alias(PARTITION),
+                F.monotonically_increasing_id().alias(OFFSET),
+                F.lit(0).cast("bigint").alias(ORDINAL),
+            ]
+        df = df.unionByName(frame.select(*columns), allowMissingColumns=True)
+    return df
 
 
 def _check_columns(definition: JoinDefinition, given: Input, frame: DataFrame) -> None:
@@ -156,7 +193,15 @@ def prepare(frame: DataFrame, definition: JoinDefinition, shards: int) -> DataFr
 class JoinBatchFunction(BatchFunction):
     """`foreach_batch` of a join: its batches come from `Join.together`."""
 
-    def __init__(self, definition: JoinDefinition, location: str, **options: Any) -> None:
+    def __init__(
+        self,
+        definition: JoinDefinition,
+        location: str,
+        *,
+        static: Mapping[str, DataFrame] | None = None,
+        **options: Any,
+    ) -> None:
+        self.static = dict(static or {})
         options["shards"] = check_shards(definition, options.get("shards"))
         super().__init__([definition], location, **options)
 
@@ -176,6 +221,8 @@ class JoinBatchFunction(BatchFunction):
         self.definitions = (honour_watermarks(self.join, df),)
 
     def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
+        if self.static and self.job.progress.commit == 0:
+            df = with_static(df, self.join, self.static)
         return df, OFFSET in df.columns
 
     def _prepare(
@@ -202,12 +249,13 @@ class JoinStreamWriter(WindowStreamWriter):
                 "writeStream needs streaming DataFrames, these are bounded: use apply(...)"
             )
         stream, self._of_files = together(definition, frames, of_files=True)
+        self._static = {name: frame for name, frame in frames.items() if not frame.isStreaming}
         self._begin((honour_watermarks(definition, stream),), stream)
 
     def _batch_function(self, location: str, **options: Any) -> BatchFunction:
         [definition] = self._definitions
         assert isinstance(definition, JoinDefinition)
-        return JoinBatchFunction(definition, location, **options)
+        return JoinBatchFunction(definition, location, static=self._static, **options)
 
     def _with_positions(self) -> tuple[DataFrame, bool]:
         return self._stream, self._of_files

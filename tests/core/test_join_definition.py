@@ -50,6 +50,7 @@ JOINS = {
     ),
     "rows": lambda: made(left=side("a", window=wr.rows(3)), right=side("b", window=wr.rows(2, per="input")), within=None),
     "self": lambda: made(right=L),
+    "static": lambda: made(right=side("weather", static=True)),
     "asof": lambda: made(how="asof", within=("-1 hour", "0 seconds"), retention=wr.forever),
 }  # fmt: skip
 
@@ -151,6 +152,9 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
     "taken back": (
         lambda: made(emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")),
         e.BadTrigger, ["retracting", "never taken back"],
+    ),
+    "all static": (
+        lambda: made(left=side("a", static=True), right=side("b", static=True)), e.BadWatermark, ["'a'", "'b'", "static=True"],
     ),
     "half explicit": (
         lambda: made(left=side("orders", watermark=wr.explicit())), e.BadWatermark, ["wr.explicit()", "both inputs"],

@@ -215,3 +215,37 @@ def test_what_cannot_work_is_refused_before_it_runs(spark: Any, feed: Any, tmp_p
         named.writeStream(orders=orders, shipments=shipments)
     with pytest.raises(UnknownColumn, match=r"__input.*together"):
         define().foreach_batch(str(tmp_path / "w"))(spark.createDataFrame(ORDERS.empty_table()), 0)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_stream_joins_a_static_frame_and_is_not_held_back_by_it(
+    spark: Any, feed: Any, tmp_path: Path, how: str
+) -> None:
+    orders, shipments = generated(7, 120)
+    source, sink = feed("orders", ORDERS), wr.sinks.memory()
+    for i in range(4):
+        source.add(orders[i * 30 : (i + 1) * 30])
+    static = wr.Input("shipments", event_time="time", static=True)
+    for _ in range(2):  # the second run finds nothing new, and does not take in the static frame again
+        query = (
+            define(how=how, right=static)
+            .writeStream(
+                orders=source.stream(spark),
+                shipments=spark.createDataFrame(pa.Table.from_pylist(shipments, SHIPMENTS)),
+            )
+            .sink(sink)
+            .option("checkpointLocation", str(tmp_path / "ckpt"))
+            .option("shards", 2)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert len(sink.panes) > 50  # before the end of time
+        query.drain()
+    assert told(sink.panes) == by_spark(spark, how)
+
+
+def test_a_bounded_frame_beside_a_stream_must_be_declared_static(spark: Any, feed: Any) -> None:
+    shipments = spark.createDataFrame(SHIPMENTS.empty_table())
+    with pytest.raises(ConfigurationError, match=r"'shipments' is bounded.*static=True"):
+        define().writeStream(orders=feed("orders", ORDERS).stream(spark), shipments=shipments)
