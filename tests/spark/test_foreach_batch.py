@@ -268,6 +268,58 @@ def test_a_function_as_sink_gets_a_dataframe_and_a_token(spark: Any, feed: Any, 
     assert got == [(1, 4, ["window", "k", *INCREMENTAL, "pane", "commit"])]
 
 
+def test_each_commit_is_told_to_the_listeners(spark: Any, feed: Any, tmp_path: Any) -> None:
+    source, heard = feed(), list[dict[str, Any]]()
+    source.add([{"t": at(1), "k": "a", "v": 1}, {"t": at(2), "k": "b", "v": 2}])
+    source.add([{"t": at(30), "k": "a", "v": 3}])
+    definition = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count()}, retention="1 hour"
+    )
+    function = definition.foreach_batch(str(tmp_path / "windrow"), sink=wr.sinks.memory())
+    function.listeners.append(heard.append)
+    query = (
+        source.stream(spark)
+        .writeStream.foreachBatch(function)
+        .option("checkpointLocation", str(tmp_path / "spark"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    function.close()
+    assert [(p["batchId"], p["commit"], p["numInputRows"]) for p in heard] == [(0, 1, 2), (1, 2, 1)]
+    assert heard[-1] == function.last_progress
+
+
+def test_the_settings_of_the_session_are_as_before_when_a_batch_is_done(
+    spark: Any, feed: Any, tmp_path: Any
+) -> None:
+    names = ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions")
+    source, seen = feed(), list[list[str]]()
+    source.add([{"t": at(1), "k": "a", "v": 1}])
+    definition = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count()}, retention="1 hour"
+    )
+    function = definition.foreach_batch(str(tmp_path / "windrow"))
+
+    def batch(df: Any, batch_id: int) -> None:
+        conf = df.sparkSession.conf
+        conf.set(names[1], "5")
+        seen.append([conf.get(n) for n in names])
+        function(df, batch_id)
+        seen.append([conf.get(n) for n in names])
+
+    query = (
+        source.stream(spark)
+        .writeStream.foreachBatch(batch)
+        .option("checkpointLocation", str(tmp_path / "spark"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    function.close()
+    assert seen[0] == seen[1] and seen[0][1] == "5"
+
+
 def test_speculation_is_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
     conf = spark.sparkContext._conf
     conf.set("spark.speculation", "true")

@@ -41,7 +41,7 @@ def ours(spark: Any, feed: Any, tmp_path: Any, mode: str, window: Any, batches: 
         window=window,
         agg={"n": wr.count(), "s": wr.sum("v")},
         watermark="5 seconds",
-        retention="0 seconds",
+        retention="1 hour",
         emit=wr.Emit.append() if mode == "append" else wr.Emit.update(),
     )
     sink = wr.sinks.memory()
