@@ -260,6 +260,7 @@ class ShardFacts:
     changelog: the commit up to which the changelog of window metadata is complete; None: there is none
     needs_messages: True if the operators keep messages, which the changelog does not have
     can_replay: True if windrow can read the source again, from where the earliest retained window starts
+    replayable: False if windrow could not, whoever told how: messages of a join
     """
 
     committed: int
@@ -270,6 +271,7 @@ class ShardFacts:
     changelog: int | None = None
     needs_messages: bool = True
     can_replay: bool = False
+    replayable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +381,8 @@ def _refuse_lost(facts: ShardFacts) -> ShardDecision:
         why += (
             "The changelog does, but has no messages, and the source cannot be read again: messages are lost"
         )
-        remedy = f"give replay=, a function that reads the source again; or {remedy}"
+        if facts.replayable:
+            remedy = f"give replay=, a function that reads the source again; or {remedy}"
     else:
         why += "No changelog leads there either: windows and messages are lost"
     return ShardDecision(

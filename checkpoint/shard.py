@@ -50,7 +50,8 @@ Replay = Callable[["ShardSpec", RocksKV, Sequence[Commit]], None]
 class ShardSpec:
     """What a shard needs to know to find its state. Picklable: it travels to executors.
 
-    metadata_cfs hold window metadata, message_cfs messages; local is the folder of local stores, None for the job's own.
+    metadata_cfs hold window metadata, message_cfs messages; local is the folder of local stores, None for the job's own;
+    replayable is False where lost messages cannot be read from the source again.
     """
 
     folders: JobFolders
@@ -59,6 +60,7 @@ class ShardSpec:
     metadata_cfs: tuple[str, ...]
     message_cfs: tuple[str, ...] = ()
     local: str | None = None
+    replayable: bool = True
 
     @property
     def cfs(self) -> tuple[str, ...]:
@@ -422,6 +424,7 @@ def _facts(
         changelog=committed if complete and committed > 0 else None,
         needs_messages=bool(spec.message_cfs),
         can_replay=can_replay,
+        replayable=spec.replayable,
     )
 
 

@@ -162,7 +162,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be counted, with the reason. Never silent."""
+    """A message that could not be counted, with the reason, and of a join with its input. Never silent."""
 
     reason: str
     detail: str
@@ -170,6 +170,7 @@ class DeadLetter:
     event_time_us: int | None
     payload: str
     commit: int = -1
+    input: str | None = None
 
 
 def _shown(values: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ SCHEMA = pa.schema(
         pa.field("ordinal", pa.int64()),
         pa.field("event_time_us", pa.int64()),
         pa.field("payload", pa.string()),
+        pa.field("input", pa.string()),  # of a join
     ]
 )
 
@@ -42,6 +43,8 @@ class DeadLetters:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        #: Whose messages come, where an operator has several inputs.
+        self.input: str | None = None
         self._rows: list[dict[str, Any]] = []
         self.counts: dict[str, int] = {}
 
@@ -74,6 +77,7 @@ class DeadLetters:
                     "ordinal": row.get(ORDINAL),
                     "event_time_us": time_us,
                     "payload": row[RAW] if row.get(RAW) is not None else show_payload(payload),
+                    "input": self.input,
                 }
             )
 
@@ -100,6 +104,7 @@ class DeadLetters:
                 "ordinal": ordinal,
                 "event_time_us": None,
                 "payload": show_payload(payload),
+                "input": self.input,
             }
         )
 

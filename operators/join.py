@@ -25,7 +25,7 @@ from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.groups import Groups, combine
 from windrow.operators.intake import Slice, event_time_marks, take_in
-from windrow.operators.join_output import NOBODY, Columns, labelled
+from windrow.operators.join_output import NOBODY, Columns, labelled, letters_by_input
 from windrow.operators.join_tables import conform, holds, intervals, ranks, stack
 from windrow.operators.learning import learn
 from windrow.operators.pairing import NO_KEY, pairs
@@ -147,6 +147,7 @@ class JoinOperator:
                 table = with_positions(tables[given.name], progress.step)
                 # Messages of a join with itself are judged once.
                 letters = DeadLetters(0) if again else dead
+                letters.input = given.name
                 new.append(self._take(side, table, now_us, progress.watermark_us, letters))
             else:
                 new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
@@ -168,7 +169,7 @@ class JoinOperator:
         progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
         kv.write(batch)
         if dead is not None:
-            result.dead = dead.table()
+            result.dead = letters_by_input(dead.table())
             result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
 

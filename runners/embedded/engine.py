@@ -69,7 +69,9 @@ class Engine:
         cfs = self._operator.cfs()
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
         metadata = tuple(c for c in cfs if c not in kept)
-        self._spec = ShardSpec(self._job.folders, self._job.job, 0, metadata, kept)
+        self._spec = ShardSpec(
+            self._job.folders, self._job.job, 0, metadata, kept, replayable=not isinstance(definition, JoinDefinition)
+        )
         self._replay = None if replay is None else replay_of(definition, replay)
         try:
             self._shard = self._open_shard()

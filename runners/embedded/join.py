@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.clock import Clock
-from windrow.core.errors import InputError
+from windrow.core.errors import ConfigurationError, InputError
 from windrow.core.join import Input, JoinDefinition
-from windrow.core.messages import JoinedRow, Message, Position, StoredMessage
+from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.columns import SOURCE
 from windrow.operators.join_output import joined_rows, to_joined
@@ -133,6 +133,14 @@ class EmbeddedJoin(EmbeddedOperator):
         self._commit()
         return [row for table in self._outputs for row in to_joined(table, self._job.job)]
 
+    def get_windows(
+        self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
+    ) -> list[WindowInfo]:
+        """A join has none to tell of: its windows are around each message."""
+        raise ConfigurationError(
+            f"{self.definition.name!r} is a join and keeps messages, no windows: ask get_messages(input=...)"
+        )
+
     def get_messages(
         self,
         start: tuple[Instant, int] | Instant | None = None,
@@ -150,21 +158,27 @@ class EmbeddedJoin(EmbeddedOperator):
         side = 0 if given.name == self.definition.left.name else 1
         return self._read(lambda: joined_messages(self._operator, self._overlay, side, start, end, key))
 
-    def next_offsets(self, topic: str | None = None) -> Any:
-        """Where to go on reading: {input: {(source, partition): next offset}}; with `topic`, what `Consumer.assign` takes."""
+    def next_offsets(self, topic: str | None = None, *, input: str | None = None) -> Any:
+        """Where to go on reading: {input: {(source, partition): next offset}}; with `topic`, what `Consumer.assign` takes.
+
+        `input`: of that input alone. A topic that feeds both is read from the lower of their offsets where none is named.
+        """
         self._ready()
         self._commit()
         by_input: dict[str, dict[tuple[str, int], int]] = {i.name: {} for i in self.definition.inputs}
         for (source, partition), offset in self._offsets.items():
             name, _, rest = source.partition(":")
             by_input[name][rest, partition] = offset
+        if input is not None:
+            by_input = {input: by_input[self._input(input).name]}
         if topic is None:
-            return by_input
+            return by_input if input is None else by_input[input]
         from windrow.connectors.kafka import topic_partitions
 
         merged: dict[tuple[str, int], int] = {}
         for offsets in by_input.values():
-            merged.update(offsets)
+            for partition, offset in offsets.items():
+                merged[partition] = min(offset, merged.get(partition, offset))
         return topic_partitions(topic, merged)
 
     @property

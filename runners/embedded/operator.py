@@ -379,6 +379,14 @@ def _letters(path_of: Any, result: ShardResult, commit: int) -> list[DeadLetter]
         if row["offset"] is not None:
             position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
         letters.append(
-            DeadLetter(row["reason"], row["detail"], position, row["event_time_us"], row["payload"], commit)
+            DeadLetter(
+                row["reason"],
+                row["detail"],
+                position,
+                row["event_time_us"],
+                row["payload"],
+                commit,
+                row.get("input"),
+            )
         )
     return letters

@@ -263,7 +263,15 @@ class BatchFunction:
             for cf in operator_of(definition).cfs():
                 (messages if cf.endswith((".messages", ".message_index")) else metadata).append(cf)
         task = tasks.TaskPlan(
-            ShardSpec(job.folders, job.job, -1, tuple(metadata), tuple(messages), self._local(spark)),
+            ShardSpec(
+                job.folders,
+                job.job,
+                -1,
+                tuple(metadata),
+                tuple(messages),
+                self._local(spark),
+                replayable=not any(isinstance(d, JoinDefinition) for d in self.definitions),
+            ),
             self.definitions,
             plan.commit,
             plan.now_us,

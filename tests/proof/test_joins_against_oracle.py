@@ -119,7 +119,8 @@ class Run:
         self.told += got
         letters = [] if result.dead is None else result.dead.to_pylist()
         assert [
-            (d["reason"], Position(d["source"], d["partition"], d["offset"], d["ordinal"])) for d in letters
+            (d["reason"], Position(f"{d['input']}:{d['source']}", d["partition"], d["offset"], d["ordinal"]))
+            for d in letters
         ] == [(d.reason, d.position) for d in step.dead]
 
 
