@@ -517,6 +517,13 @@ class JoinOperator:
         found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)
         return self._decode(kv, side, found, values, self.schemas(kv)[side])
 
+    def lasting(self, kv: KV, side: int) -> int:
+        """The side that has all messages of an input that are kept: in a join with itself the one that forgets later."""
+        if not self.definition.is_self_join or self.definition.by_rows:
+            return side
+        reached_us = Progress.load(kv, self.aux_cf).watermark_us
+        return min((LEFT, RIGHT), key=lambda s: self._floor(s, reached_us, self._done(reached_us)))
+
     def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
         """The event time below which messages of a side are gone."""
         before = self.reach.expired_before(side, done_us)

@@ -9,9 +9,11 @@ from windrow.testing.faults import SimulatedCrash as SimulatedCrash
 from windrow.testing.faults import damage_file as damage_file
 from windrow.testing.faults import die_at as die_at
 from windrow.testing.faults import tear_file as tear_file
+from windrow.testing.join_driver import JoinDriver as JoinDriver
 from windrow.testing.ledger import LedgerBroken as LedgerBroken
 from windrow.testing.ledger import all_panes_equal as all_panes_equal
 from windrow.testing.ledger import ledger as ledger
 from windrow.testing.ledger import panes_equal as panes_equal
 from windrow.testing.oracle import AggregateOracle as AggregateOracle
 from windrow.testing.oracle import WatermarkOracle as WatermarkOracle
+from windrow.testing.oracle_join import JoinOracle as JoinOracle

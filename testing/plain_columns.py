@@ -17,10 +17,13 @@ class JoinColumns:
 
     def __init__(self, join: JoinDefinition, known: Mapping[str, pa.Schema]) -> None:
         self.join = join
-        self._names: dict[str, list[str]] = {join.left.name: [], join.right.name: []}
+        # Keys and event time are known of an input that was never seen.
+        right = list(dict.fromkeys((*join.right_keys, join.right.event_time)))
+        left = list(dict.fromkeys((*join.left_keys, join.left.event_time)))
+        self._names: dict[str, list[str]] = {join.right.name: right, join.left.name: left}
         self._types: dict[tuple[str, str], pa.DataType] = {}
         for name, schema in known.items():
-            self._names[name] += schema.names
+            self._names[name] = list(schema.names)
             self._types |= {(name, field.name): field.type for field in schema}
 
     def see(self, name: str, payload: Payload) -> None:

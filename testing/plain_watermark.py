@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from windrow.core.definition import Watermark
+from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
 
 Partition = tuple[str, int]
@@ -41,7 +42,7 @@ class WatermarkOracle:
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
         """The watermark at `now_us`; `explicit_us` is where the caller asks it to go, as drain does."""
         self._start(now_us)
-        for candidate in (self._candidate(now_us), explicit_us):
+        for candidate in (self.candidate(now_us), explicit_us):
             if candidate is not None and candidate > self.watermark_us:
                 self.watermark_us = candidate
         return self.watermark_us
@@ -50,7 +51,8 @@ class WatermarkOracle:
         if self._first_now_us is None:
             self._first_now_us = now_us
 
-    def _candidate(self, now_us: int) -> int | None:
+    def candidate(self, now_us: int) -> int | None:
+        """What the kind of watermark says now, wherever it was before."""
         match self._definition.kind:
             case "bounded":
                 return self._bounded(now_us)
@@ -73,6 +75,10 @@ class WatermarkOracle:
             candidates.append(self._marks_us[partition] - self._definition.delay_us)
         return min(candidates, default=None)
 
+    def is_idle(self, now_us: int) -> bool:
+        """True if something came, and of every partition that it came from nothing does any more."""
+        return bool(self._marks_us) and all(self._idle(partition, now_us) for partition in self._marks_us)
+
     def _idle(self, partition: Partition, now_us: int) -> bool:
         """True if the source said so, or no row has come for the idle time of `now`."""
         if partition in self._declared_idle:
@@ -80,3 +86,33 @@ class WatermarkOracle:
         assert self._first_now_us is not None
         since_us = self._active_us.get(partition, self._first_now_us)
         return self._definition.idle_us is not None and now_us - since_us >= self._definition.idle_us
+
+
+class JoinWatermarkOracle:
+    """The watermark of a join: the least of its inputs, of which an idle one holds nobody back. Semantics "Joins", "Late"."""
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        self._inputs = {one.name: WatermarkOracle(one.watermark) for one in definition.inputs}
+        self.watermark_us = START_OF_TIME_US
+
+    def observe(self, times: Iterable[tuple[str, int, int]], now_us: int) -> None:
+        """As `WatermarkOracle.observe`; sources begin with the input's name and a colon."""
+        taken: dict[str, list[tuple[str, int, int]]] = {name: [] for name in self._inputs}
+        for source, partition, time_us in times:
+            name, _, given = source.partition(":")
+            taken[name].append((given, partition, time_us))
+        for name, own in taken.items():
+            self._inputs[name].observe(own, now_us)
+
+    def advance(self, now_us: int, explicit_us: int | None = None) -> int:
+        """The watermark at `now_us`, or where the caller asks it to go."""
+        candidates = []
+        for one in self._inputs.values():
+            if not one.is_idle(now_us):
+                # A partition that begins late may take its input back, as long as the join is not there yet.
+                mark_us = one.candidate(now_us)
+                candidates.append(START_OF_TIME_US if mark_us is None else mark_us)
+        for candidate in (min(candidates, default=None), explicit_us):
+            if candidate is not None and candidate > self.watermark_us:
+                self.watermark_us = candidate
+        return self.watermark_us

@@ -107,8 +107,11 @@ def joined_messages(
     low, high = _bound(start, START_OF_TIME_US), _bound(end, END_OF_TIME_US)
     by = operator.intakes[side].by
     wanted = key_of(by, key)
-    whole = None if wanted is None or len(wanted) < len(by) or not by else encode_key([wanted[b] for b in by])
-    rows = operator.kept(kv, side, low, high, whole)
+    lasting = operator.lasting(kv, side)
+    whole = None
+    if wanted and len(wanted) == len(by) == len(set(by) & set(operator.intakes[lasting].by)):
+        whole = encode_key([wanted[b] for b in operator.intakes[lasting].by])
+    rows = operator.kept(kv, lasting, low, high, whole)
     if wanted:
         rows = rows.take(np.flatnonzero(of_key(rows.table, wanted)))
     prefix = (operator.definition.left, operator.definition.right)[side].source_prefix
