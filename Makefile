@@ -7,11 +7,12 @@ BIN := .venv/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo lint test bench format clean
+.PHONY: help tools .venv demo weather lint test bench format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
 	@echo "make demo     run examples/flights.py"
+	@echo "make weather  run examples/weather.py"
 	@echo "make lint     ruff, mypy, import layers"
 	@echo "make test     lint, then pytest"
 	@echo "make bench    run the benchmarks"
@@ -42,6 +43,9 @@ tools:
 
 demo: .venv/stamp
 	$(BIN)/python examples/flights.py
+
+weather: .venv/stamp
+	$(BIN)/python examples/weather.py
 
 lint: .venv/stamp
 	$(BIN)/ruff check .

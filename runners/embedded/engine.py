@@ -70,7 +70,12 @@ class Engine:
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
         metadata = tuple(c for c in cfs if c not in kept)
         self._spec = ShardSpec(
-            self._job.folders, self._job.job, 0, metadata, kept, replayable=not isinstance(definition, JoinDefinition)
+            self._job.folders,
+            self._job.job,
+            0,
+            metadata,
+            kept,
+            replayable=not isinstance(definition, JoinDefinition),
         )
         self._replay = None if replay is None else replay_of(definition, replay)
         try:

@@ -1,0 +1,35 @@
+"""The flights and their weather, quick: every row of both joins is what pandas joins."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: January and February: flights that left, and flights of an hour without an observation.
+FLOWN, WITHOUT, CANCELLED = 50_173, 68, 1_782
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_every_row_of_both_joins_is_what_pandas_joins(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "weather.py"), "--quick", "--out", str(tmp_path / "out")]
+    # PYSPARK_PYTHON is the example's own business.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name, without in (("as_of", 0), ("by_hour", WITHOUT)):
+        rows = FLOWN - (without if name == "by_hour" else 0)
+        assert re.search(
+            rf"{name} +{rows:,} rows, {rows:,} by pandas: {FLOWN - without:,} of {FLOWN:,} flights with weather, "
+            rf"{without:,} without; 0 values differ: EQUAL\n",
+            done.stdout,
+        ), done.stdout
+    assert done.stdout.count(f"{CANCELLED:,} dead letters of {CANCELLED:,} cancelled flights") == 2
