@@ -177,8 +177,8 @@ class EmbeddedJoin(EmbeddedOperator):
 
         merged: dict[tuple[str, int], int] = {}
         for offsets in by_input.values():
-            for partition, offset in offsets.items():
-                merged[partition] = min(offset, merged.get(partition, offset))
+            for at, offset in offsets.items():
+                merged[at] = min(offset, merged.get(at, offset))
         return topic_partitions(topic, merged)
 
     @property

@@ -26,7 +26,7 @@ from windrow.stores.snapshots import SnapshotStore, StoredFile
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BLOCK = re.compile(r"^```hex ([a-z0-9-]+)\n(.*?)^```$", re.M | re.S)
 # Sections whose examples other tests read.
-ELSEWHERE = re.compile(r"log-|window-")
+ELSEWHERE = re.compile(r"log-|window-|join-")
 
 
 def read_page() -> dict[str, bytes]:

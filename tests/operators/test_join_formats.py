@@ -1,0 +1,93 @@
+"""What docs/formats.md shows of a join's state is what the operator writes, and what it reads again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+
+import windrow as wr
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.filed_rows import unpack_rows
+from windrow.operators.join_rows import join_operator
+from windrow.stores.kv import MemoryKV
+from windrow.stores.windows import unpack_table
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+S = 1_000_000
+
+
+def golden(name: str) -> bytes:
+    [body] = re.findall(rf"```hex {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
+
+
+def rows(name: str, second: int, id: int, offset: int) -> dict[str, pa.Table]:
+    columns = {"t": [second * S], "id": [id], SOURCE: [f"{name}:"], PARTITION: [0], OFFSET: [offset], ORDINAL: [0]}
+    return {name: pa.table(columns)}
+
+
+class Filed:
+    """Order 7 at one second, and the shipment of it a second later."""
+
+    def __init__(self, shipped: bool = False, **options: Any) -> None:
+        window = options.pop("window", None)
+        self.operator = join_operator(
+            wr.Join(
+                left=wr.Input("orders", event_time="t", window=window),
+                right=wr.Input("shipments", event_time="t"),
+                on="id",
+                within=("0 s", "10 s"),
+                how="left",
+                retention="1 hour",
+                **options,
+            )
+        )
+        self.kv = MemoryKV(self.operator.cfs())
+        self.operator.ingest(self.kv, rows("orders", 1, 7, 3), 0)
+        if shipped:
+            self.operator.ingest(self.kv, rows("shipments", 2, 7, 0), 0)
+
+    def only(self, cf: str) -> tuple[bytes, bytes]:
+        [pair] = self.kv.scan(f"join.{cf}")
+        return pair
+
+
+def test_a_message_of_a_join_over_time_is_filed_as_the_page_shows() -> None:
+    filed = Filed()
+    key, value = filed.only("left.messages")
+    assert (key.hex(" "), value.hex(" ")) == (golden("join-key").hex(" "), golden("join-value").hex(" "))
+    [schema] = [v for k, v in filed.kv.scan("join.aux") if k == b"h" + msgpack.unpackb(value[1:])[0]]
+    assert pa.ipc.read_schema(pa.py_buffer(schema)).names == ["id", "t"]
+    at = [("orders:", 0, 3, 0)]
+    table = unpack_rows(filed.kv, "join.aux", [golden("join-value")], at, filed.operator.schemas(filed.kv)[0])
+    assert [(r["t"], r["id"], r[OFFSET]) for r in table.to_pylist()] == [(1 * S, 7, 3)]
+
+
+def test_a_message_is_open_until_it_is_matched_as_the_page_shows() -> None:
+    key, flag = Filed().only("left.open")
+    assert (key.hex(" "), flag.hex(" ")) == (golden("join-open-key").hex(" "), golden("join-open").hex(" "))
+    assert Filed(shipped=True).only("left.open")[1] == b"\x01" + golden("join-open")[1:]
+
+
+def test_a_message_in_a_window_of_rows_has_a_number_as_the_page_shows() -> None:
+    filed = Filed(window=wr.rows(2))
+    key, value = filed.only("left.messages")
+    assert (key.hex(" "), value.hex(" ")) == (
+        golden("join-numbered-key").hex(" "),
+        golden("join-numbered-value").hex(" "),
+    )
+    assert filed.only("left.open") == (key, golden("join-numbered-open"))
+    counters = {k: v for k, v in filed.kv.scan("join.aux") if k[:1] == b"c"}
+    assert counters == {golden("join-counter-key"): golden("join-counter")}
+
+
+def test_rows_that_wait_for_a_period_are_kept_as_the_page_says() -> None:
+    filed = Filed(shipped=True, emit=wr.Emit(early=wr.every("1 minute"), late=wr.every_batch))
+    key, value = filed.only("pending")
+    assert key.hex(" ") == golden("join-pending-key").hex(" ")
+    [row] = unpack_table(value).to_pylist()
+    assert row == {"id": 7, "orders_t": 1 * S, "shipments_t": 2 * S, "__timing": "EARLY", "__order": 0}
