@@ -18,7 +18,13 @@ FLOWN, WITHOUT, CANCELLED = 50_173, 68, 1_782
 @pytest.mark.spark
 @pytest.mark.slow
 def test_every_row_of_both_joins_is_what_pandas_joins(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "weather.py"), "--quick", "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "weather.py"),
+        "--quick",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     # PYSPARK_PYTHON is the example's own business.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
     done = subprocess.run(

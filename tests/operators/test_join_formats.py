@@ -26,7 +26,14 @@ def golden(name: str) -> bytes:
 
 
 def rows(name: str, second: int, id: int, offset: int) -> dict[str, pa.Table]:
-    columns = {"t": [second * S], "id": [id], SOURCE: [f"{name}:"], PARTITION: [0], OFFSET: [offset], ORDINAL: [0]}
+    columns = {
+        "t": [second * S],
+        "id": [id],
+        SOURCE: [f"{name}:"],
+        PARTITION: [0],
+        OFFSET: [offset],
+        ORDINAL: [0],
+    }
     return {name: pa.table(columns)}
 
 
