@@ -42,7 +42,7 @@ class WatermarkOracle:
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
         """The watermark at `now_us`; `explicit_us` is where the caller asks it to go, as drain does."""
         self._start(now_us)
-        for candidate in (self.candidate(now_us), explicit_us):
+        for candidate in (self._candidate(now_us), explicit_us):
             if candidate is not None and candidate > self.watermark_us:
                 self.watermark_us = candidate
         return self.watermark_us
@@ -51,7 +51,7 @@ class WatermarkOracle:
         if self._first_now_us is None:
             self._first_now_us = now_us
 
-    def candidate(self, now_us: int) -> int | None:
+    def _candidate(self, now_us: int) -> int | None:
         """What the kind of watermark says now, wherever it was before."""
         match self._definition.kind:
             case "bounded":
@@ -89,9 +89,10 @@ class WatermarkOracle:
 
 
 class JoinWatermarkOracle:
-    """The watermark of a join: the least of its inputs, of which an idle one holds nobody back. Semantics "Joins", "Late"."""
+    """The watermark of a join: the least of its inputs, of which idle and static ones hold nobody back. Semantics "Joins", "Late"."""
 
     def __init__(self, definition: JoinDefinition) -> None:
+        self._static = {one.name for one in definition.inputs if one.static}
         self._inputs = {one.name: WatermarkOracle(one.watermark) for one in definition.inputs}
         self.watermark_us = START_OF_TIME_US
 
@@ -107,10 +108,10 @@ class JoinWatermarkOracle:
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
         """The watermark at `now_us`, or where the caller asks it to go."""
         candidates = []
-        for one in self._inputs.values():
-            if not one.is_idle(now_us):
+        for name, one in self._inputs.items():
+            if name not in self._static and not one.is_idle(now_us):
                 # A partition that begins late may take its input back, as long as the join is not there yet.
-                mark_us = one.candidate(now_us)
+                mark_us = one._candidate(now_us)
                 candidates.append(START_OF_TIME_US if mark_us is None else mark_us)
         for candidate in (min(candidates, default=None), explicit_us):
             if candidate is not None and candidate > self.watermark_us:
