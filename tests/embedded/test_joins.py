@@ -279,6 +279,27 @@ def test_messages_are_asked_for_by_the_key_names_of_their_input(location: str) -
             op.get_messages(key={"id": 1.0}, input="shipments")
 
 
+def test_a_stream_with_itself_gives_what_either_side_keeps(location: str) -> None:
+    mine = wr.Input("orders", event_time="time")
+    newest = wr.Join(
+        left=mine,
+        right=mine,
+        on="id",
+        how="asof",
+        within=("-3 seconds", "0 seconds"),
+        allowed_lateness="12 seconds",
+    )
+    with newest.open(location, clock=ManualClock()) as op:
+        for second in (
+            4,
+            6,
+            20,
+        ):  # as a left message 6 is answered, as a right one it may still be the newest of 9
+            op.add_message(order(second))
+        assert [m.payload["value"] for m in op.get_messages()] == [6, 20]
+        assert [m.payload["value"] for m in op.get_messages(key=1)] == [6, 20]
+
+
 def test_windows_of_a_join_are_refused_with_what_to_ask_instead(location: str) -> None:
     with (
         define().open(location, clock=ManualClock()) as op,
@@ -443,11 +464,12 @@ def goes_on(location: Path, definition: wr.Join, tmp_path: Path) -> None:
 
 
 @BY_NAME
+@pytest.mark.parametrize("every", [2, 256], ids=["snapshot", "segments"])
 @pytest.mark.parametrize("lost", ["local", "nothing", "CURRENT", "one file"])
 def test_a_store_that_is_lost_or_damaged_is_built_anew(
-    tmp_path: Path, definition: wr.Join, lost: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, definition: wr.Join, lost: str, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
+    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", every)
     begun(tmp_path / "job", definition)
     store = tmp_path / "job" / "local" / "shard-0000"
     if lost == "local":
