@@ -249,3 +249,24 @@ def test_a_bounded_frame_beside_a_stream_must_be_declared_static(spark: Any, fee
     shipments = spark.createDataFrame(SHIPMENTS.empty_table())
     with pytest.raises(ConfigurationError, match=r"'shipments' is bounded.*static=True"):
         define().writeStream(orders=feed("orders", ORDERS).stream(spark), shipments=shipments)
+
+
+def test_a_dead_letter_names_its_input_and_the_file_that_it_came_from(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    orders, shipments = feed("orders", ORDERS), feed("shipments", SHIPMENTS)
+    orders.add([{"time": at(1), "id": 1, "value": 1}])
+    shipments.add([{"time": None, "id": 2, "cost": 1.0}])
+    kept = wr.sinks.parquet(str(tmp_path / "dead"))
+    query = (
+        define()
+        .writeStream(orders=orders.stream(spark), shipments=shipments.stream(spark))
+        .deadLetters(kept)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.drain()
+    [letter] = wr.read_panes(kept.path).to_pylist()
+    assert (letter["reason"], letter["input"], letter["offset"]) == ("malformed", "shipments", 0)
+    assert letter["source"].endswith(".parquet") and not letter["source"].startswith("shipments:")
