@@ -89,7 +89,7 @@ class WatermarkOracle:
 
 
 class JoinWatermarkOracle:
-    """The watermark of a join: the least of its inputs, of which idle and static ones hold nobody back. Semantics "Joins", "Late"."""
+    """The watermark of a join: the least of its inputs, idle and static ones left out. Semantics "Joins", "Late"."""
 
     def __init__(self, definition: JoinDefinition) -> None:
         self._static = {one.name for one in definition.inputs if one.static}

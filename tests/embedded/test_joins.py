@@ -1,9 +1,7 @@
-"""A join in this process as a user meets it: two inputs to feed, rows, queries, refusals, and how it comes back."""
+"""A join in this process as a user meets it: two inputs to feed, rows, queries, refusals."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
 from windrow.testing.clock import ManualClock
 
@@ -375,116 +372,3 @@ def test_the_console_sink_prints_a_line_a_row(location: str, capsys: pytest.Capt
         op.add_messages({"orders": [order(1)], "shipments": [shipment(2)]})
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("--", "   "))]
     assert lines == ["-- commit 1 of join: 1 panes", "   EARLY  id=1 time=1970-01-01 00:00:01+00:00 value=1"]
-
-
-# -- definitions and state ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda: define("left"),
-        lambda: define(within=("0 seconds", "20 seconds")),
-        lambda: define(on=("id", "time")),
-        lambda: define(orders={"window": wr.sliding("10 seconds")}),
-    ],
-)
-def test_state_of_another_join_is_refused_naming_both(location: str, other: Callable[[], wr.Join]) -> None:
-    with define().open(location, clock=ManualClock()) as op:
-        op.add_message(order(1), "orders")
-    with pytest.raises(e.DefinitionChanged) as error:
-        other().open(location, clock=ManualClock())
-    assert repr(define()) in str(error.value) and repr(other()) in str(error.value)
-
-
-def test_what_does_not_shape_state_may_change(location: str) -> None:
-    with define().open(location, clock=ManualClock()) as op:
-        op.add_message(order(1), "orders")
-    changed = define(
-        retention="1 hour",
-        allowed_lateness="1 minute",
-        orders={"watermark": "1 minute"},
-        emit=wr.Emit(early=wr.every_batch, late=wr.every("1 minute")),
-    )
-    with changed.open(location, clock=ManualClock()) as op:
-        op.add_message(shipment(2), "shipments")
-        assert len(op.get_result()) == 1
-
-
-def test_a_closed_join_says_so_and_an_open_one_how_far_it_is(location: str) -> None:
-    op = define().open(location, clock=ManualClock())
-    op.add_message(order(1), "orders")
-    op.timeout()
-    assert repr(op) == f"<{define()!r} at {location}, commit 1>"
-    op.close()
-    assert repr(op).endswith(", closed>")
-    with pytest.raises(e.OperatorClosed, match="open it again"):
-        op.add_message(order(1), "orders")
-
-
-# -- coming back ----------------------------------------------------------------------------------------------------
-
-HOWS = {
-    "over time": lambda: define("full", retention="1 minute"),
-    "of rows": lambda: define(
-        "left", orders={"window": wr.rows(3)}, shipments={"window": wr.rows(2)}, retention="1 minute"
-    ),
-}
-BY_NAME = pytest.mark.parametrize("definition", [d() for d in HOWS.values()], ids=list(HOWS))
-
-
-def feed(op: Any, numbers: range) -> None:
-    for n in numbers:
-        op.add_messages({"orders": [order(n, n % 3, n)], "shipments": [shipment(n + 1, n % 2, n)]})
-
-
-def begun(location: Path, definition: wr.Join) -> None:
-    """A job that took forty of each and was closed; rows acknowledged."""
-    with definition.open(str(location), clock=ManualClock()) as op:
-        for n in range(0, 40, 10):
-            feed(op, range(n, n + 10))
-            op.timeout()
-        op.get_result()
-        op.flush()
-
-
-def goes_on(location: Path, definition: wr.Join, tmp_path: Path) -> None:
-    """The job, begun with forty, ends as one that nothing happened to."""
-    begun(tmp_path / "undisturbed", definition)
-    ended = []
-    for path in (location, tmp_path / "undisturbed"):
-        with definition.open(str(path), clock=ManualClock()) as op:
-            feed(op, range(30, 60))  # some are replays
-            kept = [op.get_messages(input=name) for name in ("orders", "shipments")]
-            op.drain()
-            rows = [(r.values, r.timing) for r in op.get_result()]
-            ended.append((rows, kept, op.next_offsets(), dict(op.counters)))
-    assert ended[0] == ended[1]
-    assert ended[0][0] != []
-
-
-@BY_NAME
-@pytest.mark.parametrize("every", [2, 256], ids=["snapshot", "segments"])
-@pytest.mark.parametrize("lost", ["local", "nothing", "CURRENT", "one file"])
-def test_a_store_that_is_lost_or_damaged_is_built_anew(
-    tmp_path: Path, definition: wr.Join, lost: str, every: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", every)
-    begun(tmp_path / "job", definition)
-    store = tmp_path / "job" / "local" / "shard-0000"
-    if lost == "local":
-        shutil.rmtree(store.parent)
-    elif lost == "CURRENT":
-        (store / "CURRENT").write_bytes(b"nonsense\n")
-    elif lost == "one file":
-        max(store.glob("*.sst"), key=lambda p: p.stat().st_size).unlink()
-    goes_on(tmp_path / "job", definition, tmp_path)
-
-
-def test_lost_messages_are_refused_with_a_remedy_that_a_join_has(tmp_path: Path) -> None:
-    begun(tmp_path / "job", define("full"))
-    for folder in ("local", "segments"):
-        shutil.rmtree(tmp_path / "job" / folder)
-    with pytest.raises(MessagesLost, match=r"messages are lost.*[Rr]estore the folders") as refused:
-        define("full").open(str(tmp_path / "job"), clock=ManualClock())
-    assert "replay=" not in str(refused.value)
