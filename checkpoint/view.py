@@ -29,7 +29,7 @@ from windrow.checkpoint.shard import (
     _result,
 )
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
-from windrow.stores.kv import KV, MemoryKV, Overlay
+from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.mirror import mirror
 from windrow.stores.rocks import RocksKV
 from windrow.stores.segment import read_segment
@@ -79,9 +79,9 @@ def open_view(
             continue
         return _brought(spec, kv, base, commit, known, SEGMENTS if manifest is None else SNAPSHOT)
     if not spec.message_cfs:
-        for base in [b for b in _bases(spec) if b <= commit]:
-            if _leads(spec, base, commit, known, changelog_only=True):
-                return _from_changelog(spec, base, commit, known)
+        told = from_changelog(spec, commit, known)
+        if told is not None:
+            return told
     raise StateLost(
         f"shard {spec.shard} of {spec.folders.location} cannot be read as of commit {commit}: neither its store, nor a "
         f"snapshot with the segments after it, nor all segments are there{'' if damage is None else f' ({damage})'}"
@@ -193,16 +193,34 @@ def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksK
     return kv
 
 
-def _from_changelog(spec: ShardSpec, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
-    """Window metadata alone: a compacted changelog, and what commits changed since."""
+def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) -> ShardView | None:
+    """Window metadata alone: a compacted changelog, and what commits changed since; None where that is not there."""
+    for base in [b for b in (*_bases(spec), 0) if b <= commit]:
+        if _leads(spec, base, commit, known, changelog_only=True):
+            return _from_base(spec, base, commit, known)
+    return None
+
+
+def _from_base(spec: ShardSpec, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
     kv = MemoryKV(spec.cfs)
     changelog = spec.folders.changelog
-    _, _, batch, extra = read_segment(changelog(base_name(base, spec.shard)))
-    kv.write(batch.only(spec.cfs))
-    for name, digest in extra.get("parts", ()):
-        kv.write(_checked(spec, changelog(name), digest, base).only(spec.cfs))
+    if base:
+        _, _, batch, extra = read_segment(changelog(base_name(base, spec.shard)))
+        kv.write(batch.only(spec.cfs))
+        for name, digest in extra.get("parts", ()):
+            kv.write(_checked(spec, changelog(name), digest, base).only(spec.cfs))
     for number in range(base + 1, commit + 1):
         result = _result(known[number], spec.shard)
         if result is not None and result.segment is not None:
             kv.write(_read_changelog(spec, result, number).only(spec.cfs))
     return ShardView(spec, Overlay(kv), commit, CHANGELOG, base)
+
+
+def metadata_of(spec: ShardSpec, record: Commit) -> Batch | None:
+    """What a commit changed in a shard's window metadata; None where its file was swept."""
+    result = _result(record, spec.shard)
+    if result is None or result.segment is None:
+        return Batch()
+    if not _present(spec, result, changelog_only=True):
+        return None
+    return _read_changelog(spec, result, record.commit)

@@ -27,13 +27,14 @@ from windrow.checkpoint.view import ShardView, open_view, readable
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
-from windrow.core.time import START_OF_TIME_US, Instant
+from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.operators.intake import Slice
 from windrow.operators.output import to_infos
 from windrow.runners.embedded.engine import operator_of
 from windrow.runners.embedded.queries import letters_of, stored
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definition, Definitions
+from windrow.runners.state.explain import Explanation, explained, window_start
 
 T = TypeVar("T")
 
@@ -238,6 +239,24 @@ class State:
         found = self._messages(start, end, key, operator, input)
         schema = self._read(lambda: rows.message_schema(self._of(definition), definition, input))
         return rows.messages_table(found, schema)
+
+    def explain(self, start: Instant, *, key: Any = None, operator: str | None = None) -> list[Explanation]:
+        """Why windows that start at `start` (tuple windows: with message number `start`) hold what they hold, one for each key:
+        the positions of their messages where messages are kept; their first and last position, and the commits that built them.
+        """
+        definition = self._aggregate(operator, "windows")
+        at = instant_us(start, "start")
+        infos = [
+            w for w in self.get_windows(at, at, key=key, operator=definition.name) if window_start(w) == at
+        ]
+        return self._read(
+            lambda: [
+                explained(
+                    info, self._of(definition), [v.spec for v in self._views], self.commits(), definition
+                )
+                for info in infos
+            ]
+        )
 
     def panes(self, operator: str | None = None) -> pa.Table:
         """The panes of those commits whose pane files are still kept, oldest first."""

@@ -140,9 +140,10 @@ def panes_schema(shards: Shards, definition: Any) -> pa.Schema:
 
 
 def _joined_schema(operator: JoinOperator, kv: KV) -> pa.Schema:
-    sides = operator.schemas(kv)
+    left, right = operator.schemas(kv)
     none = np.zeros(0, dtype=np.int64)
-    told = Columns.of(operator.definition, *sides).rows(*map(empty_rows, sides), none, none)
+    columns = Columns.of(operator.definition, left, right)
+    told = columns.rows(empty_rows(left), empty_rows(right), none, none)
     return pa.schema([*told.schema, ("pane", PANE_TYPE), ("commit", pa.int64())])
 
 
