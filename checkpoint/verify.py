@@ -8,6 +8,7 @@ changelog gives are the same.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,9 @@ from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog,
 from windrow.core.errors import CorruptState, StateError, StateLost
 from windrow.stores.segment import read_segment
 from windrow.stores.snapshots import SnapshotStore
+
+#: A running job sweeps files and applies commits while they are looked at.
+ATTEMPTS = 3
 
 
 @dataclass
@@ -45,7 +49,22 @@ class Report:
 
 
 def verify(location: str) -> Report:
-    """Check everything below a location, as of its last commit."""
+    """Check everything below a location, as of its last commit; anew where the job went on while we looked."""
+    for _ in range(ATTEMPTS - 1):
+        report = _verify(location)
+        if not report.wrong or _last_commit(location) in (None, report.commit):
+            return report
+    return _verify(location)
+
+
+def _last_commit(location: str) -> int | None:
+    try:
+        return lifecycle.look(location).state.commit_number
+    except CorruptState:
+        return None
+
+
+def _verify(location: str) -> Report:
     report = Report(os.path.abspath(location))
     try:
         seen = lifecycle.look(location)
@@ -70,7 +89,7 @@ def verify(location: str) -> Report:
 
 
 def _follow_each_other(report: Report, commits: list[Commit]) -> None:
-    for before, after in zip(commits, commits[1:], strict=False):
+    for before, after in itertools.pairwise(commits):
         what = f"commit {after.commit}"
         if after.commit != before.commit + 1:
             report.say(what, f"follows commit {before.commit}")
@@ -100,6 +119,9 @@ def _snapshots(report: Report, spec: ShardSpec) -> int:
     """The newest whole snapshot of a shard."""
     covered = 0
     if not os.path.isdir(os.path.join(spec.folders.snapshots, "manifests")):
+        return covered
+    if not os.path.isdir(os.path.join(spec.folders.snapshots, "blobs")):
+        report.say(spec.folders.snapshots, "has manifests and no folder 'blobs'")
         return covered
     store = SnapshotStore(spec.folders.snapshots)
     for manifest in store.list(spec.shard):

@@ -107,7 +107,8 @@ def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int
 def _starts(spec: ShardSpec, commit: int) -> list[tuple[int, str | None]]:
     """(commit, manifest) of what is there to begin with, newest first; at last the empty state."""
     found: list[tuple[int, str | None]] = []
-    if os.path.isdir(os.path.join(spec.folders.snapshots, "manifests")):
+    # Looking must not make the folders.
+    if all(os.path.isdir(os.path.join(spec.folders.snapshots, f)) for f in ("manifests", "blobs")):
         names = SnapshotStore(spec.folders.snapshots).list(spec.shard)
         found = [(_commit_of(n), n) for n in reversed(names) if _commit_of(n) <= commit]
     return [*found, (0, None)]

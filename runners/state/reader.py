@@ -295,6 +295,19 @@ class State:
         """`commits` as rows."""
         return rows.commits_table(self.commits())
 
+    def key_types(self, operator: str | None = None, input: str | None = None) -> dict[str, pa.DataType]:
+        """The types of the key columns, as far as they are known."""
+        definition = self._definitions.of(operator)
+        if isinstance(definition, JoinDefinition):
+            by = definition.right_keys if input == definition.right.name else definition.left_keys
+            schema = self._read(
+                lambda: rows.message_schema(self._of(definition), definition, input or definition.left.name)
+            )
+        else:
+            by = definition.by
+            schema = self._read(lambda: rows.panes_schema(self._of(definition), definition))
+        return {name: schema.field(name).type for name in by if name in schema.names}
+
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _messages(
