@@ -68,6 +68,9 @@ def parser() -> argparse.ArgumentParser:
             "--key", action="append", help="only this key: VALUE, or NAME=VALUE for each key column"
         )
         command.add_argument("--operator", help="of this operator, where the job has several")
+        command.add_argument(
+            "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
+        )
         command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")

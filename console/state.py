@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -15,12 +17,25 @@ from windrow.core.join import JoinDefinition
 from windrow.core.messages import Position
 from windrow.core.time import instant_us
 from windrow.runners.state import State, read_state
+from windrow.runners.state.definitions import imported
 from windrow.runners.state.explain import Explanation
+
+
+def _state(options: argparse.Namespace) -> State:
+    """The state that is asked for; definitions of the user's are found from the folder where the command runs."""
+    definition = None
+    if options.definition is not None:
+        sys.path.insert(0, os.getcwd())
+        try:
+            definition = imported(options.definition)
+        finally:
+            sys.path.pop(0)
+    return read_state(options.location, as_of=options.as_of, definition=definition)
 
 
 def windows(options: argparse.Namespace, out: TextIO) -> int:
     """Print windows, sorted."""
-    with read_state(options.location, as_of=options.as_of) as state:
+    with _state(options) as state:
         definition = state.definition(options.operator)
         numbers = bool(getattr(definition, "tuple_window", False))
         start, end = (_instant(text, numbers=numbers) for text in (options.start, options.end))
@@ -33,7 +48,7 @@ def windows(options: argparse.Namespace, out: TextIO) -> int:
 
 def messages(options: argparse.Namespace, out: TextIO) -> int:
     """Print kept messages, in key order."""
-    with read_state(options.location, as_of=options.as_of) as state:
+    with _state(options) as state:
         definition = state.definition(options.operator)
         by: Sequence[str] = definition.by
         if isinstance(definition, JoinDefinition) and options.input == definition.right.name:
@@ -51,7 +66,7 @@ def messages(options: argparse.Namespace, out: TextIO) -> int:
 
 def explain(options: argparse.Namespace, out: TextIO) -> int:
     """Print what is in the windows that start at a time, and where it came from."""
-    with read_state(options.location, as_of=options.as_of) as state:
+    with _state(options) as state:
         definition = state.definition(options.operator)
         start = _instant(options.window, numbers=bool(getattr(definition, "tuple_window", False)))
         assert start is not None

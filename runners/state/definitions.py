@@ -7,6 +7,7 @@ and literals, nothing else. Whatever it gives counts only if it has the fingerpr
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -122,3 +123,14 @@ def _value(node: ast.expr, wr: Any) -> Any:
 def _is_custom(keyword: ast.keyword) -> bool:
     """True of a watermark of the user's: its function is not in the text, and reading needs none."""
     return keyword.arg == "watermark" and ast.unparse(keyword.value).startswith("wr.custom(")
+
+
+def imported(text: str) -> Any:
+    """The definition, or definitions, that `module:name` names."""
+    module, colon, name = text.partition(":")
+    if not colon:
+        raise ConfigurationError(f"definition {text!r}: write module:name, as in flights.jobs:delays")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"definition {text!r} cannot be imported: {error}") from error

@@ -128,15 +128,17 @@ def _positions(encoded: Iterable[bytes | None]) -> pa.Array:
 
 
 def panes_schema(shards: Shards, definition: Any) -> pa.Schema:
-    """The columns of an operator's panes, as far as they are known."""
+    """The columns of an operator's panes, as far as some shard knows them."""
+    found = []
     for operator, kv in shards:
         if isinstance(definition, JoinDefinition):
-            return _joined_schema(operator, kv)
+            found.append(_joined_schema(operator, kv))
+            continue
         schema = Progress.load(kv, operator.aux_cf).schema
         if schema is not None:
             operator._bind(schema)
-            return pane_schema(definition, operator.calculation)
-    return pa.schema([])
+            found.append(pane_schema(definition, operator.calculation))
+    return pa.unify_schemas(found, promote_options="permissive") if found else pa.schema([])
 
 
 def _joined_schema(operator: JoinOperator, kv: KV) -> pa.Schema:
@@ -206,20 +208,21 @@ def side_of(definition: Any, name: str | None) -> int | None:
 def message_schema(shards: Shards, definition: Any, name: str | None) -> pa.Schema:
     """The columns of messages, as far as they are known."""
     side = side_of(definition, name)
+    found = [pa.schema([("stored", STORED)])]
     for operator, kv in shards:
         schema = Progress.load(kv, operator.aux_cf).schema if side is None else operator.schemas(kv)[side]
         if schema is not None:
             own = user_columns(schema.empty_table())
-            return pa.schema([("stored", STORED), *(schema.field(n) for n in own)])
-    return pa.schema([("stored", STORED)])
+            if "stored" in own:
+                raise ConfigurationError(
+                    "a column of the messages is called 'stored', as the column of their positions: use get_messages"
+                )
+            found.append(pa.schema([schema.field(n) for n in own]))
+    return pa.unify_schemas(found, promote_options="permissive")
 
 
 def messages_table(found: list[Slice], schema: pa.Schema) -> pa.Table:
     """Messages as rows of `schema`."""
-    if len(schema.names) != len(set(schema.names)):
-        raise ConfigurationError(
-            "a column of the messages is called 'stored', as the column of their positions: use get_messages"
-        )
     tables = [schema.empty_table()]
     for rows in found:
         n = len(rows)

@@ -162,3 +162,20 @@ def test_what_cannot_be_answered_is_1_with_the_reason(
 ) -> None:
     code, out, err = windrow(arguments[0], job, *arguments[1:])
     assert (code, out) == (1, "") and why in err
+
+
+def test_a_definition_that_the_log_cannot_tell_is_named(
+    windrow: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_jobs.py").write_text(
+        "import windrow as wr\nfrom tests.state.jobs import aggregate\n"
+        "late = aggregate(agg={'late': wr.count().where(wr.col('x') > 3)})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    begun(aggregate(agg={"late": wr.count().where(wr.col("x") > 3)}), tmp_path / "job", range(20))
+    assert "pass definition=" in windrow("windows", "job").err
+    lines = windrow("windows", "job", "--definition", "my_jobs:late", "--json").lines
+    assert [r["late"] for r in lines][:3] == [2, 2, 2]
+    for wrong in ("my_jobs", "my_jobs:none", "nothing:late"):
+        code, _, err = windrow("windows", "job", "--definition", wrong)
+        assert code == 1 and wrong in err
