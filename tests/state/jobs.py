@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 import windrow as wr
 from windrow.testing.clock import ManualClock
 
@@ -99,14 +101,22 @@ class Elsewhere:
             [sys.executable, "-m", "tests.state.jobs", str(location), kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
             cwd=Path(__file__).parents[2],
         )
 
     def ask(self) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        self.begin()
+        return self.end()
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
+
+    def end(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
         said: dict[str, Any] = json.loads(self._process.stdout.readline())
         return said
 
@@ -118,6 +128,7 @@ class Elsewhere:
 
 
 def _answer_questions(location: str, kind: str) -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     for _ in sys.stdin:
         with wr.read_state(location) as state:
             told = answers(state, KINDS[kind])

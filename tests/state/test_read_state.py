@@ -80,6 +80,41 @@ def test_a_damaged_store_is_passed_over_and_left_alone(tmp_path: Path) -> None:
     assert listing(tmp_path / "job") == before
 
 
+def test_the_store_of_another_job_is_not_read(tmp_path: Path) -> None:
+    history: dict[int, Any] = {}
+    begun(KINDS["full state"], tmp_path / "job", range(40), history)
+    begun(KINDS["full state"], tmp_path / "other", range(20))
+    shutil.rmtree(tmp_path / "job" / "local")
+    shutil.copytree(tmp_path / "other" / "local", tmp_path / "job" / "local")
+    with wr.read_state(str(tmp_path / "job")) as state:
+        assert answers(state, KINDS["full state"]) == history[max(history)]
+        assert state._views[0].way == "segments"
+
+
+def test_a_job_that_sweeps_while_it_is_read_is_read_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
+    monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 1)
+    definition, clock, history = KINDS["full state"], ManualClock(), {}
+    elsewhere = Elsewhere(tmp_path / "job", "full state")
+    read = set()
+    with definition.open(str(tmp_path / "job"), clock=clock, sink=wr.sinks.memory()) as op:
+        for at in range(0, 400, 10):
+            feed(op, range(at, at + 10))
+            clock.advance("1 second")
+            op.timeout()
+            history[op.last_commit] = answers(op, definition)
+            if at % 50 == 0:
+                elsewhere.begin()
+            elif at % 50 == 40:
+                said = elsewhere.end()
+                assert said["answers"] == history[said["commit"]]
+                read.add(said["commit"])
+    elsewhere.close()
+    assert len(read) == 8
+
+
 def test_windows_of_an_incremental_operator_come_from_the_changelog_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +232,16 @@ def test_a_definition_that_the_log_cannot_tell_is_asked_for(tmp_path: Path) -> N
             state.get_windows()
     with wr.read_state(str(tmp_path / "job"), definition=definition) as state:
         assert [w.values["late"] for w in state.get_windows()][:3] == [2, 2, 2]
+
+
+def test_a_text_that_gives_something_else_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(aggregate(), tmp_path / "job", range(30))
+    monkeypatch.setattr("windrow.runners.state.definitions.evaluate", lambda text: aggregate(by=()))
+    state = wr.read_state(str(tmp_path / "job"))
+    with state, pytest.raises(e.ConfigurationError, match="gives something else: pass definition="):
+        state.get_windows()
 
 
 def test_another_definition_is_refused_naming_both(tmp_path: Path) -> None:
