@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.layout import base_name
-from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec, _bases, _checked, _commit_of, _digests
 from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
@@ -68,14 +67,12 @@ def _verify(location: str) -> Report:
     report = Report(os.path.abspath(location))
     try:
         seen = lifecycle.look(location)
-        log = FileLog(seen.folders.log)
-        state = log.tail()
-        known = {c.commit: c for c in log.commits()}
+        known = {c.commit: c for c in seen.log.commits()}
     except CorruptState as error:
         report.say("log", error.message)
         return report
     report.job, report.commit = seen.epoch.job, max(known, default=0)
-    report.count("records", state.next_seq - state.first_seq)
+    report.count("records", seen.state.next_seq - seen.state.first_seq)
     _follow_each_other(report, [known[n] for n in sorted(known)])
     for shard in range(seen.epoch.shards):
         spec = ShardSpec(seen.folders, seen.epoch.job, shard, (), ())

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.job import dead_files, pane_files
-from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.view import ShardView, open_view, readable
@@ -92,15 +91,11 @@ class State:
 
     def _look(self) -> None:
         seen = lifecycle.look(self.location)
-        log = FileLog(seen.folders.log)
-        state = log.tail()
-        assert state.epoch is not None
-        self._epoch = state.epoch
         self._folders = seen.folders
-        self._known = {c.commit: c for c in log.commits()}
-        self.job = state.epoch.job
-        self.shards = state.epoch.shards
-        self._definitions = Definitions(state.epoch, self.location, self._given)
+        self._known = {c.commit: c for c in seen.log.commits()}
+        self.job = seen.epoch.job
+        self.shards = seen.epoch.shards
+        self._definitions = Definitions(seen.epoch, self.location, self._given)
         newest = max(self._known, default=0)
         self.commit: int = newest if self._as_of is None else self._as_of
         if self.commit not in self._known and (self.commit or self._as_of is not None):
