@@ -80,6 +80,20 @@ def test_a_damaged_store_is_passed_over_and_left_alone(tmp_path: Path) -> None:
     assert listing(tmp_path / "job") == before
 
 
+def test_a_damaged_snapshot_is_passed_over_for_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
+    history: dict[int, Any] = {}
+    begun(KINDS["full state"], tmp_path / "job", range(60), history)
+    shutil.rmtree(tmp_path / "job" / "local")
+    *_, newest = sorted((tmp_path / "job" / "snapshots" / "manifests").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-9])
+    with wr.read_state(str(tmp_path / "job")) as state:
+        assert answers(state, KINDS["full state"]) == history[max(history)]
+        assert (state._views[0].way, state._views[0].base) == ("snapshot", 2)
+
+
 def test_the_store_of_another_job_is_not_read(tmp_path: Path) -> None:
     history: dict[int, Any] = {}
     begun(KINDS["full state"], tmp_path / "job", range(40), history)
