@@ -276,24 +276,11 @@ class Job:
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
         """The pane files of a commit, by operator, shards in order."""
-        files: dict[str, list[str]] = {}
-        for result in sorted(record.shards, key=lambda r: r.shard):
-            if result.panes is None:
-                continue
-            for counter in result.counters:
-                if counter.startswith(PANES_OF):
-                    operator = counter[len(PANES_OF) :]
-                    files.setdefault(operator, []).append(self.folders.panes(result.panes, operator))
-        return files
+        return pane_files(self.folders, record)
 
     def dead_files(self, record: Commit) -> list[str]:
         """The dead-letter files of a commit."""
-        found = []
-        for result in record.shards:
-            name = result.segment or result.panes
-            if result.counters.get(DEAD_FILE) and name is not None:
-                found.append(self.folders.dead(name))
-        return found
+        return dead_files(self.folders, record)
 
     def files_taken(self, query_id: str) -> list[str]:
         """Names of the files whose rows other queries counted; what this query counted, Spark itself does not bring again."""
@@ -338,6 +325,29 @@ class Job:
 
     def close(self) -> None:
         self.log.close()
+
+
+def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
+    """The pane files of a commit, by operator, shards in order."""
+    files: dict[str, list[str]] = {}
+    for result in sorted(record.shards, key=lambda r: r.shard):
+        if result.panes is None:
+            continue
+        for counter in result.counters:
+            if counter.startswith(PANES_OF):
+                operator = counter[len(PANES_OF) :]
+                files.setdefault(operator, []).append(folders.panes(result.panes, operator))
+    return files
+
+
+def dead_files(folders: JobFolders, record: Commit) -> list[str]:
+    """The dead-letter files of a commit."""
+    found = []
+    for result in record.shards:
+        name = result.segment or result.panes
+        if result.counters.get(DEAD_FILE) and name is not None:
+            found.append(folders.dead(name))
+    return found
 
 
 def _parse(name: str) -> tuple[int | None, int | None]:

@@ -36,11 +36,12 @@ _MESSAGES = (".messages", ".message_index")
 
 @dataclass(frozen=True)
 class Look:
-    """What the log of a location says. `epoch` is the last claim."""
+    """What the log of a location says. `epoch` is the last claim; `log` has been read to its end, as a reader."""
 
     folders: JobFolders
     epoch: Epoch
     state: LogState
+    log: FileLog
 
     @property
     def last_commit(self) -> Commit | None:
@@ -55,17 +56,16 @@ def look(location: str) -> Look:
             f"{folders.location} is no windrow location: it has no folder 'log'. Give the location that the job was opened "
             "with (of a job begun with writeStream: <checkpointLocation>/windrow)"
         )
-    state = FileLog(folders.log).tail()
+    log = FileLog(folders.log)
+    state = log.tail()
     if state.epoch is None:
         raise JobMismatch(f"{folders.location} is no windrow location: no driver has ever opened it")
-    return Look(folders, state.epoch, state)
+    return Look(folders, state.epoch, state, log)
 
 
 def commits(location: str) -> Iterator[Commit]:
     """The commits that the log of a location keeps, oldest first."""
-    log = FileLog(look(location).folders.log)
-    log.tail()
-    return log.commits()
+    return look(location).log.commits()
 
 
 # -- reset ----------------------------------------------------------------------------------------------------------

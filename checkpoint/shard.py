@@ -381,7 +381,11 @@ def _look(spec: ShardSpec, path: str, lock_wait_s: float) -> tuple[RocksKV | Non
             kv.close()
         return None, StoreFound.CORRUPT, None
     if value is None:
-        # Opened and killed before its first write: nothing is in it.
+        if any(next(kv.scan(cf), None) is not None for cf in spec.cfs):
+            # Killed while it was built: what it holds is of no commit.
+            kv.close()
+            return None, StoreFound.CORRUPT, None
+        # Opened and killed before its first write.
         return kv, StoreFound.OK, 0
     _, job, shard, commit = msgpack.unpackb(value)
     if job != spec.job or shard != spec.shard:

@@ -1,6 +1,8 @@
-"""The command line: `windrow describe | commits | panes | fork | reset`.
+"""The command line: `windrow describe | windows | messages | panes | explain | commits | verify | doctor | fork | reset`, and
+`windrow completion`.
 
-Exit codes: 0 done; 1 refused or failed, with the reason on standard error; 2 wrong usage. With `--json` standard output is
+Exit codes: 0 done, and for `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard error, or
+something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
 JSON and nothing else: one object, or one object a line where there are many.
 """
 
@@ -11,8 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+import structlog
+
 import windrow
-from windrow.console import jobs, panes
+from windrow.console import checks, completion, jobs, panes, state
 from windrow.core.errors import WindrowError
 
 OK, REFUSED, USAGE = 0, 1, 2
@@ -35,11 +39,39 @@ def parser() -> argparse.ArgumentParser:
     commits = add("commits", jobs.commits, "List the commits that a job's log keeps.")
     fork = add("fork", jobs.fork, "Copy a job's state, as of its last commit, to a new job elsewhere.")
     reset = add("reset", jobs.reset, "Delete a job's state. What sinks have stays.")
-    for command in (describe, commits, fork, reset):
+    windows = add("windows", state.windows, "Print the windows that a job holds, running or not.")
+    messages = add("messages", state.messages, "Print the messages that a job keeps, running or not.")
+    explain = add(
+        "explain", state.explain, "Say which messages are in a window, and which commits put them there."
+    )
+    verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
+    for command in (describe, windows, messages, explain, commits, verify, fork, reset):
         command.add_argument(
             "location", help="where the job was opened; with writeStream, <checkpointLocation>/windrow"
         )
     commits.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
+    explain.add_argument(
+        "window", help="when the window starts, e.g. '2013-07-01 05:00'; of tuple windows its first number"
+    )
+    for command in (windows, messages):
+        bound = (
+            "a time, in UTC unless it names a zone, or microseconds"
+            if command is windows
+            else "TIME, or TIME@OFFSET"
+        )
+        command.add_argument("--start", help=f"from here on: {bound}")
+        command.add_argument("--end", help=f"up to here, included: {bound}")
+        command.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
+    messages.add_argument("--input", help="of a join: which input")
+    for command in (windows, messages, explain):
+        command.add_argument(
+            "--key", action="append", help="only this key: VALUE, or NAME=VALUE for each key column"
+        )
+        command.add_argument("--operator", help="of this operator, where the job has several")
+        command.add_argument(
+            "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
+        )
+        command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")
     table = add("panes", panes.show, "Print the panes that a Parquet sink has.")
@@ -47,7 +79,18 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--operator", help="only of this operator")
     table.add_argument("--latest", action="store_true", help="only the current pane of each (key, window)")
     table.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
-    for command in (describe, commits, fork, reset, table):
+    doctor = add("doctor", checks.doctor, "Check Python, Java, Spark, RocksDB, Kafka and the disk.")
+    doctor.add_argument(
+        "folder",
+        nargs="?",
+        default=".",
+        help="a folder on the disk that locations will be on (default: here)",
+    )
+    complete = add(
+        "completion", completion.show, "Print a script that completes windrow's commands in a shell."
+    )
+    complete.add_argument("shell", choices=completion.SHELLS)
+    for command in (describe, windows, messages, explain, commits, verify, fork, reset, table, doctor):
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     return top
 
@@ -62,6 +105,10 @@ def _positive(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     options = parser().parse_args(arguments)
+    # What is logged on the way must not get between the lines of JSON.
+    quiet = not structlog.is_configured()
+    if quiet:
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     try:
         return int(options.run(options, sys.stdout))
     except (WindrowError, OSError) as error:
@@ -70,6 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"windrow {options.command}: stopped", file=sys.stderr)
         return REFUSED
+    finally:
+        if quiet:
+            structlog.reset_defaults()
 
 
 if __name__ == "__main__":

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from datetime import datetime
 from typing import Any, TextIO
 
 from windrow.connectors.sinks import manifests, read_panes
-from windrow.console.text import say_json, say_table
+from windrow.console.text import say_json, say_table, shown
 from windrow.core.definition import RESERVED_COLUMNS
 from windrow.core.errors import ConfigurationError, JobMismatch
-from windrow.core.time import instant_us, show_instant
 from windrow.runners.panes import latest
 
 
@@ -53,16 +51,8 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     if pane["kind"] != "INSERT":
         words.append(pane["kind"])
     return {
-        **{name: _shown(value) for name, value in row["window"].items()},
-        **{name: _shown(value) for name, value in row.items() if name not in RESERVED_COLUMNS},
+        **{name: shown(value) for name, value in row["window"].items()},
+        **{name: shown(value) for name, value in row.items() if name not in RESERVED_COLUMNS},
         "pane": " ".join(words),
         "commit": row["commit"],
     }
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return show_instant(instant_us(value))
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value

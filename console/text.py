@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TextIO
+
+from windrow.core.time import instant_us, show_instant
 
 
 def say_json(value: Any, out: TextIO) -> None:
     """One line of JSON; what JSON has no word for is said as text."""
     print(json.dumps(value, default=str, ensure_ascii=False, allow_nan=True), file=out)
+
+
+def shown(value: Any) -> Any:
+    """A value as people read it."""
+    if isinstance(value, datetime):
+        return show_instant(instant_us(value)) if value.tzinfo is not None else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value
 
 
 def say_facts(facts: Mapping[str, Any], out: TextIO) -> None:

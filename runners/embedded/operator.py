@@ -13,14 +13,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from windrow.checkpoint.records import ShardResult, Step
-from windrow.checkpoint.shard import DEAD_FILE
+from windrow.checkpoint.records import Step
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import (
-    InputError,
     OperatorClosed,
     OperatorPaused,
     SinkFailed,
@@ -33,7 +30,7 @@ from windrow.operators.output import to_infos, to_panes
 from windrow.operators.step import StepResult
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.positions import Placed, extent, place, with_positions
-from windrow.runners.embedded.queries import messages_between, windows_between
+from windrow.runners.embedded.queries import letters_of, messages_between, windows_between
 from windrow.runners.embedded.replay import ReadAgain
 from windrow.runners.embedded.runs import Run, Runner, runs
 from windrow.runners.rows import table_of
@@ -289,7 +286,7 @@ class EmbeddedOperator(Engine):
             if commit is not None and record.commit != commit:
                 continue
             for result in record.shards:
-                letters += _letters(self._job.folders.dead, result, record.commit)
+                letters += letters_of(self._job.folders.dead, result, record.commit)
         return letters
 
     @property
@@ -365,28 +362,3 @@ class EmbeddedOperator(Engine):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"commit {self._job.progress.commit}"
         return f"<{self.definition!r} at {self._job.folders.location}, {state}>"
-
-
-def _letters(path_of: Any, result: ShardResult, commit: int) -> list[DeadLetter]:
-    if not result.counters.get(DEAD_FILE):
-        return []
-    name = result.segment or result.panes
-    if name is None:
-        raise InputError(f"commit {commit} counts dead letters and names no file")
-    letters = []
-    for row in pq.read_table(path_of(name)).to_pylist():
-        position = None
-        if row["offset"] is not None:
-            position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
-        letters.append(
-            DeadLetter(
-                row["reason"],
-                row["detail"],
-                position,
-                row["event_time_us"],
-                row["payload"],
-                commit,
-                row.get("input"),
-            )
-        )
-    return letters

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from windrow.core.errors import ConfigurationError
+from windrow.checkpoint.records import ShardResult
+from windrow.checkpoint.shard import DEAD_FILE
+from windrow.core.errors import ConfigurationError, InputError
 from windrow.core.keys import encode_key
-from windrow.core.messages import Position, StoredMessage
+from windrow.core.messages import DeadLetter, Position, StoredMessage
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
@@ -73,6 +76,12 @@ def windows_between(
 
 def messages_between(operator: Operator, kv: KV, start: Any, end: Any, key: Any) -> list[StoredMessage]:
     """Stored messages in key order, both bounds inclusive."""
+    rows = message_rows(operator, kv, start, end, key)
+    return [] if rows is None else stored(rows)
+
+
+def message_rows(operator: Operator, kv: KV, start: Any, end: Any, key: Any) -> Slice | None:
+    """`messages_between` as rows; None where there are none."""
     history = operator.history
     if history is None:
         raise ConfigurationError(
@@ -81,7 +90,7 @@ def messages_between(operator: Operator, kv: KV, start: Any, end: Any, key: Any)
         )
     progress = Progress.load(kv, operator.aux_cf)
     if progress.schema is None:
-        return []
+        return None
     operator._bind(progress.schema)
     low, high = _bound(start, START_OF_TIME_US), _bound(end, END_OF_TIME_US)
     if isinstance(operator, TupleAggregator):
@@ -91,19 +100,23 @@ def messages_between(operator: Operator, kv: KV, start: Any, end: Any, key: Any)
         keys, values = history.store.scan_between(kv, low, high)
     rows = history.decode(kv, keys, values, operator.calculation)
     if rows is None:
-        return []
+        return None
     wanted = key_of(operator.definition.by, key)
     mask = of_key(rows.table, wanted)
     if isinstance(operator, TupleAggregator):
         mask &= (rows.times >= low[0]) & (rows.times <= high[0])
-    rows = rows.take(np.flatnonzero(mask))
-    return _stored(rows)
+    return rows.take(np.flatnonzero(mask))
 
 
 def joined_messages(
     operator: JoinOperator, kv: KV, side: int, start: Any, end: Any, key: Any
 ) -> list[StoredMessage]:
     """Kept messages of one side of a join in key order, both bounds inclusive."""
+    return stored(joined_message_rows(operator, kv, side, start, end, key))
+
+
+def joined_message_rows(operator: JoinOperator, kv: KV, side: int, start: Any, end: Any, key: Any) -> Slice:
+    """`joined_messages` as rows; their sources are without the input's name."""
     low, high = _bound(start, START_OF_TIME_US), _bound(end, END_OF_TIME_US)
     by = operator.intakes[side].by
     wanted = key_of(by, key)
@@ -115,15 +128,13 @@ def joined_messages(
     if wanted:
         rows = rows.take(np.flatnonzero(of_key(rows.table, wanted)))
     prefix = (operator.definition.left, operator.definition.right)[side].source_prefix
-    return [
-        StoredMessage(
-            m.event_time_us, m.position._replace(source=m.position.source.removeprefix(prefix)), m.payload
-        )
-        for m in _stored(rows)
-    ]
+    table = rows.table
+    named = pa.array([s.removeprefix(prefix) for s in table.column(SOURCE).to_pylist()], pa.string())
+    return Slice(table.set_column(table.column_names.index(SOURCE), SOURCE, named), rows.times)
 
 
-def _stored(rows: Slice) -> list[StoredMessage]:
+def stored(rows: Slice) -> list[StoredMessage]:
+    """Rows of messages as Python values."""
     payloads = rows.table.select(user_columns(rows.table)).to_pylist()
     positions = zip(
         *(rows.table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)), strict=True
@@ -132,6 +143,32 @@ def _stored(rows: Slice) -> list[StoredMessage]:
         StoredMessage(int(t), Position(*p), payload)
         for t, p, payload in zip(rows.times, positions, payloads, strict=True)
     ]
+
+
+def letters_of(path_of: Callable[[str], str], result: ShardResult, commit: int) -> list[DeadLetter]:
+    """The dead letters of a shard in a commit."""
+    if not result.counters.get(DEAD_FILE):
+        return []
+    name = result.segment or result.panes
+    if name is None:
+        raise InputError(f"commit {commit} counts dead letters and names no file")
+    letters = []
+    for row in pq.read_table(path_of(name)).to_pylist():
+        position = None
+        if row["offset"] is not None:
+            position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
+        letters.append(
+            DeadLetter(
+                row["reason"],
+                row["detail"],
+                position,
+                row["event_time_us"],
+                row["payload"],
+                commit,
+                row.get("input"),
+            )
+        )
+    return letters
 
 
 def _bound(value: Any, default: int) -> tuple[int, Any]:

@@ -74,5 +74,6 @@ from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import writeStream as writeStream
 from windrow.runners.panes import latest as latest
 from windrow.runners.progress import progress_bar as progress_bar
+from windrow.runners.state import read_state as read_state
 
 __version__ = "0.1.0"

@@ -1,0 +1,256 @@
+"""A job's files, read to the last byte and held against each other. Nothing is changed, and the job may be running.
+
+What is checked: every record, segment, base and snapshot by its checksum; that commits follow each other and neither offsets,
+marks, watermark nor `now` go back; that files a commit names are there unless a snapshot covers them; that pane and
+dead-letter files have the rows that were counted; and that a shard's store, what snapshot and segments give, and what the
+changelog gives are the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.checkpoint import lifecycle
+from windrow.checkpoint.layout import base_name
+from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec, _bases, _checked, _commit_of, _digests
+from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
+from windrow.core.errors import CorruptState, StateError, StateLost
+from windrow.stores.segment import read_segment
+from windrow.stores.snapshots import SnapshotStore
+
+#: A running job sweeps files and applies commits while they are looked at.
+ATTEMPTS = 3
+
+
+@dataclass
+class Report:
+    """What was looked at, by kind, and what is wrong with it: (what, why)."""
+
+    location: str
+    job: str = ""
+    commit: int = 0
+    checked: dict[str, int] = field(default_factory=dict)
+    wrong: list[tuple[str, str]] = field(default_factory=list)
+
+    def count(self, kind: str, n: int = 1) -> None:
+        self.checked[kind] = self.checked.get(kind, 0) + n
+
+    def say(self, what: str, why: str) -> None:
+        self.wrong.append((what, why))
+
+
+def verify(location: str) -> Report:
+    """Check everything below a location, as of its last commit; anew where the job went on while we looked."""
+    for _ in range(ATTEMPTS - 1):
+        report = _verify(location)
+        if not report.wrong or _last_commit(location) in (None, report.commit):
+            return report
+    return _verify(location)
+
+
+def _last_commit(location: str) -> int | None:
+    try:
+        return lifecycle.look(location).state.commit_number
+    except CorruptState:
+        return None
+
+
+def _verify(location: str) -> Report:
+    report = Report(os.path.abspath(location))
+    try:
+        seen = lifecycle.look(location)
+        known = {c.commit: c for c in seen.log.commits()}
+    except CorruptState as error:
+        report.say("log", error.message)
+        return report
+    report.job, report.commit = seen.epoch.job, max(known, default=0)
+    report.count("records", seen.state.next_seq - seen.state.first_seq)
+    _follow_each_other(report, [known[n] for n in sorted(known)])
+    for shard in range(seen.epoch.shards):
+        spec = ShardSpec(seen.folders, seen.epoch.job, shard, (), ())
+        covered = _snapshots(report, spec)
+        families = _segments(report, spec, known, covered)
+        _bases_of(report, spec, families)
+        metadata = tuple(sorted(cf for cf in families if not cf.endswith(lifecycle._MESSAGES)))
+        kept = tuple(sorted(cf for cf in families if cf.endswith(lifecycle._MESSAGES)))
+        _stores(report, ShardSpec(seen.folders, seen.epoch.job, shard, metadata, kept), known)
+    return report
+
+
+def _follow_each_other(report: Report, commits: list[Commit]) -> None:
+    for before, after in itertools.pairwise(commits):
+        what = f"commit {after.commit}"
+        if after.commit != before.commit + 1:
+            report.say(what, f"follows commit {before.commit}")
+        if after.published < before.published:
+            report.say(what, f"says {after.published} are published, the one before it {before.published}")
+        for partition, offset in before.next_offsets.items():
+            now = after.next_offsets.get(partition)
+            if now is None or now < offset:
+                report.say(what, f"offset of {partition} goes back from {offset} to {now}")
+        for partition, mark in before.marks.items():
+            then, new = (
+                mark.max_time_us,
+                after.marks[partition].max_time_us if partition in after.marks else None,
+            )
+            if then is not None and (new is None or new < then):
+                report.say(what, f"mark of {partition} goes back from {then} to {new}")
+        for name, us in before.meta.get("watermarks", {}).items():
+            moved = after.meta.get("watermarks", {}).get(name)
+            if moved is None or moved < us:
+                report.say(what, f"watermark of {name!r} goes back from {us} to {moved}")
+        if before.now_us is not None and after.now_us is not None and after.now_us < before.now_us:
+            report.say(what, f"now goes back from {before.now_us} to {after.now_us}")
+    report.count("commits", len(commits))
+
+
+def _snapshots(report: Report, spec: ShardSpec) -> int:
+    """The newest whole snapshot of a shard."""
+    covered = 0
+    if not os.path.isdir(os.path.join(spec.folders.snapshots, "manifests")):
+        return covered
+    if not os.path.isdir(os.path.join(spec.folders.snapshots, "blobs")):
+        report.say(spec.folders.snapshots, "has manifests and no folder 'blobs'")
+        return covered
+    store = SnapshotStore(spec.folders.snapshots)
+    for manifest in store.list(spec.shard):
+        report.count("snapshots")
+        try:
+            store.verify(manifest)
+            covered = max(covered, _commit_of(manifest))
+        except CorruptState as error:
+            report.say(f"snapshot {manifest}", error.message)
+    return covered
+
+
+def _segments(report: Report, spec: ShardSpec, known: Mapping[int, Commit], covered: int) -> set[str]:
+    """Check the files of each commit. Returns the column families that they write to."""
+    families: set[str] = set()
+    folders = spec.folders
+    for number in sorted(known):
+        record = known[number]
+        for result in (r for r in record.shards if r.shard == spec.shard):
+            if result.segment is not None:
+                for digest, path in zip(
+                    _digests(result),
+                    (folders.changelog(result.segment), folders.segment(result.segment)),
+                    strict=True,
+                ):
+                    if not digest:
+                        continue
+                    if not os.path.exists(path):
+                        if number > covered:
+                            report.say(
+                                path, f"commit {number} names it, it is gone, and no snapshot covers it"
+                            )
+                        continue
+                    report.count("segments")
+                    try:
+                        families.update(_checked(spec, path, digest, number).cfs)
+                    except CorruptState as error:
+                        report.say(path, error.message)
+            _tables(report, spec, record, result)
+    return families
+
+
+def _tables(report: Report, spec: ShardSpec, record: Commit, result: ShardResult) -> None:
+    """Pane and dead-letter files: there while they are needed, and with the rows that were counted."""
+    for counter, n in result.counters.items():
+        if counter.startswith(PANES_OF) and result.panes is not None:
+            path = spec.folders.panes(result.panes, counter[len(PANES_OF) :])
+            needed = record.commit >= report.commit
+        elif counter == DEAD_FILE and (result.segment or result.panes):
+            path, needed = spec.folders.dead(result.segment or result.panes or ""), True
+        else:
+            continue
+        try:
+            rows = pq.read_table(path).num_rows
+        except FileNotFoundError:
+            if needed:
+                report.say(path, f"commit {record.commit} names it, and it is gone")
+            continue
+        except (pa.ArrowInvalid, OSError) as error:
+            report.say(path, f"cannot be read: {error}")
+            continue
+        report.count("panes" if counter != DEAD_FILE else "dead letters")
+        if rows != n:
+            report.say(path, f"has {rows} rows, commit {record.commit} counted {n}")
+
+
+def _bases_of(report: Report, spec: ShardSpec, families: set[str]) -> None:
+    for base in _bases(spec):
+        path = spec.folders.changelog(base_name(base, spec.shard))
+        report.count("bases")
+        try:
+            _, _, batch, extra = read_segment(path)
+            families.update(batch.cfs)
+            for name, digest in extra.get("parts", ()):
+                families.update(_checked(spec, spec.folders.changelog(name), digest, base).cfs)
+        except CorruptState as error:
+            report.say(path, error.message)
+
+
+def _stores(report: Report, spec: ShardSpec, known: Mapping[int, Commit]) -> None:
+    """What the store, snapshot and segments, and the changelog say of the last commit: the same?"""
+    with tempfile.TemporaryDirectory(prefix="windrow-verify-") as scratch:
+        views: list[ShardView] = []
+        try:
+            for live in (True, False):
+                try:
+                    view = open_view(spec, report.commit, known, scratch, live=live)
+                except (StateLost, CorruptState) as error:
+                    if live or not views:
+                        report.say(f"shard {spec.shard}", error.message)
+                    continue
+                if live or view.way != (views[0].way if views else None):
+                    views.append(view)
+                else:
+                    view.close()
+            if os.path.exists(os.path.join(spec.path, "CURRENT")) and not any(v.way == STORE for v in views):
+                report.say(
+                    spec.path, "the store cannot be used: it will be built anew when the job is opened"
+                )
+            told = (
+                None if any(v.way == CHANGELOG for v in views) else from_changelog(spec, report.commit, known)
+            )
+            if told is not None:
+                views.append(told)
+            for other in views[1:]:
+                families = spec.metadata_cfs if other.way == CHANGELOG else spec.cfs[1:]
+                for cf in families:
+                    report.count("comparisons")
+                    for key, why in _differences(views[0], other, cf):
+                        report.say(f"shard {spec.shard}, {cf}, key {key.hex()}", why)
+                        break
+        except StateError as error:
+            report.say(f"shard {spec.shard}", error.message)
+        finally:
+            for view in views:
+                view.close()
+
+
+def _differences(one: ShardView, other: ShardView, cf: str) -> Iterator[tuple[bytes, str]]:
+    """Keys of which two views of a shard say different things."""
+    theirs = other.kv.scan(cf)
+    their = next(theirs, None)
+    for key, value in one.kv.scan(cf):
+        if their is None or their[0] > key:
+            yield key, f"is in the {one.way} and not in the {other.way}"
+            return
+        if their[0] < key:
+            yield their[0], f"is in the {other.way} and not in the {one.way}"
+            return
+        if their[1] != value:
+            yield key, f"the {one.way} and the {other.way} have different values"
+            return
+        their = next(theirs, None)
+    if their is not None:
+        yield their[0], f"is in the {other.way} and not in the {one.way}"

@@ -1,0 +1,227 @@
+"""A shard as of one commit, from outside: nothing is locked, claimed or written below the job's location.
+
+A live store is behind what is committed (RocksDB's own log is off): a mirror of it is opened, and the segments after its
+`applied` marker are laid over that. Where it is missing, damaged, or ahead of the commit that is asked for, the newest snapshot
+at or before that commit is restored into a scratch folder and brought up to it in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+
+import msgpack
+import structlog
+
+from windrow.checkpoint.layout import base_name
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard import (
+    MARKER,
+    MARKER_CF,
+    ShardSpec,
+    _bases,
+    _checked,
+    _commit_of,
+    _present,
+    _read_changelog,
+    _read_parts,
+    _result,
+)
+from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
+from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
+from windrow.stores.mirror import mirror
+from windrow.stores.rocks import RocksKV
+from windrow.stores.segment import read_segment
+from windrow.stores.snapshots import SnapshotStore
+
+logger = structlog.get_logger("windrow")
+
+#: How often a live store is looked at, where files go while we do.
+MIRRORS = 3
+STORE, SNAPSHOT, SEGMENTS, CHANGELOG = "store", "snapshot", "segments", "changelog"
+
+
+class ShardView:
+    """One shard as of `commit`. `way`: what it was built from; `base`: the commit which that held."""
+
+    def __init__(self, spec: ShardSpec, kv: Overlay, commit: int, way: str, base: int) -> None:
+        self.spec = spec
+        self.kv = kv
+        self.commit = commit
+        self.way = way
+        self.base = base
+
+    def close(self) -> None:
+        self.kv.base.close()
+
+
+def open_view(
+    spec: ShardSpec, commit: int, known: Mapping[int, Commit], scratch: str, *, live: bool = True
+) -> ShardView:
+    """The shard as of `commit`, by the first way that works. `live=False` leaves the local store alone.
+
+    `known` are the commits that the log keeps. Raises `StateLost` where no way leads to that commit.
+    """
+    if live:
+        view = _from_store(spec, commit, known, scratch)
+        if view is not None:
+            return view
+    damage: CorruptState | None = None
+    for base, manifest in _starts(spec, commit):
+        if not _leads(spec, base, commit, known):
+            continue
+        try:
+            kv = MemoryKV(spec.cfs) if manifest is None else _restored(spec, manifest, base, scratch)
+        except CorruptState as error:
+            logger.warning("snapshot is damaged", commit=base, error=str(error))
+            damage = error
+            continue
+        return _brought(spec, kv, base, commit, known, SEGMENTS if manifest is None else SNAPSHOT)
+    if not spec.message_cfs:
+        told = from_changelog(spec, commit, known)
+        if told is not None:
+            return told
+    raise StateLost(
+        f"shard {spec.shard} of {spec.folders.location} cannot be read as of commit {commit}: neither its store, nor a "
+        f"snapshot with the segments after it, nor all segments are there{'' if damage is None else f' ({damage})'}"
+    )
+
+
+def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int]) -> set[int]:
+    """Those of `commits` that snapshots, segments and changelog lead to; the live store is not looked at."""
+    found = set()
+    starts = [base for base, _ in _starts(spec, max(commits, default=0))]
+    bases = [] if spec.message_cfs else _bases(spec)
+    for base in {*starts, *bases}:
+        changelog_only = base not in starts
+        number = base
+        while True:
+            found.add(number)
+            number += 1
+            if not _has(spec, number, known, changelog_only=changelog_only):
+                break
+    return found & set(commits)
+
+
+def _starts(spec: ShardSpec, commit: int) -> list[tuple[int, str | None]]:
+    """(commit, manifest) of what is there to begin with, newest first; at last the empty state."""
+    found: list[tuple[int, str | None]] = []
+    # Looking must not make the folders.
+    if all(os.path.isdir(os.path.join(spec.folders.snapshots, f)) for f in ("manifests", "blobs")):
+        names = SnapshotStore(spec.folders.snapshots).list(spec.shard)
+        found = [(_commit_of(n), n) for n in reversed(names) if _commit_of(n) <= commit]
+    return [*found, (0, None)]
+
+
+def _has(spec: ShardSpec, number: int, known: Mapping[int, Commit], *, changelog_only: bool = False) -> bool:
+    record = known.get(number)
+    return record is not None and _present(spec, _result(record, spec.shard), changelog_only=changelog_only)
+
+
+def _leads(
+    spec: ShardSpec, base: int, commit: int, known: Mapping[int, Commit], *, changelog_only: bool = False
+) -> bool:
+    """True if all segments after `base`, up to `commit`, are there."""
+    return all(_has(spec, n, known, changelog_only=changelog_only) for n in range(base + 1, commit + 1))
+
+
+def _brought(
+    spec: ShardSpec, kv: KV, base: int, commit: int, known: Mapping[int, Commit], way: str
+) -> ShardView:
+    """`kv`, which holds commit `base`, with the segments after it laid over it."""
+    overlay = Overlay(kv)
+    try:
+        for number in range(base + 1, commit + 1):
+            result = _result(known[number], spec.shard)
+            if result is not None and result.segment is not None:
+                for part in _read_parts(spec, result, number):
+                    overlay.batch.extend(part.only(spec.cfs))
+    except BaseException:
+        kv.close()
+        raise
+    return ShardView(spec, overlay, commit, way, base)
+
+
+def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scratch: str) -> ShardView | None:
+    """The local store, if it is this shard's and segments lead on from it."""
+    if not os.path.exists(os.path.join(spec.path, "CURRENT")):
+        return None
+    kv = _opened(spec, scratch)
+    if kv is None:
+        return None
+    try:
+        base = _applied(spec, kv)
+        if base is None or base > commit or not _leads(spec, base, commit, known):
+            kv.close()
+            return None
+    except CorruptState:
+        kv.close()
+        return None
+    return _brought(spec, kv, base, commit, known, STORE)
+
+
+def _opened(spec: ShardSpec, scratch: str) -> RocksKV | None:
+    """A mirror of the local store; its owner may be replacing files just now, so it is tried again."""
+    for _ in range(MIRRORS):
+        own = os.path.join(scratch, f"mirror-{spec.shard}-{secrets.token_hex(4)}")
+        try:
+            mirror(spec.path, own)
+            return RocksKV(own, spec.cfs, read_only=True)
+        except NewerFormat:
+            raise
+        except StateError as error:
+            logger.debug("the live store cannot be read", path=spec.path, error=str(error))
+    return None
+
+
+def _applied(spec: ShardSpec, kv: RocksKV) -> int | None:
+    """The commit that a store of this shard holds; None where it is another's, or holds no whole commit."""
+    value = kv.get(MARKER_CF, MARKER)
+    if value is None:
+        return None
+    _, job, shard, commit = msgpack.unpackb(value)
+    return int(commit) if (job, shard) == (spec.job, spec.shard) else None
+
+
+def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksKV:
+    path = os.path.join(scratch, f"snapshot-{spec.shard}-{secrets.token_hex(4)}")
+    SnapshotStore(spec.folders.snapshots).restore(manifest, path)
+    kv = RocksKV(path, spec.cfs, read_only=True)
+    if _applied(spec, kv) != base:
+        kv.close()
+        raise CorruptState(f"the snapshot {manifest} is not of commit {base} of {spec.job}")
+    return kv
+
+
+def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) -> ShardView | None:
+    """Window metadata alone: a compacted changelog, and what commits changed since; None where that is not there."""
+    for base in [b for b in (*_bases(spec), 0) if b <= commit]:
+        if _leads(spec, base, commit, known, changelog_only=True):
+            return _from_base(spec, base, commit, known)
+    return None
+
+
+def _from_base(spec: ShardSpec, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
+    kv = MemoryKV(spec.cfs)
+    changelog = spec.folders.changelog
+    if base:
+        _, _, batch, extra = read_segment(changelog(base_name(base, spec.shard)))
+        kv.write(batch.only(spec.cfs))
+        for name, digest in extra.get("parts", ()):
+            kv.write(_checked(spec, changelog(name), digest, base).only(spec.cfs))
+    for number in range(base + 1, commit + 1):
+        result = _result(known[number], spec.shard)
+        if result is not None and result.segment is not None:
+            kv.write(_read_changelog(spec, result, number).only(spec.cfs))
+    return ShardView(spec, Overlay(kv), commit, CHANGELOG, base)
+
+
+def metadata_of(spec: ShardSpec, record: Commit) -> Batch | None:
+    """What a commit changed in a shard's window metadata; None where its file was swept."""
+    result = _result(record, spec.shard)
+    if result is None or result.segment is None:
+        return Batch()
+    if not _present(spec, result, changelog_only=True):
+        return None
+    return _read_changelog(spec, result, record.commit)

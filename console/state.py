@@ -1,0 +1,222 @@
+"""`windrow windows`, `messages`, `explain`: the state of a job, running or not, as of a commit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from windrow.console.text import say_facts, say_json, say_table, shown
+from windrow.core.errors import ConfigurationError
+from windrow.core.join import JoinDefinition
+from windrow.core.messages import Position
+from windrow.core.time import instant_us
+from windrow.runners.state import State, read_state
+from windrow.runners.state.definitions import imported
+from windrow.runners.state.explain import Explanation
+
+
+def _state(options: argparse.Namespace) -> State:
+    """The state that is asked for; definitions of the user's are found from the folder where the command runs."""
+    definition = None
+    if options.definition is not None:
+        sys.path.insert(0, os.getcwd())
+        try:
+            definition = imported(options.definition)
+        finally:
+            sys.path.pop(0)
+    return read_state(options.location, as_of=options.as_of, definition=definition)
+
+
+def windows(options: argparse.Namespace, out: TextIO) -> int:
+    """Print windows, sorted."""
+    with _state(options) as state:
+        definition = state.definition(options.operator)
+        numbers = bool(getattr(definition, "tuple_window", False))
+        start, end = (_instant(text, numbers=numbers) for text in (options.start, options.end))
+        table = state.windows_table(
+            start, end, key=_key(options, state, definition.by), operator=options.operator
+        )
+    _say_rows(table, options, out)
+    return 0
+
+
+def messages(options: argparse.Namespace, out: TextIO) -> int:
+    """Print kept messages, in key order."""
+    with _state(options) as state:
+        definition = state.definition(options.operator)
+        by: Sequence[str] = definition.by
+        if isinstance(definition, JoinDefinition) and options.input == definition.right.name:
+            by = definition.right_keys
+        table = state.messages_table(
+            _bound(options.start),
+            _bound(options.end),
+            key=_key(options, state, by),
+            operator=options.operator,
+            input=options.input,
+        )
+    _say_rows(table, options, out)
+    return 0
+
+
+def explain(options: argparse.Namespace, out: TextIO) -> int:
+    """Print what is in the windows that start at a time, and where it came from."""
+    with _state(options) as state:
+        definition = state.definition(options.operator)
+        start = _instant(options.window, numbers=bool(getattr(definition, "tuple_window", False)))
+        assert start is not None
+        found = state.explain(start, key=_key(options, state, definition.by), operator=options.operator)
+        commit = state.commit
+    if not found:
+        raise ConfigurationError(
+            f"no window that starts at {options.window} is held at {options.location} as of commit {commit}"
+            f"{f' for {options.key}' if options.key else ''}: `windrow windows` lists those that are"
+        )
+    for i, one in enumerate(found):
+        if options.json:
+            say_json(_explained(one, commit), out)
+            continue
+        if i:
+            print(file=out)
+        _say(one, out)
+    return 0
+
+
+def _explained(one: Explanation, commit: int) -> dict[str, Any]:
+    info = one.window
+    return {
+        "window": repr(info.window),
+        "key": info.key,
+        "messages": info.messages,
+        "values": info.values,
+        "panes": info.panes,
+        "first": None if info.first is None else info.first._asdict(),
+        "last": None if info.last is None else info.last._asdict(),
+        "positions": None if one.positions is None else [p._asdict() for p in one.positions],
+        "commits": [
+            {"commit": t.commit, "messages": t.messages, "took": [list(r) for r in t.ranges]}
+            for t in one.commits
+        ],
+        "complete": one.complete,
+        "as_of": commit,
+    }
+
+
+def _say(one: Explanation, out: TextIO) -> None:
+    info = one.window
+    say_facts(
+        {
+            "window": repr(info.window),
+            "key": " ".join(f"{k}={v}" for k, v in info.key.items()),
+            "values": " ".join(f"{k}={shown(v)}" for k, v in info.values.items()),
+            "messages": info.messages,
+            "panes": f"{info.panes} so far",
+            "first": _place(info.first),
+            "last": _place(info.last),
+            "positions": "\n".join(_place(p) or "" for p in one.positions or ()),
+        },
+        out,
+    )
+    rows = [
+        (t.commit, t.messages, " ".join(f"{s or '(no source)'}/{p} [{a}, {b})" for s, p, a, b in t.ranges))
+        for t in one.commits
+    ]
+    if rows:
+        say_table(("commit", "messages", "took"), rows, out)
+    if not one.complete:
+        print("What older commits brought is no longer kept.", file=out)
+
+
+def _place(position: Position | None) -> str | None:
+    if position is None:
+        return None
+    source, partition, offset, ordinal = position
+    return f"{source or '(no source)'}/{partition} {offset}{f'.{ordinal}' if ordinal else ''}"
+
+
+def _say_rows(table: pa.Table, options: argparse.Namespace, out: TextIO) -> None:
+    rows = table.to_pylist()
+    rows = rows if options.last is None else rows[-options.last :]
+    if options.json:
+        for row in rows:
+            say_json(row, out)
+        return
+    if rows:
+        flat = [_flat(row) for row in rows]
+        say_table(list(flat[0]), (list(row.values()) for row in flat), out)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as one line: windows are spread out, positions are one word."""
+    line: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "window":
+            line |= {n: shown(v) for n, v in value.items()}
+        elif name in ("first", "last") and isinstance(value, dict):
+            line[name] = _place(Position(**value))
+        elif name == "stored":
+            place = {n: v for n, v in value.items() if n != "time"}
+            line |= {"time": shown(value["time"]), "position": _place(Position(**place))}
+        else:
+            line[name] = shown(value)
+    return line
+
+
+# -- what people write ----------------------------------------------------------------------------------------------
+
+
+def _instant(text: str | None, *, numbers: bool = False) -> int | None:
+    """Microseconds of a time as people write it, UTC where it names no zone; a number stays what it is."""
+    if text is None:
+        return None
+    if text.lstrip("-").isdigit() and (numbers or len(text) != 4):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{text!r} is no time: write it as 2013-07-01 05:00 (UTC, unless it names a zone), or as microseconds"
+        ) from error
+    return instant_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _bound(text: str | None) -> Any:
+    """TIME, or TIME@OFFSET."""
+    if text is None or "@" not in text:
+        return _instant(text)
+    time, _, offset = text.rpartition("@")
+    try:
+        return _instant(time), int(offset)
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r}: {offset!r} is no offset, write TIME@OFFSET") from error
+
+
+def _key(options: argparse.Namespace, state: State, by: Sequence[str]) -> dict[str, Any] | None:
+    """`--key value` where there is one key field, `--key name=value` for each where there are several."""
+    if not options.key:
+        return None
+    wanted: dict[str, Any] = {}
+    for text in options.key:
+        name, equals, value = text.partition("=")
+        if not equals or name not in by:
+            if len(by) != 1:
+                raise ConfigurationError(f"--key {text}: the keys are {list(by)}, write --key NAME=VALUE")
+            name, value = by[0], text
+        wanted[name] = value
+    types = state.key_types(options.operator, getattr(options, "input", None))
+    return {name: _typed(value, types.get(name)) for name, value in wanted.items()}
+
+
+def _typed(text: str, kind: pa.DataType | None) -> Any:
+    """A key's value as its column has it."""
+    if kind is None or pa.types.is_null(kind):
+        return text
+    try:
+        return pa.array([text]).cast(kind).to_pylist()[0]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigurationError(f"--key {text}: the key is of type {kind} ({error})") from error

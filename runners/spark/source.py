@@ -1,0 +1,174 @@
+"""`spark.read.format("windrow")`: the state of a job as DataFrames.
+
+    spark.read.format("windrow").option("table", "windows").load(location)
+
+The state is fixed when the query is planned: all partitions, one for each shard, read one commit of it. PySpark 4.2 tells a
+Python source which filters there are, where `spark.sql.python.filterPushdown.enabled` is true, and nothing of the columns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from windrow.core.errors import ConfigurationError
+from windrow.core.time import instant_us
+from windrow.runners.spark.pushed import Pushed
+from windrow.runners.state import State
+from windrow.runners.state.definitions import imported
+
+TABLES = ("windows", "messages", "panes", "commits", "dead_letters")
+OPTIONS = ("path", "table", "operator", "input", "asof", "start", "end", "key", "definition")
+#: Rows travel to Spark in batches of so many.
+BATCH_ROWS = 10_000
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class WindrowSource(DataSource):
+    """Options, all text:
+
+    table: "windows" (default), "messages", "panes", "commits" or "dead_letters"
+    operator: which, where the job has several; input: which input of a join
+    asOf: as it was after this commit
+    start, end: as for `get_windows` and `get_messages`; ISO text (UTC, unless it names a zone), microseconds, or numbers
+    key: JSON: a value, a list, or a map by column
+    definition: "module:name", where the log's text of a definition cannot be built again
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "windrow"
+
+    def schema(self) -> StructType:
+        with self._state() as state:
+            return from_arrow_schema(_plain(_table(state, self.options).schema))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        with self._state(()) as state:  # as of the commit that is the last one now
+            commit, shards = state.commit, state.shards
+        made = PushingReader if _pushes() else StateReader
+        return made(dict(self.options), schema, commit, shards)
+
+    def _state(self, shards: Sequence[int] | None = None) -> State:
+        return open_state(dict(self.options), shards=shards)
+
+
+def open_state(options: dict[str, str], *, as_of: int | None = None, shards: Sequence[int] | None) -> State:
+    """The state that options name."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = [name for name in given if name not in OPTIONS]
+    if unknown:
+        raise ConfigurationError(f"option {unknown[0]!r} is none of {list(OPTIONS)}")
+    table = given.get("table", "windows")
+    if table not in TABLES:
+        raise ConfigurationError(f"table {table!r} is none of {list(TABLES)}")
+    if "path" not in given:
+        raise ConfigurationError("no location is given: load(location), where the job was opened")
+    if as_of is None and "asof" in given:
+        as_of = int(given["asof"])
+    definition = imported(given["definition"]) if "definition" in given else None
+    path = given["path"].removeprefix("file://").removeprefix("file:")
+    return State(os.path.abspath(path), as_of=as_of, definition=definition, shards=shards)
+
+
+class StateReader(DataSourceReader):
+    """Reads one table of a job as of one commit. Picklable: it travels to the tasks."""
+
+    def __init__(self, options: dict[str, str], schema: StructType, commit: int, shards: int) -> None:
+        self.options = options
+        self.schema = schema
+        self.commit = commit
+        self.shards = shards
+        self.pushed = Pushed()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if self.options.get("table", "windows") in ("windows", "messages"):
+            return [InputPartition(n) for n in range(self.shards)]
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        target = to_arrow_schema(self.schema, timezone="UTC")
+        shards = () if partition.value is None else (partition.value,)
+        with open_state(self.options, as_of=self.commit or None, shards=shards) as state:
+            table = _table(state, self.options, self.pushed)
+        columns = [
+            table.column(f.name).cast(f.type)
+            if f.name in table.column_names
+            else pa.nulls(len(table), f.type)
+            for f in target
+        ]
+        table = self.pushed.of(pa.table(columns, schema=target))
+        yield from table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+
+
+class PushingReader(StateReader):
+    """As a reader where Spark hands filters over. Elsewhere Spark refuses a reader that would take them."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        types = {f.name: f.type for f in to_arrow_schema(self.schema, timezone="UTC")}
+        for condition in filters:
+            if not self.pushed.take(condition, types):
+                yield condition
+
+
+def _pushes() -> bool:
+    """True in the process in which Spark plans with filters."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN in sys.modules or getattr(main, "name", None) == _PUSHDOWN
+
+
+def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table:
+    """The table that options ask for; of windows and messages what the filters leave over, and perhaps more."""
+    options = {name.lower(): value for name, value in dict(options).items()}
+    table, operator, name = (options.get(n) for n in ("table", "operator", "input"))
+    if table == "commits":
+        return state.commits_table()
+    if table == "dead_letters":
+        return state.dead_letters_table()
+    if table == "panes":
+        return state.panes(operator)
+    key = json.loads(options["key"]) if "key" in options else None
+    key = tuple(key) if isinstance(key, list) else key
+    definition = state.definition(operator)
+    start, end = (_instant(options.get(n)) for n in ("start", "end"))
+    if pushed is not None:
+        column = "stored" if table == "messages" else "window"
+        if table == "messages" or not getattr(definition, "tuple_window", False):
+            start, end = pushed.narrowed(column, start, end)
+        key = pushed.key(definition, key, name)
+    if table == "messages":
+        return state.messages_table(start, end, key=key, operator=operator, input=name)
+    return state.windows_table(start, end, key=key, operator=operator)
+
+
+def _instant(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text.lstrip("-").isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return instant_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Types that Spark has: what was never seen is text, unsigned integers are signed."""
+    fields = []
+    for field in schema:
+        kind = field.type
+        if pa.types.is_null(kind):
+            kind = pa.string()
+        elif pa.types.is_uint64(kind):
+            kind = pa.decimal128(20, 0)
+        elif pa.types.is_unsigned_integer(kind):
+            kind = pa.int64()
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)

@@ -1,0 +1,136 @@
+"""The definitions of a job, from whoever reads it, or from what its log says of them.
+
+The last claim keeps each definition as the expression that builds it. That text is walked, not executed: `wr.` names, calls
+and literals, nothing else. Whatever it gives counts only if it has the fingerprint that the state was written under.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from windrow.checkpoint.records import Epoch
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
+from windrow.core.join import JoinDefinition
+
+Definition = AggregateDefinition | JoinDefinition
+
+
+class Definitions:
+    """The definitions of one job by operator name. Those that cannot be had are asked for when they are needed."""
+
+    def __init__(self, epoch: Epoch, location: str, given: Any = None) -> None:
+        self.location = location
+        self.found: dict[str, Definition] = {}
+        self.missing: dict[str, ConfigurationError] = {}
+        listed: Iterable[Definition] = (
+            () if given is None else (given,) if isinstance(given, Definition) else given
+        )
+        for definition in listed:
+            self._take(epoch, definition)
+        texts = epoch.meta.get("definitions", {})
+        for name, fingerprint in epoch.fingerprints.items():
+            if name not in self.found:
+                self._evaluate(name, fingerprint, texts.get(name))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.found, *self.missing}))
+
+    def of(self, name: str | None) -> Definition:
+        """The definition of an operator, which may be left unnamed where there is but one."""
+        names = self.names
+        if name is None:
+            if len(names) != 1:
+                raise ConfigurationError(
+                    f"{self.location} has the operators {list(names)}: say which, with operator="
+                    if names
+                    else f"{self.location} has no operator: nothing was opened there since it was reset"
+                )
+            name = names[0]
+        if name in self.missing:
+            raise self.missing[name]
+        if name not in self.found:
+            raise ConfigurationError(f"operator {name!r} is none of {list(names)} at {self.location}")
+        return self.found[name]
+
+    def _take(self, epoch: Epoch, definition: Definition) -> None:
+        name = definition.name
+        if name not in epoch.fingerprints:
+            raise JobMismatch(
+                f"definition= has the operator {name!r}, {self.location} has {sorted(epoch.fingerprints)}: pass the "
+                "definitions that the job was opened with"
+            )
+        if definition.fingerprint != epoch.fingerprints[name]:
+            before = epoch.meta.get("definitions", {}).get(name, epoch.fingerprints[name])
+            raise DefinitionChanged(
+                f"the state at {self.location} was written by\n  {before}\nand would be misread by\n  {definition!r}\n"
+                "Pass the former as definition="
+            )
+        self.found[name] = definition
+
+    def _evaluate(self, name: str, fingerprint: str, text: str | None) -> None:
+        try:
+            definition = None if text is None else evaluate(text)
+            why = "gives something else" if text is not None else "is not kept"
+        except Exception as error:
+            definition, why = None, f"cannot be built again ({error})"
+        if isinstance(definition, Definition) and definition.fingerprint == fingerprint:
+            self.found[name] = definition
+            return
+        self.missing[name] = ConfigurationError(
+            f"the definition of {name!r} that {self.location} names\n  {text}\n{why}: pass definition=, the one that the job "
+            "was opened with"
+        )
+
+
+def evaluate(text: str) -> Any:
+    """The value of a definition's repr. ValueError where it holds anything but `wr.` names, calls and literals."""
+    import windrow
+
+    return _value(ast.parse(text, mode="eval").body, windrow)
+
+
+def _value(node: ast.expr, wr: Any) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.Tuple():
+            return tuple(_value(e, wr) for e in node.elts)
+        case ast.List():
+            return [_value(e, wr) for e in node.elts]
+        case ast.Dict():
+            return {
+                _value(k, wr): _value(v, wr)
+                for k, v in zip(node.keys, node.values, strict=True)
+                if k is not None
+            }
+        case ast.Name(id="wr"):
+            return wr
+        case ast.Attribute() if not node.attr.startswith("_"):
+            return getattr(_value(node.value, wr), node.attr)
+        case ast.Call():
+            named = {k.arg: _value(k.value, wr) for k in node.keywords if k.arg and not _is_custom(k)}
+            return _value(node.func, wr)(*(_value(a, wr) for a in node.args), **named)
+    raise ValueError(f"{ast.unparse(node)!r} is no wr. name, call or literal")
+
+
+def _is_custom(keyword: ast.keyword) -> bool:
+    """True of a watermark of the user's: its function is not in the text, and reading needs none."""
+    return keyword.arg == "watermark" and ast.unparse(keyword.value).startswith("wr.custom(")
+
+
+def imported(text: str) -> Any:
+    """The definition, or definitions, that `module:name` names."""
+    module, colon, name = text.partition(":")
+    if not colon:
+        raise ConfigurationError(f"definition {text!r}: write module:name, as in flights.jobs:delays")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"definition {text!r} cannot be imported: {error}") from error

@@ -1,0 +1,352 @@
+"""`wr.read_state`: windows, messages, panes, commits and dead letters of a job, from any process, as of one commit.
+
+Reading takes no lock, claims no epoch and writes nothing below the location; scratch files go to the system's temporary
+folder. What is read is fixed when it is opened: the state after one commit, exactly. A running job may sweep files while they
+are read: then it is looked at anew, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.checkpoint import lifecycle
+from windrow.checkpoint.job import dead_files, pane_files
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.view import ShardView, open_view, readable
+from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
+from windrow.core.join import JoinDefinition
+from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
+from windrow.core.time import START_OF_TIME_US, Instant, instant_us
+from windrow.operators.intake import Slice
+from windrow.operators.output import to_infos
+from windrow.runners.embedded.engine import operator_of
+from windrow.runners.embedded.queries import letters_of, stored
+from windrow.runners.state import rows
+from windrow.runners.state.definitions import Definition, Definitions
+from windrow.runners.state.explain import Explanation, explained, window_start
+
+T = TypeVar("T")
+
+#: A running job may sweep files while they are read: then we look again, this many times.
+ATTEMPTS = 5
+_MESSAGES = (".messages", ".message_index")
+
+
+def read_state(location: str, *, as_of: int | None = None, definition: Any = None) -> State:
+    """The state of the job at `location`, after its last commit or after commit `as_of`. Use it as a context manager.
+
+    The job may be running, here or elsewhere: it is not disturbed, and what it commits later is seen by `refresh()`.
+    definition: the job's definition, or several; needed only where the log's text of it cannot be built again (expressions,
+    functions of yours). Raises `StateLost` where the files of `as_of` are gone, naming the oldest and newest commit that can
+    be read.
+    """
+    return State(location, as_of=as_of, definition=definition)
+
+
+class State:
+    """A job as of one commit. `shards`: only these are opened; queries then answer for them alone."""
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        as_of: int | None = None,
+        definition: Any = None,
+        shards: Sequence[int] | None = None,
+    ) -> None:
+        self._given = definition
+        self._as_of = as_of
+        self._only = shards
+        self._live = True
+        self._scratch: str | None = None
+        self._views: list[ShardView] = []
+        self.location = os.path.abspath(os.fspath(location))
+        self._open()
+
+    # -- opening ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Look at the log, and bring a view of each shard to the commit; anew where files went meanwhile."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._look()
+                return
+            except (StateLost, CorruptState, FileNotFoundError) as error:
+                self.close()
+                if attempt == ATTEMPTS:
+                    if self._as_of is not None and isinstance(error, StateLost):
+                        raise self._too_old(error) from error
+                    raise
+                time.sleep(0.02 * attempt)
+
+    def _look(self) -> None:
+        seen = lifecycle.look(self.location)
+        self._folders = seen.folders
+        self._known = {c.commit: c for c in seen.log.commits()}
+        self.job = seen.epoch.job
+        self.shards = seen.epoch.shards
+        self._definitions = Definitions(seen.epoch, self.location, self._given)
+        newest = max(self._known, default=0)
+        self.commit: int = newest if self._as_of is None else self._as_of
+        if self.commit not in self._known and (self.commit or self._as_of is not None):
+            raise StateLost(f"commit {self.commit} is not in the log, which ends with commit {newest}")
+        self._scratch = tempfile.mkdtemp(prefix="windrow-read-")
+        self._operators: dict[tuple[str, int], Any] = {}
+        numbers = range(self.shards) if self._only is None else self._only
+        for number in numbers:
+            spec = self._spec(number)
+            self._views.append(open_view(spec, self.commit, self._known, self._scratch, live=self._live))
+
+    def _spec(self, shard: int) -> ShardSpec:
+        cfs = [cf for d in self._definitions.found.values() for cf in operator_of(d).cfs()]
+        kept = tuple(cf for cf in cfs if cf.endswith(_MESSAGES))
+        metadata = tuple(cf for cf in cfs if cf not in kept)
+        return ShardSpec(self._folders, self.job, shard, metadata, kept)
+
+    def _too_old(self, error: StateLost) -> StateLost:
+        commits = sorted(self._known)
+        both = set(commits)
+        for number in range(self.shards):
+            both &= readable(self._spec(number), self._known, commits)
+        if not commits:
+            return StateLost(f"{self.location} has no commit yet, commit {self._as_of} cannot be read")
+        # The newest can be read though its files alone do not lead to it: the live store does.
+        oldest, newest = min(both, default=commits[-1]), commits[-1]
+        return StateLost(
+            f"commit {self._as_of} of {self.location} cannot be read any more, or not yet: the oldest that can is {oldest}, "
+            f"the newest {newest} ({error.message})"
+        )
+
+    def refresh(self) -> int:
+        """Move on to the job's last commit, and return it. As of a commit, nothing moves."""
+        self.close()
+        self._live = True
+        self._open()
+        return self.commit
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """`read()`; where the live store turns out to be damaged, once more from snapshots and segments."""
+        if self._scratch is None:
+            raise OperatorClosed(f"the state of {self.location} is closed: read it again")
+        try:
+            return read()
+        except CorruptState:
+            if not self._live:
+                raise
+        as_of, self._as_of, self._live = self._as_of, self.commit, False
+        self.close()
+        try:
+            self._open()
+        finally:
+            self._as_of = as_of
+        return read()
+
+    # -- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the job's operators."""
+        return self._definitions.names
+
+    def definition(self, operator: str | None = None) -> Definition:
+        """The definition of an operator."""
+        return self._definitions.of(operator)
+
+    @property
+    def watermarks(self) -> Mapping[str, int]:
+        """Microseconds since the epoch, by operator."""
+        record = self._known.get(self.commit)
+        told = {} if record is None else record.meta.get("watermarks", {})
+        return {name: told.get(name, START_OF_TIME_US) for name in self.operators}
+
+    @property
+    def watermark(self) -> int:
+        """The watermark of the job's operator, of several the lowest: microseconds since the epoch."""
+        return min(self.watermarks.values(), default=START_OF_TIME_US)
+
+    def commits(self) -> list[Commit]:
+        """The commits that the log keeps, up to this one, oldest first."""
+        return [self._known[n] for n in sorted(self._known) if n <= self.commit]
+
+    # -- queries ----------------------------------------------------------------------------------------------------
+
+    def get_windows(
+        self,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        *,
+        key: Any = None,
+        operator: str | None = None,
+    ) -> list[WindowInfo]:
+        """Windows that overlap the closed range `[start, end]`, sorted; as `get_windows` of an open operator."""
+        definition = self._aggregate(operator, "windows")
+        found, values = self._read(lambda: rows.windows(self._of(definition), definition, start, end, key))
+        return to_infos(definition, found, values, self.watermarks[definition.name])
+
+    def windows_table(
+        self,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        *,
+        key: Any = None,
+        operator: str | None = None,
+    ) -> pa.Table:
+        """`get_windows` as rows: window, keys, aggregates, messages, first, last, panes, fired."""
+        definition = self._aggregate(operator, "windows")
+        watermark_us = self.watermarks[definition.name]
+        return self._read(
+            lambda: rows.windows_table(self._of(definition), definition, start, end, key, watermark_us)
+        )
+
+    def get_messages(
+        self,
+        start: tuple[Instant, int] | Instant | None = None,
+        end: tuple[Instant, int] | Instant | None = None,
+        *,
+        key: Any = None,
+        operator: str | None = None,
+        input: str | None = None,
+    ) -> list[StoredMessage]:
+        """Kept messages between two bounds, both inclusive, in key order; `input` says which side of a join."""
+        return [m for found in self._messages(start, end, key, operator, input) for m in stored(found)]
+
+    def messages_table(
+        self,
+        start: tuple[Instant, int] | Instant | None = None,
+        end: tuple[Instant, int] | Instant | None = None,
+        *,
+        key: Any = None,
+        operator: str | None = None,
+        input: str | None = None,
+    ) -> pa.Table:
+        """`get_messages` as rows: `stored` (time and position), then the messages' own columns."""
+        definition = self._definitions.of(operator)
+        found = self._messages(start, end, key, operator, input)
+        schema = self._read(lambda: rows.message_schema(self._of(definition), definition, input))
+        return rows.messages_table(found, schema)
+
+    def explain(self, start: Instant, *, key: Any = None, operator: str | None = None) -> list[Explanation]:
+        """Why windows that start at `start` (tuple windows: with message number `start`) hold what they hold, one for each key:
+        the positions of their messages where messages are kept; their first and last position, and the commits that built them.
+        """
+        definition = self._aggregate(operator, "windows")
+        at = instant_us(start, "start")
+        infos = [
+            w for w in self.get_windows(at, at, key=key, operator=definition.name) if window_start(w) == at
+        ]
+        return self._read(
+            lambda: [
+                explained(
+                    info, self._of(definition), [v.spec for v in self._views], self.commits(), definition
+                )
+                for info in infos
+            ]
+        )
+
+    def panes(self, operator: str | None = None) -> pa.Table:
+        """The panes of those commits whose pane files are still kept, oldest first."""
+        definition = self._definitions.of(operator)
+        tables = []
+        for record in self.commits():
+            for path in pane_files(self._folders, record).get(definition.name, ()):
+                try:
+                    tables.append(pq.read_table(path))
+                except FileNotFoundError:
+                    continue  # published, and swept
+        schema = self._read(lambda: rows.panes_schema(self._of(definition), definition))
+        return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
+
+    def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
+        """What could not be counted, with the reason; of one commit, or of all that the log keeps up to this one."""
+        letters = []
+        for record in self.commits():
+            if commit in (None, record.commit):
+                for result in record.shards:
+                    letters += letters_of(self._folders.dead, result, record.commit)
+        return letters
+
+    def dead_letters_table(self) -> pa.Table:
+        """`dead_letters` as rows, with the operator that could not count them."""
+        tables = [
+            pq.read_table(path).append_column(
+                "commit", pa.array([record.commit] * pq.read_metadata(path).num_rows, pa.int64())
+            )
+            for record in self.commits()
+            for path in dead_files(self._folders, record)
+        ]
+        return pa.concat_tables([rows.DEAD_SCHEMA.empty_table(), *tables], promote_options="permissive")
+
+    def commits_table(self) -> pa.Table:
+        """`commits` as rows."""
+        return rows.commits_table(self.commits())
+
+    def key_types(self, operator: str | None = None, input: str | None = None) -> dict[str, pa.DataType]:
+        """The types of the key columns, as far as they are known."""
+        definition = self._definitions.of(operator)
+        if isinstance(definition, JoinDefinition):
+            by = definition.right_keys if input == definition.right.name else definition.left_keys
+            schema = self._read(
+                lambda: rows.message_schema(self._of(definition), definition, input or definition.left.name)
+            )
+        else:
+            by = definition.by
+            schema = self._read(lambda: rows.panes_schema(self._of(definition), definition))
+        return {name: schema.field(name).type for name in by if name in schema.names}
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _messages(
+        self, start: Any, end: Any, key: Any, operator: str | None, input: str | None
+    ) -> list[Slice]:
+        definition = self._definitions.of(operator)
+        return self._read(lambda: rows.messages(self._of(definition), definition, start, end, key, input))
+
+    def _of(self, definition: Definition) -> list[tuple[Any, Any]]:
+        """(operator, store) of each shard that is open."""
+        pairs = []
+        for view in self._views:
+            at = (definition.name, view.spec.shard)
+            if at not in self._operators:
+                self._operators[at] = operator_of(definition)
+            pairs.append((self._operators[at], view.kv))
+        return pairs
+
+    def _aggregate(self, operator: str | None, what: str) -> Any:
+        definition = self._definitions.of(operator)
+        if isinstance(definition, JoinDefinition):
+            raise ConfigurationError(
+                f"{definition.name!r} is a join, which has no {what}: ask for its messages, with input="
+            )
+        return definition
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the scratch files."""
+        views, self._views = self._views, []
+        for view in views:
+            view.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<state of {self.job} at {self.location}, commit {self.commit}>"
