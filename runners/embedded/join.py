@@ -14,7 +14,7 @@ from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import JoinedRow, Message, Position, StoredMessage
 from windrow.core.time import Instant
 from windrow.operators.columns import SOURCE
-from windrow.operators.join_output import joined_rows, to_joined
+from windrow.operators.join_output import to_joined
 from windrow.runners.embedded.operator import COMMIT_ROWS, COMMIT_STEPS, EmbeddedOperator
 from windrow.runners.embedded.positions import extent, with_positions
 from windrow.runners.embedded.queries import joined_messages
@@ -121,9 +121,6 @@ class EmbeddedJoin(EmbeddedOperator):
 
     def _learn_schema(self) -> None:
         """Each side's columns are in the state."""
-
-    def _told(self, panes: list[pa.Table], commit: int) -> pa.Table:
-        return joined_rows(panes, commit)
 
     # -- results ----------------------------------------------------------------------------------------------------
 
