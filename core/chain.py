@@ -209,8 +209,8 @@ def _check_join(first: JoinDefinition, second: AggregateDefinition) -> None:
     for timing, trigger in (("early", first.emit.early), ("late", first.emit.late)):
         if not isinstance(trigger, EveryBatch):
             raise BadTrigger(
-                f"Emit({timing}={trigger!r}) of {first.name!r}, before {second.name!r}: rows that wait for a period of now come "
-                "late, however short it is; use wr.every_batch"
+                f"Emit({timing}={trigger!r}) of {first.name!r}, before {second.name!r}: rows that wait for a period of now "
+                "come late, however short it is; use wr.every_batch"
             )
     sides = _times(first)
     side = sides.get(second.event_time)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.chain import WINDOW_END, WINDOW_START, WINDOW_TIME, ChainDefinition
-from windrow.core.definition import AggregateDefinition
+from windrow.core.chain import WINDOW_END, WINDOW_START, WINDOW_TIME, ChainDefinition, parts_of
+from windrow.core.definition import RESERVED_COLUMNS, AggregateDefinition
 from windrow.core.join import JoinDefinition
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.aggregate import WindowAggregator
@@ -20,7 +20,7 @@ from windrow.operators.calculation import Calculation
 from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START, TIMING
 from windrow.operators.dead import of_operator
 from windrow.operators.groups import combine
-from windrow.operators.join_output import joined_rows
+from windrow.operators.join_output import Columns, joined_rows, joined_schema
 from windrow.operators.join_rows import join_operator
 from windrow.operators.output import STAMP, pane_rows, pane_schema, stamps
 from windrow.operators.progress import Progress
@@ -137,11 +137,23 @@ def messages(operator: Any, panes: list[pa.Table]) -> pa.Table:
     for table in panes:
         starts, ends = (combine(table.column(c)) for c in (START, END))
         times = [pa.array(ends.to_numpy() - 1), starts, ends]
-        columns = [
-            combine(table.column(f.name)).cast(f.type) for f in schema if f.name in table.column_names
-        ]
+        columns = [combine(table.column(f.name)).cast(f.type) for f in schema if f.name in table.column_names]
         tables.append(pa.table([*columns, *map(stamps, times)], schema=schema))
     return pa.concat_tables(tables)
+
+
+def told_schema(definition: Any, *inputs: pa.Schema) -> pa.Schema:
+    """The schema of an operator's panes, or rows, over such inputs (a join has two); of a chain's last operator."""
+    if isinstance(definition, JoinDefinition):
+        return joined_schema(Columns.of(definition, *inputs), *inputs)
+    for part in parts_of(definition)[:-1]:
+        if isinstance(part, JoinDefinition):
+            rows = told_schema(part, *inputs)
+            inputs = (pa.schema([f for f in rows if f.name not in RESERVED_COLUMNS]),)
+        else:
+            inputs = (message_schema(part, Calculation(part, *inputs)),)
+    last = definition.last if isinstance(definition, ChainDefinition) else definition
+    return pane_schema(last, Calculation(last, *inputs))
 
 
 def message_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
-from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import (
     AggregateDefinition,
@@ -28,7 +27,8 @@ from windrow.core.windows import JoinWindowSpec, WindowSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windrow.runners.embedded import EmbeddedChain, EmbeddedJoin, EmbeddedOperator
+    from windrow.runners.chain import Chain
+    from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
     from windrow.runners.embedded.replay import ReadAgain
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
@@ -171,6 +171,8 @@ class Aggregate(AggregateDefinition):
 
     def then(self, second: Aggregate) -> Chain:
         """This operator and one that takes its panes as messages: `wr.chain(self, second)`."""
+        from windrow.runners.chain import chain
+
         return chain(self, second)
 
 
@@ -304,37 +306,9 @@ class Join(JoinDefinition):
 
     def then(self, second: Aggregate) -> Chain:
         """This join and an operator that takes its rows as messages: `wr.chain(self, second)`."""
+        from windrow.runners.chain import chain
+
         return chain(self, second)
-
-
-class Chain(ChainDefinition):
-    """Operators in a chain, one commit for all. A frozen value, made by `wr.chain` or `first.then(second)`."""
-
-    def then(self, second: Aggregate) -> Chain:
-        """The chain with one operator more."""
-        return chain(self, second)
-
-    def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedChain:
-        """Open the chain on a directory, in this process: fed as its first operator is.
-
-        clock: where `now` comes from. sink: takes the last operator's panes as they are committed, or a dict by operator name,
-        for those inside the chain too; without one, `get_result` hands out the last operator's.
-        """
-        from windrow.runners.embedded.chain import open_chain
-
-        return open_chain(self, location, clock=clock, sink=sink)
-
-
-def chain(*operators: Aggregate | Join | Chain) -> Chain:
-    """Operators of which each takes the rows of the one before it as messages, in the same commit (window propagation).
-
-    The first is a join or an aggregate, the others are aggregates over `window_time`, the last moment of the window of a pane
-    (after a join: the event time of an input), whose watermark is that of the one before. Panes bring `window_start` and
-    `window_end`, keys and aggregates. Only what is told once can be handed on: `wr.Emit.append()`, mode "discarding", joins.
-
-    Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 002, "window propagation".
-    """
-    return Chain(tuple(part for operator in operators for part in parts_of(operator)))
 
 
 def Input(

@@ -31,7 +31,9 @@ def wanted(chain: ChainDefinition, sink: Any) -> tuple[str, ...]:
     names = [p.name for p in chain.parts]
     unknown = [n for n in sink if n not in names]
     if unknown:
-        raise ConfigurationError(f"sink for {unknown[0]!r}: the operators of the chain are {names}, name these")
+        raise ConfigurationError(
+            f"sink for {unknown[0]!r}: the operators of the chain are {names}, name these"
+        )
     return tuple(n for n in names[:-1] if n in sink)
 
 
@@ -94,11 +96,14 @@ class EmbeddedChain(EmbeddedOperator):
 
     # -- results ----------------------------------------------------------------------------------------------------
 
-    def get_result(self) -> list[Pane]:
+    def get_result(self) -> Any:
         """The last operator's panes of committed steps since the last `flush`. Commits what is staged first."""
         self._ready()
         self._commit()
-        return [p for table in self._outputs for p in to_panes(self.chain.last, table, self._job.job)]
+        panes: list[Pane] = []
+        for table in self._outputs:
+            panes += to_panes(self.chain.last, table, self._job.job)
+        return panes
 
     def get_windows(
         self,
@@ -112,7 +117,9 @@ class EmbeddedChain(EmbeddedOperator):
         self._ready()
         part = self._part(operator or self.chain.name)
         if isinstance(part.definition, JoinDefinition):
-            raise ConfigurationError(f"{operator!r} is a join, which has no windows of its own: use get_messages")
+            raise ConfigurationError(
+                f"{operator!r} is a join, which has no windows of its own: use get_messages"
+            )
         rows, values = self._read(lambda: windows_between(part, self._overlay, start, end, key))
         watermark_us = Progress.load(self._overlay, part.aux_cf).watermark_us
         return to_infos(part.definition, rows, values, watermark_us)

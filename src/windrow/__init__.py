@@ -67,11 +67,11 @@ from windrow.core.windows import sliding as sliding
 from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
 from windrow.core.windows import unbounded as unbounded
+from windrow.runners.chain import Chain as Chain
+from windrow.runners.chain import chain as chain
 from windrow.runners.definition import Aggregate as Aggregate
-from windrow.runners.definition import Chain as Chain
 from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join
-from windrow.runners.definition import chain as chain
 from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import writeStream as writeStream
 from windrow.runners.panes import latest as latest
