@@ -46,14 +46,16 @@ class EmbeddedJoin(EmbeddedOperator):
     def add_messages(self, messages: Messages | Mapping[str, Messages], input: str | None = None) -> None:
         """Take in many messages as one step: those of one input, or {input name: messages} of both.
 
-        A step takes its left messages first; in a join over time their order makes no difference.
+        A step takes its left messages first; in a join over time their order makes no difference. A table without rows tells
+        what columns an input has.
         """
         self._ready()
         given = messages if isinstance(messages, Mapping) else {self._input(input).name: messages}
         tables = {}
         for name, some in given.items():
             table = self._table_for(self._input(name), some)
-            if len(table):
+            # A table without rows tells what columns its input has, before the first message does.
+            if len(table) or (isinstance(some, pa.Table) and not len(some)):
                 tables[name] = table
         if not tables:
             return

@@ -161,7 +161,7 @@ def honour_watermark(df: DataFrame, definition: D) -> D:
         return definition
     theirs = Watermark("bounded", int(delay_ms) * 1000)
     if definition.watermark == Watermark("bounded"):
-        return definition.with_watermark(theirs)
+        return definition.with_watermark(theirs)  # type: ignore[return-value]
     if definition.watermark.kind != "bounded" or definition.watermark.delay_us != theirs.delay_us:
         raise BadWatermark(
             f"the DataFrame says withWatermark({definition.event_time!r}, {show_duration(theirs.delay_us)!r}), the definition "
