@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import windrow as wr
 from windrow.connectors.sinks import MemorySink
 from windrow.core.join import JoinDefinition
-from windrow.core.messages import JoinedRow
+from windrow.core.messages import JoinedRow, Timing
 from windrow.core.time import instant_us
 from windrow.operators.progress import KEY as PROGRESS_KEY
 from windrow.testing import ChainOracle, ManualClock, all_panes_equal, panes_equal
@@ -58,7 +58,9 @@ def aggregates(draw: st.DrawFn, after: tuple[str, str] | None, name: str, *, las
     keys = [("k",), ("k", "g"), ()] if after is None or after[0] == "window_time" else [("k",), ()]
     by = draw(st.sampled_from(keys if after is None else [("k",), ()]))
     seconds = st.sampled_from([wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds")])
-    tens = st.sampled_from([wr.tumbling("10 seconds"), wr.hopping("6 seconds", "4 seconds"), wr.tumbling("1 second")])
+    tens = st.sampled_from(
+        [wr.tumbling("10 seconds"), wr.hopping("6 seconds", "4 seconds"), wr.tumbling("1 second")]
+    )
     agg: dict[str, Any] = {"n": wr.sum(column), "rows": wr.count()}
     if last:
         chosen = draw(st.sets(st.sampled_from(sorted(AGGREGATIONS))))
@@ -82,7 +84,11 @@ def aggregates(draw: st.DrawFn, after: tuple[str, str] | None, name: str, *, las
 def joins(draw: st.DrawFn) -> tuple[wr.Join, str]:
     """A join and the column that is the event time of what follows it."""
     how = draw(st.sampled_from(["inner", "left", "right", "semi", "anti", "asof"]))
-    within = ("-3 seconds", "0 seconds") if how == "asof" else draw(st.sampled_from([("-2 seconds", "3 seconds"), None]))
+    within = (
+        ("-3 seconds", "0 seconds")
+        if how == "asof"
+        else draw(st.sampled_from([("-2 seconds", "3 seconds"), None]))
+    )
     windows = [None, None] if within else draw(
         st.sampled_from([[wr.sliding("2 seconds"), wr.sliding("1 second")], [wr.tumbling("4 seconds"), None],
                          [wr.rows(2), None]])
@@ -199,6 +205,11 @@ class Run:
             _same(sink, wanted.told.get(name, []))
         letters = Counter((d.reason, d.position) for d in self.op.dead_letters())
         assert letters == Counter((d.reason, d.position) for some in wanted.dead.values() for d in some)
+        for before, after in zip(self.chain.parts, self.chain.parts[1:], strict=False):
+            late = sum(row.timing is Timing.LATE for row in self.sinks[before.name].panes)
+            assert len(wanted.dead.get(after.name, [])) <= late, (
+                "what is not late for one is too late for the next"
+            )
         for part in self.chain.parts:
             if not isinstance(part, JoinDefinition):
                 got, want = self.op.get_windows(operator=part.name), oracle.windows(part.name)
@@ -218,7 +229,10 @@ class Run:
         for part in self.op._operator.parts:
             for cf in part.cfs():
                 kept = [k for k, _ in self.op._shard.kv.scan(cf)]
-                assert all(cf == part.aux_cf and (k == PROGRESS_KEY or k[:1] in b"hs") for k in kept), (cf, kept)
+                assert all(cf == part.aux_cf and (k == PROGRESS_KEY or k[:1] in b"hs") for k in kept), (
+                    cf,
+                    kept,
+                )
 
 
 def to_datetime(seconds: int) -> datetime:
@@ -232,7 +246,9 @@ def _same(sink: MemorySink, wanted: list[Any]) -> None:
             (len(sink.panes), len(wanted)),
         )
         return
-    assert [(r.timing, _plain(r.values)) for r in sink.panes] == [(r.timing, _plain(r.values)) for r in wanted]
+    assert [(r.timing, _plain(r.values)) for r in sink.panes] == [
+        (r.timing, _plain(r.values)) for r in wanted
+    ]
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -301,5 +317,9 @@ def test_sums_of_counts_are_the_counts_of_one_aggregate(actions: list[tuple[str,
         run.op.close()
         wanted: dict[tuple[int, str], list[int]] = {}
         for _, m in run.fed:
-            wanted.setdefault((m.payload["t"] // (10 * S) * 10 * S, m.payload["k"]), []).append(m.payload["v"])
-        assert {w: (p["n"], p["v"]) for w, p in infos.items()} == {w: (len(v), sum(v)) for w, v in wanted.items()}
+            wanted.setdefault((m.payload["t"] // (10 * S) * 10 * S, m.payload["k"]), []).append(
+                m.payload["v"]
+            )
+        assert {w: (p["n"], p["v"]) for w, p in infos.items()} == {
+            w: (len(v), sum(v)) for w, v in wanted.items()
+        }

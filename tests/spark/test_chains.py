@@ -101,9 +101,7 @@ READINGS = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("g"
 
 def readings(i: int) -> list[dict[str, Any]]:
     """Twenty readings of five keys in the ith two seconds, up to two seconds out of order."""
-    return [
-        {"t": at(max(0.0, 2 * i + 0.1 * j - j % 3)), "k": "abcde"[j % 5], "g": j % 2} for j in range(20)
-    ]
+    return [{"t": at(max(0.0, 2 * i + 0.1 * j - j % 3)), "k": "abcde"[j % 5], "g": j % 2} for j in range(20)]
 
 
 def direct(key: str) -> Counter[tuple[Any, ...]]:
@@ -158,7 +156,11 @@ def test_a_bounded_chain_gives_the_same_and_has_its_columns_without_rows(spark: 
 def test_foreach_batch_of_a_chain_that_runs_again_tells_nothing_twice(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
-    chain, inputs, sink = define(how="left").then(totals()), streams(spark, feed, tmp_path, 3), wr.sinks.memory()
+    chain, inputs, sink = (
+        define(how="left").then(totals()),
+        streams(spark, feed, tmp_path, 3),
+        wr.sinks.memory(),
+    )
     for _ in range(2):
         function = chain.foreach_batch(str(tmp_path / "windrow"), sink=sink)
         writer = chain.together(**inputs).writeStream.foreachBatch(function)
