@@ -72,20 +72,25 @@ def test_a_watermark_stays_behind_by_what_rows_may_wait(first: Any, event_time: 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "one operator": (lambda: wr.chain(one()), e.ConfigurationError, ["1", "two or more"]),
     "one name": (lambda: one().then(two(name="one")), e.ConfigurationError, ["['one', 'one']", "name="]),
-    "early panes": (lambda: one(emit=wr.Emit(early=wr.every_batch)).then(two()), e.BadTrigger, ["'one'", "several times", "append()"]),
+    "early panes": (
+        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(two()), e.BadTrigger, ["'one'", "several times", "append()"],
+    ),
     "late panes": (lambda: one(emit=wr.Emit()).then(two()), e.BadTrigger, ["wr.Emit()", "'two'", "discarding"]),
     "update mode": (lambda: one(emit=wr.Emit.update()).then(two()), e.BadTrigger, ["wr.Emit.update()", "append()"]),
     "retracting": (
         lambda: one(emit=wr.Emit(mode="retracting", late=wr.never)).then(two()), e.BadTrigger, ["'retracting'", "taken back"],
     ),
     "closing pane": (
-        lambda: one(emit=wr.Emit(mode="discarding", closing_pane=True)).then(two()), e.BadTrigger, ["closing_pane=True", "again"],
+        lambda: one(emit=wr.Emit(mode="discarding", closing_pane=True)).then(two()), e.BadTrigger,
+        ["closing_pane=True", "again"],
     ),
     "nothing on time": (
-        lambda: one(emit=wr.Emit(mode="discarding", on_time=False)).then(two()), e.BadTrigger, ["on_time=False", "on_time=True"],
+        lambda: one(emit=wr.Emit(mode="discarding", on_time=False)).then(two()), e.BadTrigger,
+        ["on_time=False", "on_time=True"],
     ),
     "tuple windows first": (
-        lambda: one(window=wr.tuples(3), retention=wr.Retain(windows=5)).then(two()), e.BadWindow, ["wr.tuples(3)", "wr.tumbling"],
+        lambda: one(window=wr.tuples(3), retention=wr.Retain(windows=5)).then(two()), e.BadWindow,
+        ["wr.tuples(3)", "wr.tumbling"],
     ),
     "the global window first": (
         lambda: one(window=wr.global_window(), retention=wr.forever).then(two()), e.BadWindow, ["global_window", "wr.tumbling"],

@@ -292,7 +292,8 @@ def test_a_chain_gives_what_the_oracles_give_one_after_the_other(
 
 PER_SECOND = wr.Aggregate(
     by=("k", "g"), event_time="t", window=wr.tumbling("1 second"), agg={"n": wr.count(), "v": wr.sum("v")},
-    watermark=wr.explicit(), retention="1 hour", name="first", emit=wr.Emit(early=wr.every(2), late=wr.every_batch, mode="discarding"),
+    watermark=wr.explicit(), retention="1 hour", name="first",
+    emit=wr.Emit(early=wr.every(2), late=wr.every_batch, mode="discarding"),
 )  # fmt: skip
 PER_TEN = wr.Aggregate(
     by="k", event_time="window_time", window=wr.tumbling("10 seconds"),
@@ -303,7 +304,7 @@ PER_TEN = wr.Aggregate(
 @given(actions=st.lists(ACTIONS, min_size=2, max_size=10), append=st.booleans())
 @settings(PROFILE)
 def test_sums_of_counts_are_the_counts_of_one_aggregate(actions: list[tuple[str, Any]], append: bool) -> None:
-    """Seconds summed to tens of seconds are tens of seconds, where nothing was dropped: however late, if panes are told in parts."""
+    """Seconds summed to tens are tens of seconds, where nothing was dropped; told in parts, however late."""
     first = PER_SECOND
     if append:
         first = eval(repr(first).replace(repr(first.emit), "wr.Emit.append()"))
