@@ -219,6 +219,12 @@ def _check_join(first: JoinDefinition, second: AggregateDefinition) -> None:
         raise UnknownColumn(
             f"event_time={second.event_time!r} of {second.name!r} is the event time of no input of {first.name!r}: use {names}"
         )
+    source = first.left if side == "left" else first.right
+    if source.static:
+        raise ConfigurationError(
+            f"event_time={second.event_time!r} of {second.name!r} is the time of {source.name!r}, which is static and may be "
+            f"as old as it likes: use the event time of the other input of {first.name!r}"
+        )
     null = {"left": "right", "right": "left", "full": "right and left", "asof": "right"}.get(first.how, "")
     if side in null:
         raise ConfigurationError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from windrow.core.chain import ChainDefinition, parts_of
@@ -50,10 +51,12 @@ class Chain(ChainDefinition):
         shards: int | None = None,
         clock: Clock | None = None,
         local_dir: str | None = None,
+        static: Mapping[str, DataFrame] | None = None,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`, one commit for all operators; `sink` as in `open`.
 
-        Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard.
+        Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard. static: bounded
+        frames of static inputs of a join, by name.
         """
         from windrow.runners.embedded.chain import wanted
         from windrow.runners.spark.batch import BatchFunction
@@ -68,7 +71,7 @@ class Chain(ChainDefinition):
             "local_dir": local_dir,
         }
         if isinstance(self.first, JoinDefinition):
-            return JoinBatchFunction(self, location, **options)
+            return JoinBatchFunction(self, location, static=static, **options)
         return BatchFunction([self], location, **options)
 
     def writeStream(self, stream: DataFrame | None = None, **frames: DataFrame) -> WindowStreamWriter:

@@ -27,9 +27,8 @@ def two(**changes: Any) -> wr.Aggregate:
 
 def join(how: str = "inner", **changes: Any) -> wr.Join:
     settings: dict[str, Any] = {"within": ("-2 seconds", "5 seconds"), "on": "k", "name": "one", **changes}
-    return wr.Join(
-        left=wr.Input("a", event_time="t"), right=wr.Input("b", event_time="u"), how=how, **settings
-    )
+    right = wr.Input("b", event_time="u", static=settings.pop("static", False))
+    return wr.Join(left=wr.Input("a", event_time="t"), right=right, how=how, **settings)
 
 
 def test_a_chain_is_a_value_that_prints_as_what_builds_it() -> None:
@@ -118,6 +117,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a time that is none": (lambda: join().then(two(event_time="v")), e.UnknownColumn, ["'v'", "'t' or 'u'"]),
     "a time that is null": (
         lambda: join("left").then(two(event_time="u")), e.ConfigurationError, ["'u'", "right message", "how='inner'"],
+    ),
+    "the time of a table": (
+        lambda: join(static=True).then(two(event_time="u")), e.ConfigurationError, ["'u'", "'b'", "static", "other input"],
     ),
     "a join without bound": (
         lambda: join(within=None, retention=wr.forever).then(two(event_time="t")), e.BadWindow, ["no bound", "within="],
