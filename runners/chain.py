@@ -55,8 +55,8 @@ class Chain(ChainDefinition):
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`, one commit for all operators; `sink` as in `open`.
 
-        Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard. static: bounded
-        frames of static inputs of a join, by name.
+        Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard.
+        static: bounded frames of static inputs of a join, by name.
         """
         from windrow.runners.embedded.chain import wanted
         from windrow.runners.spark.batch import BatchFunction
