@@ -101,7 +101,7 @@ READINGS = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("g"
 
 def readings(i: int) -> list[dict[str, Any]]:
     """Twenty readings of five keys in the ith two seconds, up to two seconds out of order."""
-    return [{"t": at(max(0.0, 2 * i + 0.1 * j - j % 3)), "k": "abcde"[j % 5], "g": j % 2} for j in range(20)]
+    return [{"t": at(max(0.0, 2 * i + 0.1 * j - j % 3)), "k": "abcde"[j % 5], "g": j % 4} for j in range(20)]
 
 
 def direct(key: str) -> Counter[tuple[Any, ...]]:
