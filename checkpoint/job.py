@@ -21,6 +21,7 @@ from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
+from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import DefinitionChanged, JobMismatch
@@ -66,14 +67,14 @@ class Job:
     def __init__(
         self,
         location: str,
-        definitions: Sequence[AggregateDefinition | JoinDefinition],
+        definitions: Sequence[AggregateDefinition | JoinDefinition | ChainDefinition],
         *,
         shards: int,
         clock: Clock,
         driver: str | None = None,
         log: Log | None = None,
     ) -> None:
-        names = [d.name for d in definitions]
+        names = [p.name for d in definitions for p in parts_of(d)]
         if len(set(names)) != len(names):
             raise JobMismatch(f"operators of one job need different names, these are {names}: give name=...")
         self.definitions = {d.name: d for d in definitions}

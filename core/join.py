@@ -360,7 +360,7 @@ def _within(within: tuple[Duration, Duration] | None, closed: str) -> Within | N
 
 def _check_reach(left: Input, right: Input, within: Within | None) -> None:
     """Windows and bounds that exclude each other can only be a mistake."""
-    before, after = _spans(left, right, None)
+    before, after = spans(left, right, None)
     if within is None:
         return
     if (before is not None and within.low_us > before) or (after is not None and within.high_us < -after):
@@ -371,7 +371,7 @@ def _check_reach(left: Input, right: Input, within: Within | None) -> None:
         )
 
 
-def _spans(left: Input, right: Input, within: Within | None) -> tuple[int | None, int | None]:
+def spans(left: Input, right: Input, within: Within | None) -> tuple[int | None, int | None]:
     """How far a left message can lie before its right partner, and after it; None is without bound."""
     before: int | None
     after: int | None
@@ -406,7 +406,7 @@ def _kept(
     retention: Duration | Retention | Forever | None, left: Input, right: Input, within: Within | None
 ) -> int | None:
     """How long messages are kept, in microseconds; None is for ever."""
-    before, after = _spans(left, right, within)
+    before, after = spans(left, right, within)
     if isinstance(retention, Forever):
         return None
     if isinstance(retention, Retention):
@@ -438,7 +438,7 @@ def _is_small(left: Input, right: Input, within: Within | None) -> bool:
     """True if seed 003's matrix counts the window as small, where nothing was declared."""
     if isinstance(left.window, Rows) or isinstance(right.window, Rows):
         return all(not isinstance(s.window, Rows) or s.window.n <= SMALL_TUPLES for s in (left, right))
-    before, after = _spans(left, right, within)
+    before, after = spans(left, right, within)
     return before is not None and after is not None and before + after <= SMALL_SPAN_US
 
 

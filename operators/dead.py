@@ -137,3 +137,10 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
 def show_payload(payload: Any) -> str:
     text = json.dumps(payload, default=str, ensure_ascii=False)
     return text if len(text) <= PAYLOAD_LIMIT else text[:PAYLOAD_LIMIT] + "..."
+
+
+def of_operator(letters: pa.Table, name: str) -> pa.Table:
+    """Letters with the name of the operator that wrote them; a chain's have it already."""
+    if "operator" in letters.column_names:
+        return letters
+    return letters.append_column("operator", pa.array([name] * len(letters), pa.string()))

@@ -47,14 +47,14 @@ def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa
 def window_column(definition: AggregateDefinition, starts: pa.Array, ends: pa.Array) -> pa.StructArray:
     if definition.tuple_window:
         return pa.StructArray.from_arrays([starts, ends], fields=list(TUPLE_WINDOW_TYPE))
-    return pa.StructArray.from_arrays([_stamps(starts), _stamps(ends)], fields=list(TIME_WINDOW_TYPE))
+    return pa.StructArray.from_arrays([stamps(starts), stamps(ends)], fields=list(TIME_WINDOW_TYPE))
 
 
 #: Spark's and Python's timestamps end with the year 9999; the global window's ends are shown as null.
 _LIMIT = 253_402_300_799_999_999
 
 
-def _stamps(times: pa.Array) -> pa.Array:
+def stamps(times: pa.Array) -> pa.Array:
     values = times.to_numpy(zero_copy_only=False)
     return pa.array(values, mask=np.abs(values.astype(np.float64)) > _LIMIT).cast(STAMP)
 

@@ -31,6 +31,8 @@ class StepResult:
     counts: dict[str, int] = field(default_factory=dict)
     #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
     ended: set[tuple[int, bytes]] = field(default_factory=set)
+    #: Panes of operators inside a chain, by name.
+    inner: dict[str, list[pa.Table]] = field(default_factory=dict)
 
     def then(self, later: StepResult) -> StepResult:
         """This step and a later one, told together."""
@@ -44,6 +46,7 @@ class StepResult:
             {**self.marks, **later.marks},
             counts,
             self.ended | later.ended,
+            {n: self.inner.get(n, []) + later.inner.get(n, []) for n in {**self.inner, **later.inner}},
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from windrow.core.chain import first_of
 from windrow.core.definition import Watermark
 from windrow.core.join import JoinDefinition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -59,8 +60,10 @@ def watermark_of(
 ) -> tuple[int, frozenset[Partition]]:
     """(the watermark of an operator, the partitions judged idle for it).
 
-    A join's is the minimum over its inputs that are not static; one that was never seen holds it back.
+    A join's is the minimum over its inputs that are not static; one that was never seen holds it back. A chain's is its
+    first operator's.
     """
+    definition = first_of(definition)
     if not isinstance(definition, JoinDefinition):
         idle = idle_partitions(definition.watermark, seen_us, now_us)
         return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle

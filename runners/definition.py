@@ -27,6 +27,7 @@ from windrow.core.windows import JoinWindowSpec, WindowSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windrow.runners.chain import Chain
     from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
     from windrow.runners.embedded.replay import ReadAgain
     from windrow.runners.spark.batch import BatchFunction
@@ -168,6 +169,12 @@ class Aggregate(AggregateDefinition):
 
         return apply([self], df, self.name)
 
+    def then(self, second: Aggregate) -> Chain:
+        """This operator and one that takes its panes as messages: `wr.chain(self, second)`."""
+        from windrow.runners.chain import chain
+
+        return chain(self, second)
+
 
 def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **options: Any) -> BatchFunction:
     """One function for several operators on one input, one commit for all. Options as in `Aggregate.foreach_batch`;
@@ -296,6 +303,12 @@ class Join(JoinDefinition):
         from windrow.runners.spark.joins import apply
 
         return apply(self, frames)
+
+    def then(self, second: Aggregate) -> Chain:
+        """This join and an operator that takes its rows as messages: `wr.chain(self, second)`."""
+        from windrow.runners.chain import chain
+
+        return chain(self, second)
 
 
 def Input(

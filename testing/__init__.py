@@ -16,4 +16,5 @@ from windrow.testing.ledger import ledger as ledger
 from windrow.testing.ledger import panes_equal as panes_equal
 from windrow.testing.oracle import AggregateOracle as AggregateOracle
 from windrow.testing.oracle import WatermarkOracle as WatermarkOracle
+from windrow.testing.oracle_chain import ChainOracle as ChainOracle
 from windrow.testing.oracle_join import JoinOracle as JoinOracle

@@ -18,18 +18,18 @@ from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.replay import FILING, STEP_OF, filing
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.core.chain import part_named
 from windrow.core.clock import Clock, SystemClock
+from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, StateError
-from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.calculation import Calculation
-from windrow.operators.join_rows import join_operator
-from windrow.operators.output import pane_rows, pane_schema
+from windrow.operators.chain import operator_of as operator_of
+from windrow.operators.chain import told_rows
+from windrow.operators.dead import of_operator
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
-from windrow.operators.tuples import TupleAggregator
 from windrow.operators.watermarks import watermark_of
 from windrow.runners.embedded.replay import ReadAgain, replay_of
 from windrow.stores.kv import Batch, Overlay
@@ -39,13 +39,6 @@ T = TypeVar("T")
 
 #: A snapshot and a compacted changelog every so many commits.
 SNAPSHOT_EVERY = 256
-
-
-def operator_of(definition: Any) -> Any:
-    """The logic of a definition."""
-    if isinstance(definition, JoinDefinition):
-        return join_operator(definition)
-    return TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
 
 
 class Engine:
@@ -64,8 +57,8 @@ class Engine:
         self.definition = definition
         self._clock = clock or SystemClock()
         self._schema = schema
-        self._operator = operator_of(definition)
-        self._job = Job(location, [definition], shards=1, clock=self._clock)
+        self._operator = self._logic()
+        self._job = Job(location, [self._whole], shards=1, clock=self._clock)
         cfs = self._operator.cfs()
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
         metadata = tuple(c for c in cfs if c not in kept)
@@ -75,7 +68,7 @@ class Engine:
             0,
             metadata,
             kept,
-            replayable=not isinstance(definition, JoinDefinition),
+            replayable=isinstance(definition, AggregateDefinition),
         )
         self._replay = None if replay is None else replay_of(definition, replay)
         try:
@@ -95,6 +88,23 @@ class Engine:
         if schema is None:
             self._schema = progress.schema
         self._bring_back()
+
+    # -- what a chain does otherwise ----------------------------------------------------------------------------------
+
+    @property
+    def _whole(self) -> Any:
+        """What the job is of: the definition, or the chain that it begins."""
+        return self.definition
+
+    def _logic(self) -> Any:
+        return operator_of(self.definition)
+
+    def _told(self, panes: list[pa.Table], commit: int) -> dict[str, pa.Table]:
+        """What the steps of a commit told, as rows, by operator."""
+        return {self._whole.name: told_rows(self._operator, panes, commit)} if panes else {}
+
+    def _note(self, result: StepResult) -> None:
+        """Keep what else a step told."""
 
     def _open_shard(self) -> Shard:
         """The store at the last commit, built anew where it is not there."""
@@ -131,7 +141,7 @@ class Engine:
         self._fresh_marks: dict[Partition, int] = {}
         self._offsets: dict[Partition, int] = dict(progress.next_offsets)
         self._now_us = progress.now_us
-        self._watermark_us = progress.watermarks_us.get(self.definition.name, START_OF_TIME_US)
+        self._watermark_us = progress.watermarks_us.get(self._whole.name, START_OF_TIME_US)
         last = self._job.log.last_commit
         ordinals = last.meta.get("ordinals", []) if last is not None else []
         self._ordinals: dict[Partition, int] = {(s, p): o for s, p, o in ordinals}
@@ -142,8 +152,8 @@ class Engine:
             self._publish()
             return
         for record in self._job.unpublished():
-            for files in self._job.pane_files(record).values():
-                self._outputs += [pq.read_table(f) for f in files]
+            files = self._job.pane_files(record).get(self._whole.name, [])
+            self._outputs += [pq.read_table(f) for f in files]
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -180,6 +190,7 @@ class Engine:
         self._now_us = now_us
         self._learn_schema()
         self._panes += result.panes
+        self._note(result)
         if result.dead is not None:
             self._dead.append(result.dead)
         for name, n in result.counts.items():
@@ -221,12 +232,10 @@ class Engine:
         if not self._steps and not self._counters and not empty_ok:
             return None
         job, number = self._job, self._job.progress.commit + 1
-        panes: dict[str, pa.Table] = {}
-        if self._panes:
-            panes[self.definition.name] = self._told(self._panes, number)
+        panes = self._told(self._panes, number)
         dead = pa.concat_tables(self._dead) if self._dead else None
         if dead is not None:
-            dead = dead.append_column("operator", pa.array([self.definition.name] * len(dead)))
+            dead = of_operator(dead, self.definition.name)
         snapshot = self._snapshot_due()
         changes = self._overlay.batch
         counters, meta = dict(self._counters), {}
@@ -245,7 +254,7 @@ class Engine:
             marks=self._fresh_marks,
             seen_us={p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None},
             next_offsets=self._offsets,
-            watermarks_us={self.definition.name: self._watermark_us},
+            watermarks_us={self._whole.name: self._watermark_us},
             now_us=now_us,
             counters=self._counters,
             meta={
@@ -259,18 +268,14 @@ class Engine:
         applied.put(MARKER_CF, MARKER, self._shard.marker(number))
         self._shard.kv.write(applied)
         self._shard.applied = number
-        if panes and self._sink is None:
-            self._outputs.append(panes[self.definition.name])
+        if self._whole.name in panes and self._sink is None:
+            self._outputs.append(panes[self._whole.name])
         self._stage()
         if snapshot is not None:
             job.sweep({0: number - 1})
         if self._sink is not None:
             self._publish()
         return record
-
-    def _told(self, panes: list[pa.Table], commit: int) -> pa.Table:
-        """What the steps of a commit told, as rows."""
-        return pane_rows(self.definition, pane_schema(self.definition, self._calculation), panes, commit)
 
     def _snapshot_due(self) -> str | None:
         applied = self._shard.applied
@@ -284,10 +289,12 @@ class Engine:
         """Give the sink the panes of every commit that is not out yet, in order."""
         assert self._sink is not None
         self._paused = None
-        for record in self._job.unpublished(self._sink.last_commit(self._job.job, self.definition.name)):
+        for record in self._job.unpublished(self._sink.last_commit(self._job.job, self._whole.name)):
             for operator, files in self._job.pane_files(record).items():
                 rows = sum(pq.read_metadata(f).num_rows for f in files)
-                panes = PaneFiles(tuple(files), rows, operator, self.definition, self._job.job)
+                panes = PaneFiles(
+                    tuple(files), rows, operator, part_named(self._whole, operator), self._job.job
+                )
                 try:
                     self._sink.publish(Token(self._job.job, record.commit), panes)
                 except Exception as error:

@@ -14,7 +14,7 @@ from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.columns import SOURCE
-from windrow.operators.join_output import joined_rows, to_joined
+from windrow.operators.join_output import to_joined
 from windrow.runners.embedded.operator import COMMIT_ROWS, COMMIT_STEPS, EmbeddedOperator
 from windrow.runners.embedded.positions import extent, with_positions
 from windrow.runners.embedded.queries import joined_messages
@@ -46,14 +46,16 @@ class EmbeddedJoin(EmbeddedOperator):
     def add_messages(self, messages: Messages | Mapping[str, Messages], input: str | None = None) -> None:
         """Take in many messages as one step: those of one input, or {input name: messages} of both.
 
-        A step takes its left messages first; in a join over time their order makes no difference.
+        A step takes its left messages first; in a join over time their order makes no difference. A table without rows tells
+        what columns an input has.
         """
         self._ready()
         given = messages if isinstance(messages, Mapping) else {self._input(input).name: messages}
         tables = {}
         for name, some in given.items():
             table = self._table_for(self._input(name), some)
-            if len(table):
+            # A table without rows tells what columns its input has, before the first message does.
+            if len(table) or (isinstance(some, pa.Table) and not len(some)):
                 tables[name] = table
         if not tables:
             return
@@ -121,9 +123,6 @@ class EmbeddedJoin(EmbeddedOperator):
 
     def _learn_schema(self) -> None:
         """Each side's columns are in the state."""
-
-    def _told(self, panes: list[pa.Table], commit: int) -> pa.Table:
-        return joined_rows(panes, commit)
 
     # -- results ----------------------------------------------------------------------------------------------------
 

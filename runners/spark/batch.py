@@ -28,6 +28,7 @@ from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, 
 from windrow.checkpoint.replay import FILING, filing, is_total
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.core.chain import ChainDefinition, part_named, parts_of
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import SinkFailed, SparkUnsupported, StateError
@@ -35,7 +36,7 @@ from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
-from windrow.operators.output import pane_schema
+from windrow.operators.chain import told_schema
 from windrow.runners.embedded import operator_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark import tasks
@@ -58,7 +59,7 @@ class BatchFunction:
 
     def __init__(
         self,
-        definitions: Sequence[AggregateDefinition | JoinDefinition],
+        definitions: Sequence[AggregateDefinition | JoinDefinition | ChainDefinition],
         location: str,
         *,
         sink: Any = None,
@@ -174,14 +175,15 @@ class BatchFunction:
     def pane_schema(self, df: DataFrame, operator: str) -> StructType:
         """Spark's schema of an operator's panes over such a frame."""
         definition = next(d for d in self.definitions if d.name == operator)
-        schema = pane_schema(definition, Calculation(definition, plans.arrow_schema(df)))
-        return from_arrow_schema(schema)
+        return from_arrow_schema(told_schema(definition, plans.arrow_schema(df)))
 
     def _open(self, spark: SparkSession) -> Job:
         if self._job is None:
             check_session(spark)
             shards = self.shards or _default_shards(spark, self.definitions)
-            limited = [d for d in self.definitions if _counts_the_job(d)]
+            limited = [p for d in self.definitions for p in parts_of(d) if _counts_the_job(p)]
+            for definition in self.definitions:
+                check_shared_keys(definition, shards)
             if shards > 1 and limited:
                 raise SparkUnsupported(
                     f"{limited[0].retention!r} counts over the whole job, which {shards} shards cannot: "
@@ -280,6 +282,7 @@ class BatchFunction:
             parts,
             tuple(job.recent),
             can_replay=self.replay is not None,
+            tell=tuple(self.sinks),
         )
         on_shards = plans.to_shards(frame, job.shards).mapInArrow(
             partial(run_on_partition, task), tasks.OUTPUT
@@ -315,7 +318,7 @@ class BatchFunction:
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        if len(self.definitions) == 1:
+        if len(self.definitions) == 1 and isinstance(self.definitions[0], AggregateDefinition):
             [definition] = self.definitions
             calculation = Calculation(definition, schema)
             if plans.can_use_partials(df, definition, calculation):
@@ -422,7 +425,11 @@ class BatchFunction:
                 sink = self.sinks.get(operator)
                 if sink is None:
                     continue
-                definition = job.definitions[operator]
+                definition = next(
+                    part_named(d, operator)
+                    for d in self.definitions
+                    if operator in [p.name for p in parts_of(d)]
+                )
                 rows = sum(pq.read_metadata(f).num_rows for f in files)
                 panes = PaneFiles(tuple(files), rows, operator, definition, job.job)
                 self._give(spark, sink, Token(job.job, record.commit), panes)
@@ -516,13 +523,26 @@ def as_spark_sink(sink: Any) -> Sink:
     return as_sink(sink)
 
 
-def _default_shards(spark: SparkSession, definitions: Sequence[AggregateDefinition]) -> int:
-    if all(not d.by for d in definitions) or any(_counts_the_job(d) for d in definitions):
+def _default_shards(spark: SparkSession, definitions: Sequence[Any]) -> int:
+    unkeyed = [d for d in definitions if not d.by]
+    if len(unkeyed) == len(definitions) or any(isinstance(d, ChainDefinition) for d in unkeyed):
+        return 1
+    if any(_counts_the_job(p) for d in definitions for p in parts_of(d)):
         return 1
     return max(1, spark.sparkContext.defaultParallelism)
 
 
-def _counts_the_job(definition: AggregateDefinition) -> bool:
+def check_shared_keys(definition: Any, shards: int) -> None:
+    """Refuse more shards than the keys of a chain allow: its rows stay where those of its first operator are."""
+    if shards > 1 and isinstance(definition, ChainDefinition) and not definition.by:
+        keys = ", ".join(f"{p.name!r} by {list(p.by)}" for p in definition.parts)
+        raise SparkUnsupported(
+            f"the operators of {definition.name!r} share no key ({keys}), so that {shards} shards cannot hold what belongs "
+            "together: use shards=1, or give all of them a key in common"
+        )
+
+
+def _counts_the_job(definition: Any) -> bool:
     """True if a size limit is of the whole job: then one shard has to see it all."""
     retention = definition.retention
     return retention.per == "job" and (retention.windows is not None or retention.messages is not None)

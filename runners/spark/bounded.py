@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
+from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
 from windrow.runners.spark.batch import BatchFunction
 
 
-def apply(definitions: Sequence[AggregateDefinition], df: DataFrame, operator: str) -> DataFrame:
+def apply(
+    definitions: Sequence[AggregateDefinition | ChainDefinition], df: DataFrame, operator: str
+) -> DataFrame:
     """Panes of a bounded frame: one commit of all rows, then the end of time. Lives as long as this process."""
     return rows_of(BatchFunction(definitions, scratch_location()), df, operator)
 

@@ -17,13 +17,15 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 
 from windrow.checkpoint.job import Plan
 from windrow.checkpoint.offsets import Partition
+from windrow.core.chain import ChainDefinition, first_of
 from windrow.core.definition import Watermark
 from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.time import show_duration
 from windrow.core.windows import Rows
+from windrow.operators.chain import told_schema
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.join_output import Columns, joined_schema
+from windrow.operators.join_output import Columns
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.bounded import rows_of, scratch_location
@@ -173,8 +175,10 @@ def schemas(definition: JoinDefinition, frame: DataFrame) -> list[pa.Schema]:
     return found
 
 
-def prepare(frame: DataFrame, definition: JoinDefinition, shards: int) -> DataFrame:
-    """Each row with the shard of its key."""
+def prepare(
+    frame: DataFrame, definition: JoinDefinition, shards: int, by: tuple[str, ...] | None = None
+) -> DataFrame:
+    """Each row with the shard of its key, or of those of its fields that `by` names."""
     if shards == 1 or not definition.on:
         return frame.selectExpr(f"0 as {SHARD}", "*")
     columns = Columns.of(definition, *schemas(definition, frame), both=True)
@@ -183,6 +187,7 @@ def prepare(frame: DataFrame, definition: JoinDefinition, shards: int) -> DataFr
         keys = [
             f"cast(`{given.name}`.`{key[1 + side]}` as {from_arrow_type(key[3]).simpleString()})"
             for key in columns.keys
+            if by is None or key[0] in by
         ]
         group = f"pmod(xxhash64({', '.join(keys)}), {plans.KEY_GROUPS})"
         shard = f"cast(({group} * {shards}) div {plans.KEY_GROUPS} as int)"
@@ -190,25 +195,29 @@ def prepare(frame: DataFrame, definition: JoinDefinition, shards: int) -> DataFr
     return frame.selectExpr(f"case {' '.join(cases)} end as {SHARD}", "*")
 
 
+def begun_with(definition: Any, join: JoinDefinition) -> Any:
+    """The join, or the chain with it as its first operator."""
+    return definition.with_first(join) if isinstance(definition, ChainDefinition) else join
+
+
 class JoinBatchFunction(BatchFunction):
-    """`foreach_batch` of a join: its batches come from `Join.together`."""
+    """`foreach_batch` of a join, or of a chain that begins with one: its batches come from `together`."""
 
     def __init__(
         self,
-        definition: JoinDefinition,
+        definition: JoinDefinition | ChainDefinition,
         location: str,
         *,
         static: Mapping[str, DataFrame] | None = None,
         **options: Any,
     ) -> None:
         self.static = dict(static or {})
-        options["shards"] = check_shards(definition, options.get("shards"))
+        options["shards"] = check_shards(first_of(definition), options.get("shards"))
         super().__init__([definition], location, **options)
 
     @property
     def join(self) -> JoinDefinition:
-        [definition] = self.definitions
-        assert isinstance(definition, JoinDefinition)
+        definition: JoinDefinition = first_of(self.definitions[0])
         return definition
 
     def _honour(self, df: DataFrame) -> None:
@@ -218,7 +227,7 @@ class JoinBatchFunction(BatchFunction):
                 f"column {missing[0]!r} is not in the batch, which has {df.columns}: write the stream that "
                 f"{self.join.name}.together(...) gives"
             )
-        self.definitions = (honour_watermarks(self.join, df),)
+        self.definitions = (begun_with(self.definitions[0], honour_watermarks(self.join, df)),)
 
     def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
         if self.static and self.job.progress.commit == 0:
@@ -228,40 +237,39 @@ class JoinBatchFunction(BatchFunction):
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        return prepare(df, self.join, self.job.shards), None
+        return prepare(df, self.join, self.job.shards, self.definitions[0].by), None
 
     def _watermark_partition(self, partition: Partition) -> Partition:
         """All files of one input are one partition of its watermark."""
         return (partition[0].partition(":")[0] + ":files", 0) if self.of_files else partition
 
     def pane_schema(self, df: DataFrame, operator: str) -> T.StructType:
-        columns = Columns.of(self.join, *schemas(self.join, df))
-        return from_arrow_schema(joined_schema(columns, *schemas(self.join, df)))
+        return from_arrow_schema(told_schema(self.definitions[0], *schemas(self.join, df)))
 
 
 class JoinStreamWriter(WindowStreamWriter):
     """Configures and starts a join of two streams. The verbs are Spark's."""
 
-    def __init__(self, definition: JoinDefinition, frames: Mapping[str, DataFrame]) -> None:
+    def __init__(self, definition: Any, frames: Mapping[str, DataFrame]) -> None:
+        join: JoinDefinition = first_of(definition)
         bounded = sorted(name for name, frame in frames.items() if not frame.isStreaming)
         if len(bounded) == len(frames):
             raise ConfigurationError(
                 "writeStream needs streaming DataFrames, these are bounded: use apply(...)"
             )
-        stream, self._of_files = together(definition, frames, of_files=True)
+        stream, self._of_files = together(join, frames, of_files=True)
         self._static = {name: frame for name, frame in frames.items() if not frame.isStreaming}
-        self._begin((honour_watermarks(definition, stream),), stream)
+        self._begin((begun_with(definition, honour_watermarks(join, stream)),), stream)
 
     def _batch_function(self, location: str, **options: Any) -> BatchFunction:
         [definition] = self._definitions
-        assert isinstance(definition, JoinDefinition)
         return JoinBatchFunction(definition, location, static=self._static, **options)
 
     def _with_positions(self) -> tuple[DataFrame, bool]:
         return self._stream, self._of_files
 
 
-def apply(definition: JoinDefinition, frames: Mapping[str, DataFrame]) -> DataFrame:
+def apply(definition: Any, frames: Mapping[str, DataFrame]) -> DataFrame:
     """The rows of bounded frames: one commit of all of them, then the end of time. Lives as long as this process."""
-    df, _ = together(definition, frames)
+    df, _ = together(first_of(definition), frames)
     return rows_of(JoinBatchFunction(definition, scratch_location()), df, definition.name)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition, Watermark
 from windrow.core.errors import BadWatermark, ReservedColumn, TypeClash, UnknownColumn
 from windrow.core.positions import Positions
@@ -43,7 +44,7 @@ from windrow.runners.spark.tasks import (
     TIME_MAX,
 )
 
-D = TypeVar("D", bound=AggregateDefinition)
+D = TypeVar("D", bound=AggregateDefinition | ChainDefinition)
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"
 #: Keys go to shards through key groups, so that a state can be resharded without a replay.
@@ -133,7 +134,7 @@ def slice_us(definition: AggregateDefinition) -> int:
             return 0
 
 
-def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition]) -> None:
+def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition]) -> None:
     """Refuse what can be refused before the query runs."""
     for definition in definitions:
         for name in definition.needs:
@@ -160,7 +161,7 @@ def honour_watermark(df: DataFrame, definition: D) -> D:
         return definition
     theirs = Watermark("bounded", int(delay_ms) * 1000)
     if definition.watermark == Watermark("bounded"):
-        return definition.with_watermark(theirs)
+        return definition.with_watermark(theirs)  # type: ignore[return-value]
     if definition.watermark.kind != "bounded" or definition.watermark.delay_us != theirs.delay_us:
         raise BadWatermark(
             f"the DataFrame says withWatermark({definition.event_time!r}, {show_duration(theirs.delay_us)!r}), the definition "
@@ -221,7 +222,9 @@ def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
     return df.join(F.broadcast(names), SOURCE, "left_anti").select(*df.columns)
 
 
-def prepare_rows(df: DataFrame, definitions: Sequence[AggregateDefinition], shards: int) -> DataFrame:
+def prepare_rows(
+    df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition], shards: int
+) -> DataFrame:
     """The rows route: each row once for each operator, with its shard."""
     columns = [_q(c) for c in df.columns]
     if len(definitions) == 1:

@@ -19,7 +19,6 @@ from windrow.checkpoint.replay import KEPT_OF, Ranges, extent, steps_again
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
-from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.state_rows import without
@@ -136,7 +135,7 @@ def run(task: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
     def replay(spec: ShardSpec, kv: RocksKV, commits: Sequence[Commit]) -> None:
         for i, definition in enumerate(task.definitions):
-            assert not isinstance(definition, JoinDefinition), "a join is not given a replay"
+            assert isinstance(definition, AggregateDefinition), "joins and chains are given no replay"
             mine = table
             if len(task.definitions) > 1:
                 mine = without(table.filter(pc.equal(table.column(tasks.OPERATOR), i)), tasks.OPERATOR)

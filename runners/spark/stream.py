@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError, SparkUnsupported
@@ -33,7 +34,9 @@ class WindowStreamWriter:
     input), "shards", "localDir"; others go to Spark's writer.
     """
 
-    def __init__(self, definitions: Sequence[AggregateDefinition], stream: DataFrame) -> None:
+    def __init__(
+        self, definitions: Sequence[AggregateDefinition | ChainDefinition], stream: DataFrame
+    ) -> None:
         if not stream.isStreaming:
             raise ConfigurationError(
                 "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"

@@ -17,11 +17,13 @@ from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import MessagesLost, Replay, Shard, ShardSpec
+from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
 from windrow.core.join import JoinDefinition
 from windrow.core.keys import message_keys
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.assigners import GlobalAssigner, assigner_of
+from windrow.operators.chain import ChainOperator
 from windrow.operators.columns import (
     ACCUMULATOR,
     FIRST,
@@ -33,6 +35,7 @@ from windrow.operators.columns import (
     SOURCE,
 )
 from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
+from windrow.operators.dead import of_operator
 from windrow.operators.groups import combine
 from windrow.operators.join_output import joined_rows
 from windrow.operators.join_rows import join_operator
@@ -67,7 +70,7 @@ class TaskPlan:
     """One commit, as a task sees it. Picklable. parts: the accumulators that Spark pre-aggregated; None: rows come."""
 
     spec: ShardSpec
-    definitions: tuple[AggregateDefinition | JoinDefinition, ...]
+    definitions: tuple[AggregateDefinition | JoinDefinition | ChainDefinition, ...]
     commit: int
     now_us: int
     watermarks_us: dict[str, int]
@@ -77,6 +80,8 @@ class TaskPlan:
     lock_wait_s: float = 10.0
     #: Messages that are lost can be read again: a shard that has lost its own says so, and does not fail.
     can_replay: bool = False
+    #: Operators inside chains whose panes are wanted too.
+    tell: tuple[str, ...] = ()
 
     def open(self, number: int, replay: Replay | None = None) -> Shard:
         """The shard, as of the commit before this one."""
@@ -184,6 +189,9 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     for i, definition in enumerate(plan.definitions):
         mine = table.filter(pa.array(operators == i)) if len(plan.definitions) > 1 else table
         mine = without(mine, OPERATOR)
+        if isinstance(definition, ChainDefinition):
+            panes.update(_chain(plan, definition, overlay, mine, answer, dead, counters))
+            continue
         if isinstance(definition, JoinDefinition):
             told = _join(plan, definition, overlay, mine, answer, dead, counters)
         else:
@@ -258,6 +266,27 @@ def _join(
     return joined_rows(told, plan.commit) if told else None
 
 
+def _chain(
+    plan: TaskPlan,
+    definition: ChainDefinition,
+    overlay: Overlay,
+    mine: pa.Table,
+    answer: Answer,
+    dead: list[pa.Table],
+    counters: dict[str, int],
+) -> dict[str, pa.Table]:
+    """The steps of a chain, and its panes as rows, by operator."""
+    operator = ChainOperator(definition, plan.tell)
+    steps = operator.advance(overlay, plan.watermarks_us[definition.name], plan.now_us)
+    if isinstance(definition.first, JoinDefinition):
+        steps = steps.then(operator.ingest(overlay, tables_of_inputs(definition.first, mine), plan.now_us))
+    elif len(mine):
+        steps = steps.then(operator.ingest(overlay, mine, plan.now_us))
+    _note(steps, answer, dead, counters, definition.name)
+    told = {**steps.inner, **({definition.name: steps.panes} if steps.panes else {})}
+    return {name: operator.told(name, panes, plan.commit) for name, panes in told.items()}
+
+
 def tables_of_inputs(definition: JoinDefinition, table: pa.Table) -> dict[str, pa.Table]:
     """The rows of a shard by input, with the columns of each."""
     if INPUT not in table.column_names:
@@ -277,7 +306,7 @@ def _note(
     step: StepResult, answer: Answer, dead: list[pa.Table], counters: dict[str, int], name: str
 ) -> None:
     if step.dead is not None:
-        dead.append(step.dead.append_column("operator", pa.array([name] * len(step.dead))))
+        dead.append(of_operator(step.dead, name))
     for counter, n in step.counts.items():
         counters[counter] = counters.get(counter, 0) + n
     for partition, largest in step.marks.items():

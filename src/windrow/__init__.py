@@ -67,6 +67,8 @@ from windrow.core.windows import sliding as sliding
 from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
 from windrow.core.windows import unbounded as unbounded
+from windrow.runners.chain import Chain as Chain
+from windrow.runners.chain import chain as chain
 from windrow.runners.definition import Aggregate as Aggregate
 from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join

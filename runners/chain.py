@@ -1,0 +1,123 @@
+"""The facade of chains: `wr.chain`, and the verbs that open what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from windrow.core.chain import ChainDefinition, parts_of
+from windrow.core.clock import Clock
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import ConfigurationError
+from windrow.core.join import JoinDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from windrow.runners.embedded import EmbeddedChain
+    from windrow.runners.spark.batch import BatchFunction
+    from windrow.runners.spark.stream import WindowStreamWriter
+
+
+class Chain(ChainDefinition):
+    """Operators in a chain, one commit for all. A frozen value, made by `wr.chain` or `first.then(second)`."""
+
+    def then(self, second: AggregateDefinition) -> Chain:
+        """The chain with one operator more."""
+        return chain(self, second)
+
+    def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedChain:
+        """Open the chain on a directory, in this process: fed as its first operator is.
+
+        clock: where `now` comes from. sink: takes the last operator's panes as they are committed, or a dict by operator name,
+        for those inside the chain too; without one, `get_result` hands out the last operator's.
+        """
+        from windrow.runners.embedded.chain import open_chain
+
+        return open_chain(self, location, clock=clock, sink=sink)
+
+    def together(self, **frames: DataFrame) -> DataFrame:
+        """Of a chain that begins with a join: its inputs, by name, as the one stream that `foreach_batch` takes."""
+        from windrow.runners.spark.joins import together
+
+        return together(self._join(), frames)[0]
+
+    def foreach_batch(
+        self,
+        location: str,
+        *,
+        sink: Any = None,
+        dead_letters: Any = None,
+        shards: int | None = None,
+        clock: Clock | None = None,
+        local_dir: str | None = None,
+        static: Mapping[str, DataFrame] | None = None,
+    ) -> BatchFunction:
+        """The function for `DataStreamWriter.foreachBatch`, one commit for all operators; `sink` as in `open`.
+
+        Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard.
+        static: bounded frames of static inputs of a join, by name.
+        """
+        from windrow.runners.embedded.chain import wanted
+        from windrow.runners.spark.batch import BatchFunction
+        from windrow.runners.spark.joins import JoinBatchFunction
+
+        wanted(self, sink)
+        options: dict[str, Any] = {
+            "sink": sink,
+            "dead_letters": dead_letters,
+            "shards": shards,
+            "clock": clock,
+            "local_dir": local_dir,
+        }
+        if isinstance(self.first, JoinDefinition):
+            return JoinBatchFunction(self, location, static=static, **options)
+        return BatchFunction([self], location, **options)
+
+    def writeStream(self, stream: DataFrame | None = None, **frames: DataFrame) -> WindowStreamWriter:
+        """Spark, builder, over the stream of the first operator; where that is a join, over its inputs by name."""
+        from windrow.runners.spark.joins import JoinStreamWriter
+        from windrow.runners.spark.stream import WindowStreamWriter
+
+        if stream is None or frames:
+            self._join()
+            return JoinStreamWriter(self, frames)
+        return WindowStreamWriter([self], self._one_input(stream))
+
+    def apply(self, df: DataFrame | None = None, **frames: DataFrame) -> DataFrame:
+        """The last operator's panes of bounded DataFrames, given as to `writeStream`."""
+        from windrow.runners.spark import bounded, joins
+
+        if df is None or frames:
+            self._join()
+            return joins.apply(self, frames)
+        return bounded.apply([self], self._one_input(df), self.name)
+
+    def _join(self) -> JoinDefinition:
+        if not isinstance(self.first, JoinDefinition):
+            raise ConfigurationError(
+                f"{self.first.name!r}, with which the chain begins, has one input, and inputs are given by name: "
+                "give one DataFrame"
+            )
+        return self.first
+
+    def _one_input(self, df: DataFrame) -> DataFrame:
+        if isinstance(self.first, JoinDefinition):
+            names = [i.name for i in self.first.inputs]
+            raise ConfigurationError(
+                f"{self.first.name!r}, with which the chain begins, joins the inputs {names}, and one DataFrame is given: "
+                "give each by its name, e.g. " + ", ".join(f"{n}=df" for n in names)
+            )
+        return df
+
+
+def chain(*operators: AggregateDefinition | JoinDefinition | ChainDefinition) -> Chain:
+    """Operators of which each takes the rows of the one before it as messages, in the same commit (window propagation).
+
+    The first is a join or an aggregate, the others are aggregates over `window_time`, the last moment of the window of a pane
+    (after a join: the event time of an input), whose watermark is that of the one before. Panes bring `window_start` and
+    `window_end`, keys and aggregates. Only what is told once can be handed on: `wr.Emit.append()`, mode "discarding", joins.
+
+    Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 002, "window propagation".
+    """
+    return Chain(tuple(part for operator in operators for part in parts_of(operator)))

@@ -1,0 +1,170 @@
+"""A chain on a directory, in this process: fed as its first operator is, its results are the last one's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.core.chain import ChainDefinition
+from windrow.core.clock import Clock
+from windrow.core.errors import ConfigurationError
+from windrow.core.join import JoinDefinition
+from windrow.core.messages import Pane, StoredMessage, Token, WindowInfo
+from windrow.core.time import Instant
+from windrow.operators.chain import ChainOperator
+from windrow.operators.output import to_infos, to_panes
+from windrow.operators.progress import Progress
+from windrow.operators.step import StepResult
+from windrow.runners.embedded.join import EmbeddedJoin
+from windrow.runners.embedded.operator import EmbeddedOperator
+from windrow.runners.embedded.queries import joined_messages, messages_between, windows_between
+
+
+def wanted(chain: ChainDefinition, sink: Any) -> tuple[str, ...]:
+    """The operators inside the chain whose panes a `sink` by operator asks for."""
+    if not isinstance(sink, Mapping):
+        return ()
+    names = [p.name for p in chain.parts]
+    unknown = [n for n in sink if n not in names]
+    if unknown:
+        raise ConfigurationError(
+            f"sink for {unknown[0]!r}: the operators of the chain are {names}, name these"
+        )
+    return tuple(n for n in names[:-1] if n in sink)
+
+
+@dataclass(frozen=True)
+class SinksByOperator:
+    """A sink for each operator that has one."""
+
+    sinks: Mapping[str, Sink]
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        if panes.operator in self.sinks:
+            self.sinks[panes.operator].publish(token, panes)
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        known = [sink.last_commit(job, name) for name, sink in self.sinks.items()]
+        found = [k for k in known if k is not None]
+        return min(found) if found and len(found) == len(known) else None
+
+
+class EmbeddedChain(EmbeddedOperator):
+    """A chain that begins with an aggregate. Use it as a context manager, from one thread."""
+
+    def __init__(
+        self,
+        chain: ChainDefinition,
+        location: str,
+        *,
+        clock: Clock | None = None,
+        sink: Any = None,
+        **options: Any,
+    ) -> None:
+        self.chain = chain
+        self._tell = wanted(chain, sink)
+        self._inner: dict[str, list[pa.Table]] = {}
+        if isinstance(sink, Mapping):
+            sink = SinksByOperator({n: as_sink(s) for n, s in sink.items()})
+        super().__init__(chain.first, location, clock=clock, sink=sink, **options)
+        self._in_runs = False  # a step of the first is one of all
+
+    # -- the machinery ----------------------------------------------------------------------------------------------
+
+    @property
+    def _whole(self) -> ChainDefinition:
+        return self.chain
+
+    def _logic(self) -> ChainOperator:
+        return ChainOperator(self.chain, self._tell)
+
+    def _stage(self) -> None:
+        super()._stage()
+        self._inner = {}
+
+    def _note(self, result: StepResult) -> None:
+        for name, panes in result.inner.items():
+            self._inner.setdefault(name, []).extend(panes)
+
+    def _told(self, panes: list[pa.Table], commit: int) -> dict[str, pa.Table]:
+        told = {**self._inner, **({self.chain.name: panes} if panes else {})}
+        return {name: self._operator.told(name, some, commit) for name, some in told.items()}
+
+    # -- results ----------------------------------------------------------------------------------------------------
+
+    def get_result(self) -> Any:
+        """The last operator's panes of committed steps since the last `flush`. Commits what is staged first."""
+        self._ready()
+        self._commit()
+        panes: list[Pane] = []
+        for table in self._outputs:
+            panes += to_panes(self.chain.last, table, self._job.job)
+        return panes
+
+    def get_windows(
+        self,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        *,
+        key: Any = None,
+        operator: str | None = None,
+    ) -> list[WindowInfo]:
+        """As of a single operator; `operator`: which of the chain's aggregates, by default the last."""
+        self._ready()
+        part = self._part(operator or self.chain.name)
+        if isinstance(part.definition, JoinDefinition):
+            raise ConfigurationError(
+                f"{operator!r} is a join, which has no windows of its own: use get_messages"
+            )
+        rows, values = self._read(lambda: windows_between(part, self._overlay, start, end, key))
+        watermark_us = Progress.load(self._overlay, part.aux_cf).watermark_us
+        return to_infos(part.definition, rows, values, watermark_us)
+
+    def get_messages(
+        self,
+        start: tuple[Instant, int] | Instant | None = None,
+        end: tuple[Instant, int] | Instant | None = None,
+        *,
+        input: str | None = None,
+        key: Any = None,
+        operator: str | None = None,
+    ) -> list[StoredMessage]:
+        """As of a single operator; `operator`: which of the chain's, by default the first. `input`: of a join."""
+        self._ready()
+        part = self._part(operator or self.chain.first.name)
+        definition = part.definition
+        if isinstance(definition, JoinDefinition):
+            names = [definition.left.name, definition.right.name]
+            if input not in names:
+                raise ConfigurationError(f"input {input!r} of {definition.name!r}: say which, of {names}")
+            side = names.index(input)
+            return self._read(lambda: joined_messages(part, self._overlay, side, start, end, key))
+        return self._read(lambda: messages_between(part, self._overlay, start, end, key))
+
+    def _part(self, name: str) -> Any:
+        for part in self._operator.parts:
+            if part.definition.name == name:
+                return part
+        raise ConfigurationError(
+            f"operator={name!r}: the operators of the chain are {[p.name for p in self.chain.parts]}, name one of these"
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"commit {self._job.progress.commit}"
+        return f"<{self.chain!r} at {self._job.folders.location}, {state}>"
+
+
+class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
+    """A chain that begins with a join: messages name their input."""
+
+
+def open_chain(
+    chain: ChainDefinition, location: str, *, clock: Clock | None = None, sink: Any = None
+) -> EmbeddedChain:
+    """The chain on a directory."""
+    kind = EmbeddedJoinChain if isinstance(chain.first, JoinDefinition) else EmbeddedChain
+    return kind(chain, location, clock=clock, sink=sink)

@@ -1,0 +1,145 @@
+"""`wr.chain`: a value that prints as what builds it, and refuses what would be counted twice or too late."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.core import errors as e
+
+
+def one(**changes: Any) -> wr.Aggregate:
+    settings: dict[str, Any] = {
+        "by": "k", "event_time": "t", "window": wr.tumbling("1 second"), "agg": {"n": wr.count()},
+        "retention": "1 minute", "emit": wr.Emit.append(), "name": "one",
+    }  # fmt: skip
+    return wr.Aggregate(**{**settings, **changes})
+
+
+def two(**changes: Any) -> wr.Aggregate:
+    changes = {"event_time": "window_time", "agg": {"n": wr.sum("n")}, "emit": None, "name": "two", **changes}
+    return one(**changes)
+
+
+def join(how: str = "inner", **changes: Any) -> wr.Join:
+    settings: dict[str, Any] = {"within": ("-2 seconds", "5 seconds"), "on": "k", "name": "one", **changes}
+    right = wr.Input("b", event_time="u", static=settings.pop("static", False))
+    return wr.Join(left=wr.Input("a", event_time="t"), right=right, how=how, **settings)
+
+
+def test_a_chain_is_a_value_that_prints_as_what_builds_it() -> None:
+    chain = one().then(two())
+    assert chain == wr.chain(one(), two()) and hash(chain) == hash(wr.chain(one(), two()))
+    assert eval(repr(chain)) == chain == pickle.loads(pickle.dumps(chain))
+    assert chain != one().then(two(by=())) and chain.name == "two" and chain.by == ("k",)
+    third = two(name="three", emit=wr.Emit.append())
+    longer = one().then(two(emit=wr.Emit.append())).then(third)
+    assert longer == wr.chain(one(), two(emit=wr.Emit.append()), third) and len(longer.parts) == 3
+
+
+def test_its_fingerprint_is_of_the_parts_and_their_order() -> None:
+    a, b = two(name="a", emit=wr.Emit.append()), two(name="b", emit=wr.Emit.append())
+    prints = {
+        c.fingerprint
+        for c in (one().then(two()), wr.chain(one(), a, b), wr.chain(one(), b, a), one().then(two(name="2")))
+    }
+    assert len(prints) == 4 and not prints & {one().fingerprint, two().fingerprint}
+    assert one().then(two(retention="2 minutes")).fingerprint == one().then(two()).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("first", "event_time", "seconds"),
+    [
+        (join(), "t", 5),  # the right partner comes up to five seconds of event time later
+        (join(), "u", 2),
+        (join("semi"), "t", 5),
+        (join("left", allowed_lateness="10 seconds", retention="1 minute"), "t", 15),
+        (join("anti", allowed_lateness="0 seconds"), "t", 5),
+        (join("asof", within=("-2 seconds", "0 seconds"), allowed_lateness="3 seconds", retention="1 minute"), "t", 3),
+        (one(), "window_time", 0),
+    ],
+)  # fmt: skip
+def test_a_watermark_stays_behind_by_what_rows_may_wait(first: Any, event_time: str, seconds: int) -> None:
+    agg = {"n": wr.count()}
+    assert first.then(two(event_time=event_time, agg=agg)).behind_us(0) == seconds * 1_000_000
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
+    "one operator": (lambda: wr.chain(one()), e.ConfigurationError, ["1", "two or more"]),
+    "one name": (lambda: one().then(two(name="one")), e.ConfigurationError, ["['one', 'one']", "name="]),
+    "early panes": (
+        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(two()), e.BadTrigger, ["'one'", "several times", "append()"],
+    ),
+    "late panes": (lambda: one(emit=wr.Emit()).then(two()), e.BadTrigger, ["wr.Emit()", "'two'", "discarding"]),
+    "update mode": (lambda: one(emit=wr.Emit.update()).then(two()), e.BadTrigger, ["wr.Emit.update()", "append()"]),
+    "retracting": (
+        lambda: one(emit=wr.Emit(mode="retracting", late=wr.never)).then(two()), e.BadTrigger, ["'retracting'", "taken back"],
+    ),
+    "closing pane": (
+        lambda: one(emit=wr.Emit(mode="discarding", closing_pane=True)).then(two()), e.BadTrigger,
+        ["closing_pane=True", "again"],
+    ),
+    "nothing on time": (
+        lambda: one(emit=wr.Emit(mode="discarding", on_time=False)).then(two()), e.BadTrigger,
+        ["on_time=False", "on_time=True"],
+    ),
+    "tuple windows first": (
+        lambda: one(window=wr.tuples(3), retention=wr.Retain(windows=5)).then(two()), e.BadWindow,
+        ["wr.tuples(3)", "wr.tumbling"],
+    ),
+    "the global window first": (
+        lambda: one(window=wr.global_window(), retention=wr.forever).then(two()), e.BadWindow, ["global_window", "wr.tumbling"],
+    ),
+    "a watermark of its own": (
+        lambda: one().then(two(watermark="2 hours")), e.BadWatermark, ["'2 hours'", "'two'", "'one'", "leave it out"],
+    ),
+    "positions of its own": (
+        lambda: one().then(two(positions=wr.positions("n"))), e.ConfigurationError, ["positions=", "leave it out"],
+    ),
+    "ids of its own": (lambda: one().then(two(ids=wr.ids("n"))), e.ConfigurationError, ["ids=", "leave it out"]),
+    "another event time": (lambda: one().then(two(event_time="t")), e.UnknownColumn, ["'t'", "event_time='window_time'"]),
+    "a clash": (
+        lambda: one(agg={"window_start": wr.count()}).then(two()), e.ReservedColumn, ["'window_start'", "'one'", "rename"],
+    ),
+    "a key that is not there": (lambda: one().then(two(by="g")), e.UnknownColumn, ["'g'", "'one'", "window_time"]),
+    "a column that is not there": (
+        lambda: one().then(two(agg={"x": wr.sum("x")})), e.UnknownColumn, ["'x'", "['k', 'n', 'window_time'", "agg="],
+    ),
+    "a join second": (lambda: wr.chain(one(), join(name="two")), e.ConfigurationError, ["'two'", "begin a chain"]),
+    "a join by periods": (
+        lambda: join(emit=wr.Emit(early=wr.every("1 second"), late=wr.every_batch)).then(two(event_time="t")),
+        e.BadTrigger, ["early=wr.every('1 second')", "wr.every_batch"],
+    ),
+    "a time that is none": (lambda: join().then(two(event_time="v")), e.UnknownColumn, ["'v'", "'t' or 'u'"]),
+    "a time that is null": (
+        lambda: join("left").then(two(event_time="u")), e.ConfigurationError, ["'u'", "right message", "how='inner'"],
+    ),
+    "the time of a table": (
+        lambda: join(static=True).then(two(event_time="u")), e.ConfigurationError, ["'u'", "'b'", "static", "other input"],
+    ),
+    "a join without bound": (
+        lambda: join(within=None, retention=wr.forever).then(two(event_time="t")), e.BadWindow, ["no bound", "within="],
+    ),
+    "unmatched for ever": (
+        lambda: join("left", retention=wr.forever).then(two(event_time="t")), e.BadWindow, ["no bound", "wr.forever"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_right_is_refused_with_both_values_and_the_remedy(case: str) -> None:
+    make, kind, words = REFUSED[case]
+    with pytest.raises(kind) as error:
+        make()
+    assert [w for w in words if w not in str(error.value)] == [], str(error.value)
+
+
+@pytest.mark.parametrize(
+    "emit", [wr.Emit.append(), wr.Emit(late=wr.never), wr.Emit(early=wr.every(9), mode="discarding")]
+)
+def test_what_is_told_once_is_accepted(emit: wr.Emit) -> None:
+    assert one(emit=emit).then(two()).parts[0].emit == emit

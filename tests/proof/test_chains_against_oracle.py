@@ -1,0 +1,326 @@
+"""Any chain, any input, any cut, closed or killed between any two steps: what the log's steps give by the oracles.
+
+WINDROW_DEEP=1 runs many more examples.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+import windrow as wr
+from windrow.connectors.sinks import MemorySink
+from windrow.core.join import JoinDefinition
+from windrow.core.messages import JoinedRow, Timing
+from windrow.core.time import instant_us
+from windrow.operators.progress import KEY as PROGRESS_KEY
+from windrow.testing import ChainOracle, ManualClock, all_panes_equal, panes_equal
+from windrow.testing.ledger import values_equal
+
+S = 1_000_000
+DEEP = os.environ.get("WINDROW_DEEP") == "1"
+PROFILE = settings(
+    deadline=None,
+    max_examples=3_000 if DEEP else 60,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+SCHEMA = pa.schema(
+    [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("g", pa.int64()), ("v", pa.int64())]
+)
+LATENESS = st.sampled_from([None, "0 seconds", "3 seconds"])
+WATERMARKS = st.sampled_from(["0 seconds", "2 seconds", wr.explicit()])
+AGGREGATIONS = {"least": wr.min, "first": wr.first, "median": wr.median}
+
+
+@st.composite
+def emits(draw: st.DrawFn, modes: tuple[str, ...], *, before: bool) -> wr.Emit:
+    """Emissions of the last operator, or of one before another."""
+    mode = draw(st.sampled_from(modes))
+    triggers = st.sampled_from([wr.never, wr.every_batch, wr.every(2), wr.every("3 seconds")])
+    if before and mode == "accumulating":
+        return draw(st.sampled_from([wr.Emit.append(), wr.Emit(late=wr.never)]))
+    return wr.Emit(early=draw(triggers), late=draw(triggers), mode=mode)
+
+
+@st.composite
+def aggregates(draw: st.DrawFn, after: tuple[str, str] | None, name: str, *, last: bool) -> wr.Aggregate:
+    """after: (event time, column to sum) of the operator before it."""
+    event_time, column = after or ("t", "v")
+    keys = [("k",), ("k", "g"), ()] if after is None or after[0] == "window_time" else [("k",), ()]
+    by = draw(st.sampled_from(keys if after is None else [("k",), ()]))
+    seconds = st.sampled_from([wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds")])
+    tens = st.sampled_from(
+        [wr.tumbling("10 seconds"), wr.hopping("6 seconds", "4 seconds"), wr.tumbling("1 second")]
+    )
+    agg: dict[str, Any] = {"n": wr.sum(column), "rows": wr.count()}
+    if last:
+        chosen = draw(st.sets(st.sampled_from(sorted(AGGREGATIONS))))
+        agg |= {name: AGGREGATIONS[name](column) for name in sorted(chosen)}
+    emit = draw(emits(("accumulating", "discarding", *(("retracting",) if last else ())), before=not last))
+    lateness = None if emit.drop_late else draw(LATENESS)
+    return wr.Aggregate(
+        by=by,
+        event_time=event_time,
+        window=draw(tens if after else seconds),
+        agg=agg,
+        watermark=draw(WATERMARKS) if after is None else "0 seconds",
+        retention="20 seconds",
+        allowed_lateness=lateness,
+        emit=emit,
+        name=name,
+    )
+
+
+@st.composite
+def joins(draw: st.DrawFn) -> tuple[wr.Join, str]:
+    """A join and the column that is the event time of what follows it."""
+    how = draw(st.sampled_from(["inner", "left", "right", "semi", "anti", "asof"]))
+    within = (
+        ("-3 seconds", "0 seconds")
+        if how == "asof"
+        else draw(st.sampled_from([("-2 seconds", "3 seconds"), None]))
+    )
+    windows = [None, None] if within else draw(
+        st.sampled_from([[wr.sliding("2 seconds"), wr.sliding("1 second")], [wr.tumbling("4 seconds"), None],
+                         [wr.rows(2), None]])
+    )  # fmt: skip
+    watermark = draw(WATERMARKS)
+    left, right = (
+        wr.Input(name, event_time="t", window=window, watermark=watermark)
+        for name, window in zip(("o", "s"), windows, strict=True)
+    )
+    join = wr.Join(
+        left=left, right=right, on="k", within=within, how=how, name="first",
+        allowed_lateness=draw(LATENESS), retention="20 seconds",
+    )  # fmt: skip
+    times = {"left": ["o_t"], "asof": ["o_t"], "right": ["s_t"], "semi": ["t"], "anti": ["t"]}
+    return join, draw(st.sampled_from(times.get(how, ["o_t", "s_t"])))
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> wr.Chain:
+    if draw(st.booleans()):
+        join, time = draw(joins())
+        column = {"o_t": "o_v", "s_t": "s_v", "t": "v"}[time]
+        second = draw(aggregates((time, column), "second", last=True))
+        return wr.chain(join, second)
+    first = draw(aggregates(None, "first", last=False))
+    parts = [first]
+    if draw(st.sampled_from([False, False, True])):
+        parts.append(draw(aggregates(("window_time", "n"), "middle", last=False)))
+    parts.append(draw(aggregates(("window_time", "n"), "second", last=True)))
+    kept = [parts[0]]
+    for part in parts[1:]:  # keys can only be left out
+        by = tuple(b for b in part.by if b in kept[-1].by)
+        kept.append(part if by == part.by else _keyed(part, by))
+    return wr.chain(*kept)
+
+
+def _keyed(part: wr.Aggregate, by: tuple[str, ...]) -> wr.Aggregate:
+    made: wr.Aggregate = eval(repr(part).replace(f"by={part.by!r}", f"by={by!r}"))
+    return made
+
+
+@dataclass
+class Run:
+    """A chain on a directory, all that it was fed, and what it told."""
+
+    chain: wr.Chain
+    location: str
+    clock: ManualClock = field(default_factory=lambda: ManualClock(100 * S))
+    fed: list[tuple[str, wr.Message]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sinks = {p.name: wr.sinks.memory() for p in self.chain.parts}
+        self.joins = isinstance(self.chain.first, JoinDefinition)
+        self.open()
+        if self.joins:
+            self.op.add_messages({name: SCHEMA.empty_table() for name in ("o", "s")})  # type: ignore[arg-type]
+
+    def open(self) -> None:
+        self.op = self.chain.open(self.location, clock=self.clock, sink=self.sinks)
+
+    def feed(self, drawn: list[dict[str, Any]], *, one_by_one: bool = False) -> None:
+        made = []
+        for row in drawn:
+            payload = {"t": row["t"] * S // 2, "k": row["k"], "g": row["g"], "v": row["v"]}
+            position = wr.Position("x", 0, len(self.fed))
+            made.append((row["side"] if self.joins else "", wr.Message(payload, position)))
+            self.fed.append(made[-1])
+        self.add(made, one_by_one=one_by_one)
+
+    def add(self, made: list[tuple[str, wr.Message]], *, one_by_one: bool = False) -> None:
+        for part in [[m] for m in made] if one_by_one else [made]:
+            if self.joins:
+                by_input = {n: [m for side, m in part if side == n] for n in ("o", "s")}
+                self.op.add_messages(by_input)  # type: ignore[arg-type]
+            elif one_by_one:
+                self.op.add_message(part[0][1])
+            else:
+                self.op.add_messages([m for _, m in part])
+
+    def restart(self, kind: str) -> None:
+        """Close, or die with what is staged; then all is delivered once more."""
+        if kind == "close":
+            self.op.close()
+        else:
+            self.op._abandon()
+        self.open()
+        if self.joins and not self.op.last_commit:
+            self.op.add_messages({name: SCHEMA.empty_table() for name in ("o", "s")})  # type: ignore[arg-type]
+        self.add(self.fed)
+
+    def do(self, kind: str, value: Any) -> None:
+        if kind in ("batch", "ones"):
+            self.feed(value, one_by_one=kind == "ones")
+        elif kind == "clock":
+            self.clock.advance(timedelta(seconds=value))
+            self.op.timeout()
+        elif kind == "watermark":
+            self.op.advance_watermark(to_datetime(value))
+        else:
+            self.restart(kind)
+
+    def check(self) -> ChainOracle:
+        """All that was told and buried is what the log's steps give by the oracles."""
+        self.op.next_offsets()
+        oracle = ChainOracle(self.chain, {"o": SCHEMA, "s": SCHEMA} if self.joins else None)
+        messages = [
+            wr.Message(m.payload, m.position._replace(source=f"{side}:x" if side else "x"))
+            for side, m in self.fed
+            if m.position is not None
+        ]
+        steps = [step for record in self.op._job.commits() for step in record.steps]
+        wanted = oracle.replay(steps, messages)
+        for name, sink in self.sinks.items():
+            _same(sink, wanted.told.get(name, []))
+        letters = Counter((d.reason, d.position) for d in self.op.dead_letters())
+        assert letters == Counter((d.reason, d.position) for some in wanted.dead.values() for d in some)
+        for before, after in zip(self.chain.parts, self.chain.parts[1:], strict=False):
+            late = sum(row.timing is Timing.LATE for row in self.sinks[before.name].panes)
+            assert len(wanted.dead.get(after.name, [])) <= late, (
+                "what is not late for one is too late for the next"
+            )
+        for part in self.chain.parts:
+            if not isinstance(part, JoinDefinition):
+                got, want = self.op.get_windows(operator=part.name), oracle.windows(part.name)
+                assert [(w.window, w.messages, w.first, w.last, w.panes) for w in got] == [
+                    (w.window, w.messages, w.first, w.last, w.panes) for w in want
+                ]
+                assert all(values_equal(a.values, b.values) for a, b in zip(got, want, strict=True))
+        return oracle
+
+    def end(self) -> None:
+        """The end of time tells everything in one step, and leaves nothing but progress and what columns there are."""
+        self.op.drain()
+        self.check()
+        told = {name: len(sink.panes) for name, sink in self.sinks.items()}
+        self.op.drain()
+        assert told == {name: len(sink.panes) for name, sink in self.sinks.items()}
+        for part in self.op._operator.parts:
+            for cf in part.cfs():
+                kept = [k for k, _ in self.op._shard.kv.scan(cf)]
+                assert all(cf == part.aux_cf and (k == PROGRESS_KEY or k[:1] in b"hs") for k in kept), (
+                    cf,
+                    kept,
+                )
+
+
+def to_datetime(seconds: int) -> datetime:
+    return datetime.fromisoformat("1970-01-01T00:00:00+00:00") + timedelta(seconds=seconds)
+
+
+def _same(sink: MemorySink, wanted: list[Any]) -> None:
+    if not wanted or not isinstance(wanted[0], JoinedRow):
+        assert all_panes_equal(sink.panes, wanted), next(
+            ((a, b) for a, b in zip(sink.panes, wanted, strict=False) if not panes_equal(a, b)),
+            (len(sink.panes), len(wanted)),
+        )
+        return
+    assert [(r.timing, _plain(r.values)) for r in sink.panes] == [
+        (r.timing, _plain(r.values)) for r in wanted
+    ]
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {n: instant_us(v) if isinstance(v, datetime) else v for n, v in values.items()}
+
+
+ROWS = st.fixed_dictionaries(
+    {
+        "t": st.integers(0, 50),
+        "k": st.sampled_from("ab"),
+        "g": st.integers(0, 1),
+        "v": st.integers(-5, 5),
+        "side": st.sampled_from("os"),
+    }
+)
+ACTIONS = st.one_of(
+    st.tuples(st.just("batch"), st.lists(ROWS, min_size=1, max_size=8)),
+    st.tuples(st.just("batch"), st.lists(ROWS, min_size=1, max_size=8)),
+    st.tuples(st.just("ones"), st.lists(ROWS, min_size=1, max_size=4)),
+    st.tuples(st.just("clock"), st.integers(0, 5)),
+    st.tuples(st.just("watermark"), st.integers(0, 25)),
+    st.tuples(st.sampled_from(["close", "kill"]), st.none()),
+)
+
+
+@given(chain=chains(), actions=st.lists(ACTIONS, min_size=3, max_size=12))
+@settings(PROFILE)
+def test_a_chain_gives_what_the_oracles_give_one_after_the_other(
+    chain: wr.Chain, actions: list[tuple[str, Any]]
+) -> None:
+    assert eval(repr(chain)) == chain
+    with tempfile.TemporaryDirectory(prefix="windrow-chain-") as location:
+        run = Run(chain, location)
+        for kind, value in actions:
+            run.do(kind, value)
+        run.check()
+        event(f"{type(chain.first).__name__}: {bool(run.sinks['second'].panes)}")
+        run.end()
+        run.op.close()
+
+
+PER_SECOND = wr.Aggregate(
+    by=("k", "g"), event_time="t", window=wr.tumbling("1 second"), agg={"n": wr.count(), "v": wr.sum("v")},
+    watermark=wr.explicit(), retention="1 hour", name="first",
+    emit=wr.Emit(early=wr.every(2), late=wr.every_batch, mode="discarding"),
+)  # fmt: skip
+PER_TEN = wr.Aggregate(
+    by="k", event_time="window_time", window=wr.tumbling("10 seconds"),
+    agg={"n": wr.sum("n"), "v": wr.sum("v")}, retention="1 hour", name="second",
+)  # fmt: skip
+
+
+@given(actions=st.lists(ACTIONS, min_size=2, max_size=10), append=st.booleans())
+@settings(PROFILE)
+def test_sums_of_counts_are_the_counts_of_one_aggregate(actions: list[tuple[str, Any]], append: bool) -> None:
+    """Seconds summed to tens are tens of seconds, where nothing was dropped; told in parts, however late."""
+    first = PER_SECOND
+    if append:
+        first = eval(repr(first).replace(repr(first.emit), "wr.Emit.append()"))
+        actions = [a for a in actions if a[0] != "watermark"]
+    with tempfile.TemporaryDirectory(prefix="windrow-chain-") as location:
+        run = Run(first.then(PER_TEN), location)
+        for kind, value in actions:
+            run.do(kind, value)
+        run.op.drain()
+        infos = {(p.window.start_us, p.key["k"]): p for p in run.sinks["second"].panes}
+        run.op.close()
+        wanted: dict[tuple[int, str], list[int]] = {}
+        for _, m in run.fed:
+            wanted.setdefault((m.payload["t"] // (10 * S) * 10 * S, m.payload["k"]), []).append(
+                m.payload["v"]
+            )
+        assert {w: (p["n"], p["v"]) for w, p in infos.items()} == {
+            w: (len(v), sum(v)) for w, v in wanted.items()
+        }
