@@ -272,7 +272,7 @@ class BatchFunction:
                 tuple(metadata),
                 tuple(messages),
                 self._local(spark),
-                replayable=not any(isinstance(d, JoinDefinition) for d in self.definitions),
+                replayable=all(isinstance(d, AggregateDefinition) for d in self.definitions),
             ),
             self.definitions,
             plan.commit,
