@@ -85,4 +85,4 @@ def _position(rows: Slice, i: int) -> Position:
     source, partition, offset, ordinal = (
         rows.table.column(c)[i].as_py() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)
     )
-    return Position(source.partition(":")[2], partition, offset, ordinal)
+    return Position(source, partition, offset, ordinal)

@@ -21,7 +21,12 @@ from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
 from windrow.runners.embedded.join import EmbeddedJoin
 from windrow.runners.embedded.operator import EmbeddedOperator
-from windrow.runners.embedded.queries import joined_messages, messages_between, windows_between
+from windrow.runners.embedded.queries import (
+    joined_messages,
+    joined_windows,
+    messages_between,
+    windows_between,
+)
 
 
 def wanted(chain: ChainDefinition, sink: Any) -> tuple[str, ...]:
@@ -111,15 +116,15 @@ class EmbeddedChain(EmbeddedOperator):
         end: Instant | None = None,
         *,
         key: Any = None,
+        input: str | None = None,
         operator: str | None = None,
     ) -> list[WindowInfo]:
-        """As of a single operator; `operator`: which of the chain's aggregates, by default the last."""
+        """As of a single operator; `operator`: which of the chain's, by default the last. `input`: of a join."""
         self._ready()
         part = self._part(operator or self.chain.name)
         if isinstance(part.definition, JoinDefinition):
-            raise ConfigurationError(
-                f"{operator!r} is a join, which has no windows of its own: use get_messages"
-            )
+            side = _side(part.definition, input)
+            return self._read(lambda: joined_windows(part, self._overlay, side, start, end, key))
         rows, values = self._read(lambda: windows_between(part, self._overlay, start, end, key))
         watermark_us = Progress.load(self._overlay, part.aux_cf).watermark_us
         return to_infos(part.definition, rows, values, watermark_us)
@@ -138,10 +143,7 @@ class EmbeddedChain(EmbeddedOperator):
         part = self._part(operator or self.chain.first.name)
         definition = part.definition
         if isinstance(definition, JoinDefinition):
-            names = [definition.left.name, definition.right.name]
-            if input not in names:
-                raise ConfigurationError(f"input {input!r} of {definition.name!r}: say which, of {names}")
-            side = names.index(input)
+            side = _side(definition, input)
             return self._read(lambda: joined_messages(part, self._overlay, side, start, end, key))
         return self._read(lambda: messages_between(part, self._overlay, start, end, key))
 
@@ -156,6 +158,13 @@ class EmbeddedChain(EmbeddedOperator):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"commit {self._job.progress.commit}"
         return f"<{self.chain!r} at {self._job.folders.location}, {state}>"
+
+
+def _side(definition: JoinDefinition, input: str | None) -> int:
+    names = [definition.left.name, definition.right.name]
+    if input not in names:
+        raise ConfigurationError(f"input {input!r} of {definition.name!r}: say which, of {names}")
+    return names.index(input)
 
 
 class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.clock import Clock
-from windrow.core.errors import ConfigurationError, InputError
+from windrow.core.errors import InputError
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, WindowInfo
 from windrow.core.time import Instant
@@ -17,7 +17,7 @@ from windrow.operators.columns import SOURCE
 from windrow.operators.join_output import to_joined
 from windrow.runners.embedded.operator import COMMIT_ROWS, COMMIT_STEPS, EmbeddedOperator
 from windrow.runners.embedded.positions import extent, with_positions
-from windrow.runners.embedded.queries import joined_messages
+from windrow.runners.embedded.queries import joined_messages, joined_windows
 from windrow.runners.rows import table_of
 
 Messages: TypeAlias = "Iterable[Message] | pa.Table | pa.RecordBatch"
@@ -133,12 +133,22 @@ class EmbeddedJoin(EmbeddedOperator):
         return [row for table in self._outputs for row in to_joined(table, self._job.job)]
 
     def get_windows(
-        self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
+        self,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        *,
+        key: Any = None,
+        input: str | None = None,
     ) -> list[WindowInfo]:
-        """A join has none to tell of: its windows are around each message."""
-        raise ConfigurationError(
-            f"{self.definition.name!r} is a join and keeps messages, no windows: ask get_messages(input=...)"
-        )
+        """The windows of an input that hold a kept message and overlap the closed range `[start, end]`, sorted.
+
+        Tumbling and hopping windows are those that cover a message, a sliding one ends where a message stands, an unbounded one
+        holds all, one of rows the newest. `key`: only messages of it. Seed 003 "Get Windows".
+        """
+        self._ready()
+        given = self._input(input)
+        side = 0 if given.name == self.definition.left.name else 1
+        return self._read(lambda: joined_windows(self._operator, self._overlay, side, start, end, key))
 
     def get_messages(
         self,

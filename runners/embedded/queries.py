@@ -13,13 +13,14 @@ from windrow.checkpoint.records import ShardResult
 from windrow.checkpoint.shard import DEAD_FILE
 from windrow.core.errors import ConfigurationError, InputError
 from windrow.core.keys import encode_key
-from windrow.core.messages import DeadLetter, Position, StoredMessage
+from windrow.core.messages import DeadLetter, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.operators.groups import combine
 from windrow.operators.intake import Slice, user_columns
 from windrow.operators.join import JoinOperator
+from windrow.operators.join_windows import windows_of_input
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import in_window_order
 from windrow.operators.tuples import TupleAggregator
@@ -113,6 +114,17 @@ def joined_messages(
 ) -> list[StoredMessage]:
     """Kept messages of one side of a join in key order, both bounds inclusive."""
     return stored(joined_message_rows(operator, kv, side, start, end, key))
+
+
+def joined_windows(
+    operator: JoinOperator, kv: KV, side: int, start: Instant | None, end: Instant | None, key: Any
+) -> list[WindowInfo]:
+    """The windows of one side of a join that overlap the closed range, sorted."""
+    low = START_OF_TIME_US if start is None else instant_us(start, "start")
+    high = END_OF_TIME_US if end is None else instant_us(end, "end")
+    window = (operator.definition.left, operator.definition.right)[side].window
+    rows = joined_message_rows(operator, kv, side, None, None, key)
+    return windows_of_input(window, rows, low, high, Progress.load(kv, operator.aux_cf).watermark_us)
 
 
 def joined_message_rows(operator: JoinOperator, kv: KV, side: int, start: Any, end: Any, key: Any) -> Slice:

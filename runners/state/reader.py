@@ -187,9 +187,17 @@ class State:
         *,
         key: Any = None,
         operator: str | None = None,
+        input: str | None = None,
     ) -> list[WindowInfo]:
-        """Windows that overlap the closed range `[start, end]`, sorted; as `get_windows` of an open operator."""
-        definition = self._aggregate(operator, "windows")
+        """Windows that overlap the closed range `[start, end]`, sorted; `input` says of which side of a join.
+
+        As `get_windows` of an open operator.
+        """
+        definition = self._definitions.of(operator)
+        if isinstance(definition, JoinDefinition):
+            return self._read(
+                lambda: rows.windows_of_join(self._of(definition), definition, start, end, key, input)
+            )
         found, values = self._read(lambda: rows.windows(self._of(definition), definition, start, end, key))
         return to_infos(definition, found, values, self.watermarks[definition.name])
 
@@ -202,7 +210,7 @@ class State:
         operator: str | None = None,
     ) -> pa.Table:
         """`get_windows` as rows: window, keys, aggregates, messages, first, last, panes, fired."""
-        definition = self._aggregate(operator, "windows")
+        definition = self._aggregate(operator, "table of windows")
         watermark_us = self.watermarks[definition.name]
         return self._read(
             lambda: rows.windows_table(self._of(definition), definition, start, end, key, watermark_us)

@@ -12,6 +12,8 @@ from windrow.checkpoint.records import Commit
 from windrow.core.errors import ConfigurationError
 from windrow.core.join import JoinDefinition
 from windrow.core.keys import decode_position, encode_key
+from windrow.core.messages import WindowInfo
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 from windrow.operators.columns import (
     END,
     FIRST,
@@ -30,6 +32,7 @@ from windrow.operators.groups import combine
 from windrow.operators.intake import Slice, user_columns
 from windrow.operators.join import JoinOperator
 from windrow.operators.join_output import Columns
+from windrow.operators.join_windows import windows_of_input
 from windrow.operators.output import PANE_TYPE, STAMP, pane_schema, window_column
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import in_window_order
@@ -81,6 +84,24 @@ def windows(
     }
     order = pa.array(in_window_order(rows, definition.by))
     return rows.take(order), {a: combine(v).take(order) for a, v in values.items()}
+
+
+def windows_of_join(
+    shards: Shards, definition: Any, start: Any, end: Any, key: Any, name: str | None
+) -> list[WindowInfo]:
+    """The windows of one input of a join over all shards, sorted."""
+    given = (definition.left, definition.right)[side_of(definition, name) or 0]
+    found = [p for p in messages(shards, definition, None, None, key, name) if len(p)]
+    if not found:
+        return []
+    table = pa.concat_tables([p.table for p in found], promote_options="permissive")
+    low = START_OF_TIME_US if start is None else instant_us(start, "start")
+    high = END_OF_TIME_US if end is None else instant_us(end, "end")
+    operator, kv = shards[0]
+    watermark_us = Progress.load(kv, operator.aux_cf).watermark_us
+    return windows_of_input(
+        given.window, Slice(table, np.concatenate([p.times for p in found])), low, high, watermark_us
+    )
 
 
 def windows_table(

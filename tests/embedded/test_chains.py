@@ -159,7 +159,8 @@ def test_windows_and_messages_of_any_part_can_be_asked_for(tmp_path: Path) -> No
         assert len(op.get_messages(input="a")) == len(op.get_messages(operator="two")) == 1
         with pytest.raises(ConfigurationError, match=r"input None.*\['a', 'b'\]"):
             op.get_messages()
-        with pytest.raises(ConfigurationError, match="get_messages"):
+        assert [w.messages for w in op.get_windows(operator="one", input="b")] == [1]
+        with pytest.raises(ConfigurationError, match=r"input None.*\['a', 'b'\]"):
             op.get_windows(operator="one")
         with pytest.raises(ConfigurationError, match=r"'three'.*\['one', 'two'\]"):
             op.get_windows(operator="three")

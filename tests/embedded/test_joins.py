@@ -297,12 +297,37 @@ def test_a_stream_with_itself_gives_what_either_side_keeps(location: str) -> Non
         assert [m.payload["value"] for m in op.get_messages(key=1)] == [6, 20]
 
 
-def test_windows_of_a_join_are_refused_with_what_to_ask_instead(location: str) -> None:
-    with (
-        define().open(location, clock=ManualClock()) as op,
-        pytest.raises(e.ConfigurationError, match=r"'join'.*get_messages\(input=...\)"),
-    ):
-        op.get_windows()
+def test_windows_of_an_input_are_what_its_messages_make_of_them(location: str) -> None:
+    with windowed().open(location, clock=ManualClock()) as op:
+        for offset, (second, key) in enumerate([(1, 7), (12, 7), (13, 8)]):
+            payload = {"id": key, "value": 0, "time": second * S}
+            op.add_message(wr.Message(payload, wr.Position("o", 0, offset)), "orders")
+        op.add_message(wr.Message({"id": 7, "cost": 0, "time": 2 * S}, wr.Position("s", 0, 0)), "shipments")
+        told = op.get_windows(input="orders")
+        with wr.read_state(location) as state:
+            assert state.get_windows(input="orders") == []  # nothing is committed yet
+        op.flush()
+        with wr.read_state(location) as state:
+            assert state.get_windows(input="orders") == told
+            assert state.get_windows(5 * S, 9 * S, input="orders") == told[:1]
+        assert [(w.window, w.messages) for w in told] == [
+            (wr.Window(0, 10 * S), 1),
+            (wr.Window(10 * S, 20 * S), 2),
+        ]
+        assert (told[1].first, told[1].last) == (wr.Position("o", 0, 1), wr.Position("o", 0, 2))
+        assert [w.messages for w in op.get_windows(input="orders", key=7)] == [1, 1]
+        assert [w.window for w in op.get_windows(12 * S, input="orders")] == [wr.Window(10 * S, 20 * S)]
+        assert [w.messages for w in op.get_windows(input="shipments")] == [1]
+
+
+def windowed() -> wr.Join:
+    ten = wr.tumbling("10 seconds")
+    return wr.Join(
+        left=wr.Input("orders", event_time="time", window=ten),
+        right=wr.Input("shipments", event_time="time", window=ten),
+        on="id",
+        retention="1 hour",
+    )
 
 
 # -- dead letters ---------------------------------------------------------------------------------------------------

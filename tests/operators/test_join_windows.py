@@ -25,7 +25,7 @@ def kept(*seconds: int) -> Slice:
     table = pa.table(
         {
             "t": [s * S for s in seconds],
-            SOURCE: ["a:topic"] * n,
+            SOURCE: ["topic"] * n,
             PARTITION: zeros,
             OFFSET: range(n),
             ORDINAL: zeros,
@@ -86,7 +86,7 @@ def test_nothing_kept_is_no_window() -> None:
     assert seen(wr.tumbling("10 seconds"), kept()) == []
 
 
-def test_a_window_has_fired_when_the_watermark_has_passed_its_end_and_names_the_source_as_given() -> None:
+def test_a_window_has_fired_when_the_watermark_has_passed_its_end() -> None:
     told = windows_of_input(wr.tumbling("10 seconds"), kept(3, 13), START_OF_TIME_US, END_OF_TIME_US, 10 * S)
     assert [i.fired for i in told] == [True, False]
     assert told[0].first == Position("topic", 0, 0)

@@ -297,8 +297,10 @@ def test_a_query_that_means_nothing_is_refused(tmp_path: Path) -> None:
     begun(JOIN, tmp_path / "join", range(20))
     begun(aggregate(), tmp_path / "job", range(20))
     with wr.read_state(str(tmp_path / "join")) as state:
-        with pytest.raises(e.ConfigurationError, match="is a join"):
+        with pytest.raises(e.ConfigurationError, match=r"say which, of \['orders', 'payments'\]"):
             state.get_windows()
+        with pytest.raises(e.ConfigurationError, match="is a join, which has no table of windows"):
+            state.windows_table()
         with pytest.raises(e.ConfigurationError, match=r"say which, of \['orders', 'payments'\]"):
             state.get_messages()
     with wr.read_state(str(tmp_path / "job")) as state:
