@@ -380,6 +380,35 @@ def encode_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[bytes]
     return encoded[0] if len(encoded) == 1 else list(map(b"".join, zip(*encoded, strict=True)))
 
 
+def encode_equal(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[bytes]:
+    """As `encode_columns`, values that are equal alike, whatever their types: whole floats and decimals as integers.
+
+    For keys that are looked up after their column may have widened.
+    """
+    encoded = [_encode_equal(column) for column in columns]
+    return encoded[0] if len(encoded) == 1 else list(map(b"".join, zip(*encoded, strict=True)))
+
+
+def plain_number(value: Any) -> Any:
+    """The integer that a whole float or decimal equals; any other value as it is."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        return int(value)
+    return value
+
+
+def _encode_equal(column: pa.Array | pa.ChunkedArray) -> list[bytes]:
+    if not (pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
+        return _encode_column(column)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    coded = column.dictionary_encode()
+    distinct = [_encode_field(plain_number(value)) for value in coded.dictionary.to_pylist()]
+    distinct.append(_encode_field(None))
+    return [distinct[i] for i in coded.indices.fill_null(len(distinct) - 1).to_pylist()]
+
+
 def _encode_column(column: pa.Array | pa.ChunkedArray) -> list[bytes]:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

@@ -13,12 +13,10 @@ from __future__ import annotations
 import msgpack
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
-from windrow.core.keys import decode_i64, encode_columns, encode_i64, encode_key
+from windrow.core.keys import decode_i64, encode_equal, encode_i64
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.groups import combine
 from windrow.operators.intake import Slice
 from windrow.stores.kv import KV, Batch
 
@@ -41,7 +39,7 @@ class SeenIds:
 
     def first_seen(self, kv: KV, rows: Slice, floor_us: int) -> IntArray:
         """Which of the rows are no duplicates; they are remembered. Event times below the floor are not."""
-        columns = [_encoded(rows.table.column(name)) for name in self._fields]
+        columns = [encode_equal([rows.table.column(name)]) for name in self._fields]
         names = list(map(b"".join, zip(*columns, strict=True)))
         buckets = self._buckets(kv)
         known = self._known(kv, list(dict.fromkeys(names)), buckets, floor_us)
@@ -95,15 +93,3 @@ class SeenIds:
                 if value is not None and decode_i64(value) >= floor_us
             )
         return known
-
-
-def _encoded(column: pa.ChunkedArray | pa.Array) -> list[bytes]:
-    """Whole floats as the integers they equal: a column of integers may widen to floats."""
-    values = combine(column)
-    if not pa.types.is_floating(values.type):
-        return encode_columns([values])
-    coded = values.dictionary_encode()
-    distinct = coded.dictionary.to_pylist()
-    names = [encode_key([int(v) if v.is_integer() else v]) for v in distinct]
-    names.append(encode_key([None]))
-    return [names[i] for i in coded.indices.fill_null(len(distinct)).to_pylist()]

@@ -17,7 +17,7 @@ from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.errors import CorruptState, InputError
 from windrow.core.join import Input, JoinDefinition
-from windrow.core.keys import encode_columns, encode_i64, encode_u64, message_keys
+from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
 from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
 from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
@@ -242,10 +242,10 @@ class JoinOperator:
         kv.write(batch)
 
     def _keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
-        """Encoded keys of rows, in the types that both sides share."""
+        """Encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
         if not columns.keys:
             return None
-        return encode_columns([combine(rows.table.column(k[1 + side])).cast(k[3]) for k in columns.keys])
+        return encode_equal([combine(rows.table.column(k[1 + side])).cast(k[3]) for k in columns.keys])
 
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]

@@ -108,6 +108,9 @@ def _common(definition: JoinDefinition, a: pa.DataType, b: pa.DataType, left: st
         return a
     if pa.types.is_null(a):
         return b
+    for one, other in ((a, b), (b, a)):
+        if pa.types.is_decimal(one) and pa.types.is_integer(other):
+            return pa.decimal128(38, one.scale)  # Arrow would choose one that holds no integer
     try:
         return (
             pa.unify_schemas(

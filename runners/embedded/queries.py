@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from windrow.checkpoint.records import ShardResult
 from windrow.checkpoint.shard import DEAD_FILE
 from windrow.core.errors import ConfigurationError, InputError
-from windrow.core.keys import encode_key
+from windrow.core.keys import encode_key, plain_number
 from windrow.core.messages import DeadLetter, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.operators.aggregate import WindowAggregator
@@ -135,7 +135,7 @@ def joined_message_rows(operator: JoinOperator, kv: KV, side: int, start: Any, e
     lasting = operator.lasting(kv, side)
     whole = None
     if wanted and len(wanted) == len(by) == len(set(by) & set(operator.intakes[lasting].by)):
-        whole = encode_key([wanted[b] for b in operator.intakes[lasting].by])
+        whole = encode_key([plain_number(wanted[b]) for b in operator.intakes[lasting].by])
     rows = operator.kept(kv, lasting, low, high, whole)
     if wanted:
         rows = rows.take(np.flatnonzero(of_key(rows.table, wanted)))
