@@ -86,10 +86,13 @@ def pages(spark: bool) -> list[Any]:
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """Logs of windrow go to standard output unless the program configures structlog."""
-    before = structlog.get_config()
+    before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     yield
-    structlog.configure(**before)
+    if before is None:
+        structlog.reset_defaults()
+    else:
+        structlog.configure(**before)
 
 
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, spark: bool) -> None:
