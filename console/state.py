@@ -218,5 +218,5 @@ def _typed(text: str, kind: pa.DataType | None) -> Any:
         return text
     try:
         return pa.array([text]).cast(kind).to_pylist()[0]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         raise ConfigurationError(f"--key {text}: the key is of type {kind} ({error})") from error

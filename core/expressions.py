@@ -36,24 +36,18 @@ class Expr:
 
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """The value of the expression for each row of `table`."""
-        for kind in (None, *_KINDS):
+        untyped = any(pa.types.is_null(t) for t in table.schema.types)
+        refusals = []
+        # Arrow compares no columns without a type; one that had no value yet may be of any.
+        for kind in (None, *(_KINDS if untyped else ())):
             try:
-                return self._evaluate(_typed(table, kind))
-            except pa.ArrowNotImplementedError as error:
-                # Arrow compares no columns without a type; one that had no value yet may be of any.
-                if kind is _KINDS[-1] or not any(pa.types.is_null(t) for t in table.schema.types):
-                    raise UnknownColumn(f"expression {self} cannot be evaluated: {error}") from None
-        raise AssertionError("the last kind returns or raises")
-
-    def _evaluate(self, table: pa.Table) -> pa.ChunkedArray:
-        try:
-            return ds.InMemoryDataset(table).to_table(columns={"value": self.expression}).column("value")
-        except pa.ArrowNotImplementedError:
-            raise
-        except pa.ArrowInvalid as error:
-            raise UnknownColumn(
-                f"expression {self} cannot be evaluated over {table.column_names}: {error}"
-            ) from None
+                typed = ds.InMemoryDataset(_typed(table, kind))
+                return typed.to_table(columns={"value": self.expression}).column("value")
+            except pa.ArrowException as error:
+                refusals.append(error)
+        raise UnknownColumn(
+            f"expression {self} cannot be evaluated over {table.column_names}: {refusals[0]}"
+        ) from None
 
 
 #: What a column without a type is taken for, in turn.

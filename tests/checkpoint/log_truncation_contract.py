@@ -12,11 +12,7 @@ from windrow.core.errors import CorruptState, Fenced, StateLost
 
 
 class TruncationContract:
-    """The rules. `place` is an empty one."""
-
-    @pytest.fixture
-    def place(self) -> Any:
-        raise NotImplementedError
+    """The rules. `place`, a fixture of each transport's own test, is an empty one."""
 
     # --- truncation ---
 
