@@ -13,7 +13,7 @@ import windrow as wr
 
 from .data import SCHEMA, join_stream
 from .harness import Context, Row, median, rate, scratch
-from .sparks import PROVIDERS, SHARDS, WINDROW, Batch, session
+from .sparks import PROVIDERS, SHARDS, WINDROW, Batch, run_to_end, session
 
 ROWS = 1_000_000
 ROWS_PER_FILE = 50_000
@@ -78,17 +78,7 @@ def run_join(side: str, rows: int, scratch: str) -> list[Batch]:
             os.path.join(scratch, "windrow"), sink=wr.sinks.parquet(out), shards=SHARDS
         )
         writer = join.together(a=a, b=b).writeStream.foreachBatch(function)
-    query = (
-        writer.option("checkpointLocation", os.path.join(scratch, "spark")).trigger(availableNow=True).start()
-    )
-    query.awaitTermination()
-    if function is not None:
-        function.close()
-    return [
-        Batch(p["numInputRows"], p["durationMs"]["triggerExecution"], p["durationMs"]["addBatch"])
-        for p in query.recentProgress
-        if p["numInputRows"]
-    ]
+    return run_to_end(writer, function, scratch)
 
 
 def spark_join(a: Any, b: Any) -> Any:

@@ -95,6 +95,11 @@ def run_query(side: str, window: Window, path: str, files_per_batch: int, scratc
         spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[side])
         writer = spark_aggregate(stream, window).writeStream.outputMode("append").format("parquet")
         writer = writer.option("path", out)
+    return run_to_end(writer, function, scratch)
+
+
+def run_to_end(writer: Any, function: Any, scratch: str) -> list[Batch]:
+    """Run a query until its source is read; the batches that had rows. `function`: of windrow's side, None of Spark's."""
     query = (
         writer.option("checkpointLocation", os.path.join(scratch, "spark")).trigger(availableNow=True).start()
     )
