@@ -130,6 +130,12 @@ class SourceBehind(InputError):
     code = "WR303"
 
 
+class SourceLost(InputError):
+    """What a source should still hold is gone: records expired before they were read, or a topic was made anew."""
+
+    code = "WR304"
+
+
 class OperatorPaused(WindrowError):
     """The sink refused the last panes: call `timeout()` until it takes them, then go on."""
 
@@ -146,3 +152,9 @@ class SinkFailed(WindrowError):
 
 class SparkUnsupported(WindrowError):
     code = "WR501"
+
+
+class KafkaFailed(WindrowError):
+    """A Kafka cluster does not answer, or refuses."""
+
+    code = "WR601"

@@ -182,7 +182,7 @@ class EmbeddedJoin(EmbeddedOperator):
             by_input = {input: by_input[self._input(input).name]}
         if topic is None:
             return by_input if input is None else by_input[input]
-        from windrow.connectors.kafka import topic_partitions
+        from windrow.connectors.kafka.cluster import topic_partitions
 
         merged: dict[tuple[str, int], int] = {}
         for offsets in by_input.values():

@@ -273,7 +273,7 @@ class EmbeddedOperator(Engine):
         offsets = dict(self._offsets)
         if topic is None:
             return offsets
-        from windrow.connectors.kafka import topic_partitions
+        from windrow.connectors.kafka.cluster import topic_partitions
 
         return topic_partitions(topic, offsets)
 
