@@ -92,13 +92,14 @@ class Kafka:
     ) -> bool:
         """Create a topic. False if it is there already, as it is. replication: -1 for the brokers' default."""
         from confluent_kafka import KafkaError, KafkaException
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         new = NewTopic(
             topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {})
         )
+        admin = self.admin()  # held until the answer is there
         try:
-            self.admin().create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
+            admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
