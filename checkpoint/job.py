@@ -24,7 +24,7 @@ from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import DefinitionChanged, JobMismatch
+from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch
 from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.watermarks import watermark_of
@@ -251,6 +251,15 @@ class Job:
         self.recent = [*self.recent[-3:], record]
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
         return record
+
+    def check_owner(self) -> None:
+        """Raise `Fenced` if a newer driver has claimed the job."""
+        claim = self.log.tail().epoch
+        if claim is not None and claim.epoch != self.epoch.epoch:
+            raise Fenced(
+                f"driver {claim.driver!r} has opened this job with epoch {claim.epoch}, which ends epoch {self.epoch.epoch} of "
+                "this driver: stop one of the two"
+            )
 
     # -- step 5 -----------------------------------------------------------------------------------------------------
 

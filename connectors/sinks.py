@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,16 +23,35 @@ from windrow.operators.join_output import to_joined
 from windrow.operators.output import to_panes
 from windrow.stores.files import sync_directory
 
+if TYPE_CHECKING:
+    from windrow.connectors.kafka.cluster import Kafka
+    from windrow.connectors.kafka.sink import KafkaSink
+
+#: What stands for an operator's name where the rows are dead letters.
+DEAD_LETTERS = "dead_letters"
+
+
+def _nobody_else() -> None:
+    """Whoever has no rival owns the job."""
+
 
 @dataclass(frozen=True)
 class PaneFiles:
-    """The panes of one operator in one commit: Parquet files, one per shard, and what they mean."""
+    """The panes of one operator in one commit: Parquet files, one per shard, and what they mean.
+
+    check_owner: raises `Fenced` where another driver has taken the job since.
+    """
 
     files: tuple[str, ...]
     rows: int
     operator: str
     definition: AggregateDefinition | JoinDefinition
     job: str
+    check_owner: Callable[[], None] = _nobody_else
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return self.definition.by
 
     def table(self) -> pa.Table:
         """All rows: `window`, keys, aggregates, `pane`, `commit`."""
@@ -222,6 +241,20 @@ def callback(function: Callable[[Any, Token], None]) -> CallbackSink:
     return CallbackSink(function)
 
 
+def kafka(topic: str, kafka: Kafka | str, **options: Any) -> KafkaSink:
+    """A Kafka topic, one transaction a commit. Options: those of `windrow.connectors.kafka.sink.kafka_sink`."""
+    from windrow.connectors.kafka.sink import kafka_sink
+
+    return kafka_sink(topic, kafka, **options)
+
+
+def check_sink(sink: Sink, definition: Any) -> None:
+    """Let a sink refuse, before anything runs, an operator whose panes it could not take."""
+    check = getattr(sink, "check", None)
+    if check is not None:
+        check(definition)
+
+
 def as_sink(sink: Any) -> Sink:
     """A sink, or a function to be called as one."""
     return CallbackSink(sink) if callable(sink) and not hasattr(sink, "publish") else sink
@@ -236,7 +269,9 @@ __all__: Sequence[str] = [
     "Sink",
     "as_sink",
     "callback",
+    "check_sink",
     "console",
+    "kafka",
     "manifests",
     "memory",
     "pane_files",

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from windrow.core.errors import ConfigurationError, KafkaFailed
+
+#: librdkafka tells what it meets through this one too.
+logger = structlog.get_logger("windrow.kafka")
 
 #: Whoever waits for the cluster waits so long.
 TIMEOUT_S = 30.0
@@ -42,7 +47,7 @@ class Kafka:
     def settings(self, **more: Any) -> dict[str, Any]:
         """What a client of confluent_kafka takes; `more` in Python's spelling (`group_id`) goes before the user's."""
         ours = {name.replace("_", "."): value for name, value in more.items()}
-        return {"bootstrap.servers": self.servers, **ours, **dict(self.config)}
+        return {"bootstrap.servers": self.servers, "logger": logger, **ours, **dict(self.config)}
 
     def consumer(self, **more: Any) -> Any:
         """A `confluent_kafka.Consumer`. It commits no offsets of its own and reads committed records only."""

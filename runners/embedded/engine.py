@@ -17,11 +17,11 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.replay import FILING, STEP_OF, filing
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
-from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.connectors.sinks import PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import part_named
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import CorruptState, StateError
+from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.calculation import Calculation
@@ -57,6 +57,9 @@ class Engine:
         self.definition = definition
         self._clock = clock or SystemClock()
         self._schema = schema
+        self._sink: Sink | None = None if sink is None else as_sink(sink)
+        if self._sink is not None:
+            check_sink(self._sink, part_named(self._whole, self._whole.name))
         self._operator = self._logic()
         self._job = Job(location, [self._whole], shards=1, clock=self._clock)
         cfs = self._operator.cfs()
@@ -76,7 +79,6 @@ class Engine:
         except BaseException:
             self._job.close()
             raise
-        self._sink: Sink | None = None if sink is None else as_sink(sink)
         self._closed = False
         self._paused: BaseException | None = None
         self._outputs: list[pa.Table] = []
@@ -293,10 +295,17 @@ class Engine:
             for operator, files in self._job.pane_files(record).items():
                 rows = sum(pq.read_metadata(f).num_rows for f in files)
                 panes = PaneFiles(
-                    tuple(files), rows, operator, part_named(self._whole, operator), self._job.job
+                    tuple(files),
+                    rows,
+                    operator,
+                    part_named(self._whole, operator),
+                    self._job.job,
+                    self._job.check_owner,
                 )
                 try:
                     self._sink.publish(Token(self._job.job, record.commit), panes)
+                except Fenced:
+                    raise
                 except Exception as error:
                     self._paused = error
                     logger.warning("sink refused", commit=record.commit, error=repr(error))

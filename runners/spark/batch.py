@@ -27,11 +27,11 @@ from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.replay import FILING, filing, is_total
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec
-from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import ChainDefinition, part_named, parts_of
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import SinkFailed, SparkUnsupported, StateError
+from windrow.core.errors import Fenced, SinkFailed, SparkUnsupported, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
@@ -76,6 +76,10 @@ class BatchFunction:
         if sink is not None:
             by_operator = sink if isinstance(sink, Mapping) else {d.name: sink for d in self.definitions}
             self.sinks = {name: as_spark_sink(s) for name, s in by_operator.items()}
+            for name, one in self.sinks.items():
+                for definition in self.definitions:
+                    if name in [p.name for p in parts_of(definition)]:
+                        check_sink(one, part_named(definition, name))
         self.dead_letters = dead_letters
         self.shards = shards
         self.clock = clock or SystemClock()
@@ -431,7 +435,7 @@ class BatchFunction:
                     if operator in [p.name for p in parts_of(d)]
                 )
                 rows = sum(pq.read_metadata(f).num_rows for f in files)
-                panes = PaneFiles(tuple(files), rows, operator, definition, job.job)
+                panes = PaneFiles(tuple(files), rows, operator, definition, job.job, job.check_owner)
                 self._give(spark, sink, Token(job.job, record.commit), panes)
             if self.dead_letters is not None:
                 self._give_dead(record)
@@ -447,6 +451,8 @@ class BatchFunction:
                 else:
                     sink.publish(token, panes)
                 return
+            except Fenced:
+                raise
             except Exception as error:
                 if attempt == PUBLISH_ATTEMPTS:
                     raise SinkFailed(
@@ -464,7 +470,9 @@ class BatchFunction:
         token = Token(self.job.job, record.commit)
         if hasattr(self.dead_letters, "publish"):
             rows = sum(pq.read_metadata(f).num_rows for f in files)
-            letters = PaneFiles(tuple(files), rows, "dead_letters", self.definitions[0], self.job.job)
+            letters = PaneFiles(
+                tuple(files), rows, DEAD_LETTERS, self.definitions[0], self.job.job, self.job.check_owner
+            )
             self.dead_letters.publish(token, letters)
         else:
             self.dead_letters(token, files)
