@@ -158,3 +158,9 @@ class KafkaFailed(WindrowError):
     """A Kafka cluster does not answer, or refuses."""
 
     code = "WR601"
+
+
+class RegistryFailed(WindrowError):
+    """A schema registry does not answer, or refuses: no record is to blame."""
+
+    code = "WR602"

@@ -354,8 +354,8 @@ def kafka_sink(
     topic: made if it is not there, with `partitions` (default: the brokers' own number). kafka: `wr.Kafka`, or its servers.
     mode: "append": every row of the panes, retractions too; "upsert": the current pane of each (window, key) under that as its
     key, and a tombstone where a pane was taken back, for a compacted topic. key: the column whose text is the record's key; by
-    default the key fields as a JSON object. encode: function (pyarrow Table) -> values, one for each row; by default each row as
-    a JSON object. tokens: the topic that remembers which commits are out; default `<topic>-commits`.
+    default the key fields as a JSON object. encode: function (pyarrow Table) -> values, one for each row; by default each row
+    as a JSON object. tokens: the topic that remembers which commits are out; default `<topic>-commits`.
 
     Of dead letters (`dead_letters=wr.sinks.kafka(...)`) each is a record of its payload, with the reason and its position in
     the source in headers `windrow.reason`, `windrow.detail`, `windrow.source`, `windrow.partition`, `windrow.offset`, ...

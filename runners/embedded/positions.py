@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
 from windrow.core.messages import Message, Position
@@ -62,34 +63,39 @@ def place(
 def with_positions(
     table: pa.Table, named: Positions | None, reached_offsets: Mapping[Partition, int]
 ) -> pa.Table:
-    """Position columns by the definition's names, without replays; a table without is numbered on arrival."""
+    """Position columns by the definition's names, without replays; a table without is numbered on arrival.
+
+    A table of a source that windrow reads itself has them already.
+    """
     n = len(table)
-    if named is None:
-        start = reached_offsets.get(("", 0), 0)
-        offsets = pa.array(range(start, start + n), pa.int64())
-        source, partition = pa.array([""] * n, pa.string()), pa.array([0] * n, pa.int64())
-    else:
-        offsets = table.column(named.offset).cast(pa.int64())
-        source = (
-            pa.array([""] * n, pa.string())
-            if named.source is None
-            else table.column(named.source).cast(pa.string())
+    if OFFSET not in table.column_names:
+        if named is None:
+            start = reached_offsets.get(("", 0), 0)
+            offsets = pa.array(range(start, start + n), pa.int64())
+        else:
+            offsets = table.column(named.offset).cast(pa.int64())
+        source = partition = None
+        if named is not None and named.source is not None:
+            source = table.column(named.source).cast(pa.string())
+        if named is not None and named.partition is not None:
+            partition = table.column(named.partition).cast(pa.int64())
+        table = (
+            table.append_column(SOURCE, pa.array([""] * n, pa.string()) if source is None else source)
+            .append_column(PARTITION, pa.array([0] * n, pa.int64()) if partition is None else partition)
+            .append_column(OFFSET, offsets)
         )
-        partition = (
-            pa.array([0] * n, pa.int64())
-            if named.partition is None
-            else table.column(named.partition).cast(pa.int64())
+        if named is None:
+            return table.append_column(ORDINAL, pa.array([0] * n, pa.int64()))
+    if ORDINAL not in table.column_names:
+        table = table.append_column(ORDINAL, pa.array([0] * n, pa.int64()))
+    old = None
+    for (source_name, number), reached in reached_offsets.items():
+        below = pc.and_(
+            pc.less(table.column(OFFSET), reached),
+            pc.and_(pc.equal(table.column(SOURCE), source_name), pc.equal(table.column(PARTITION), number)),
         )
-    for name, column in ((SOURCE, source), (PARTITION, partition), (OFFSET, offsets)):
-        table = table.append_column(name, column)
-    table = table.append_column(ORDINAL, pa.array([0] * n, pa.int64()))
-    if named is None:
-        return table
-    keep = [
-        o >= reached_offsets.get((s, p), 0)
-        for s, p, o in zip(*(table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET)), strict=True)
-    ]
-    return table if all(keep) else table.filter(pa.array(keep))
+        old = below if old is None else pc.or_(old, below)
+    return table if old is None or not pc.any(old).as_py() else table.filter(pc.invert(old))
 
 
 def extent(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]:
