@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,8 +135,17 @@ class Job:
 
     # -- step 2 -----------------------------------------------------------------------------------------------------
 
-    def plan(self, *, query_id: str | None = None, batch_id: int | None = None) -> Plan:
-        """The next commit, from the clock and what the commits before it left."""
+    def plan(
+        self,
+        *,
+        query_id: str | None = None,
+        batch_id: int | None = None,
+        unread: Collection[Partition] = (),
+    ) -> Plan:
+        """The next commit, from the clock and what the commits before it left.
+
+        unread: partitions of which the source says that it has more than was read; they are not idle.
+        """
         progress = self.progress
         now_us = self.clock.now_us() if progress.now_us is None else max(self.clock.now_us(), progress.now_us)
         seen = {p: m.seen_us for p, m in progress.marks.items() if m.seen_us is not None}
@@ -145,7 +154,7 @@ class Job:
         watermarks = {}
         for name, definition in self.definitions.items():
             before = progress.watermarks_us.get(name, START_OF_TIME_US)
-            watermarks[name], verdict = watermark_of(definition, largest, seen, now_us, before)
+            watermarks[name], verdict = watermark_of(definition, largest, seen, now_us, before, unread)
             idle |= verdict
         return Plan(
             progress.commit + 1,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from windrow.core.errors import ConfigurationError
@@ -42,3 +44,33 @@ def ids(*columns: str) -> Ids:
     if len(set(columns)) != len(columns):
         raise ConfigurationError(f"ids of {columns!r} name a column twice: name each once")
     return Ids(columns)
+
+
+#: Between a topic and its id in the name of a source; Kafka allows it in neither.
+TOPIC_ID = "@"
+_ID = re.compile(r"[A-Za-z0-9_-]{22}")  # Kafka shows ids so: 128 bits
+
+
+def topic_source(topic: str, topic_id: str | None) -> str:
+    """The source that a topic is: with its id where that is known, so that a topic made anew is another source."""
+    return f"{topic}{TOPIC_ID}{topic_id}" if topic_id else topic
+
+
+def topic_of(source: str) -> tuple[str, str | None]:
+    """(topic, its id where the source tells it). A prefix that names the input of a join is taken off."""
+    name = source.rpartition(":")[2]
+    topic, _, topic_id = name.rpartition(TOPIC_ID)
+    return (topic, topic_id) if _ID.fullmatch(topic_id) and topic else (name, None)
+
+
+def under_another_name(known: Collection[str], sources: Collection[str]) -> tuple[str, str] | None:
+    """(a source that is known, one of `sources`) that are one topic, with its id on one side only; None if there is none."""
+    topics = {(s.rpartition(":")[0], *topic_of(s)): s for s in known}
+    for source in sorted(sources):
+        prefix, (topic, topic_id) = source.rpartition(":")[0], topic_of(source)
+        if source in known:
+            continue
+        for (other_prefix, other, other_id), name in sorted(topics.items(), key=lambda item: item[1]):
+            if (other_prefix, other) == (prefix, topic) and (other_id is None) != (topic_id is None):
+                return name, source
+    return None

@@ -18,12 +18,17 @@ Partition = tuple[str, int]
 
 
 def idle_partitions(
-    watermark: Watermark, seen_us: Mapping[Partition, int], now_us: int
+    watermark: Watermark,
+    seen_us: Mapping[Partition, int],
+    now_us: int,
+    unread: Collection[Partition] = (),
 ) -> frozenset[Partition]:
-    """Partitions without a row for the idle time of `now`."""
+    """Partitions without a row for the idle time of `now`, but those in `unread`: their source says that it has more."""
     if watermark.idle_us is None:
         return frozenset()
-    return frozenset(p for p, seen in seen_us.items() if now_us - seen >= watermark.idle_us)
+    return frozenset(
+        p for p, seen in seen_us.items() if now_us - seen >= watermark.idle_us and p not in unread
+    )
 
 
 def watermark_us(
@@ -57,15 +62,16 @@ def watermark_of(
     seen_us: Mapping[Partition, int],
     now_us: int,
     before_us: int,
+    unread: Collection[Partition] = (),
 ) -> tuple[int, frozenset[Partition]]:
-    """(the watermark of an operator, the partitions judged idle for it).
+    """(the watermark of an operator, the partitions judged idle for it). A partition in `unread` is not idle.
 
     A join's is the minimum over its inputs that are not static; one that was never seen holds it back. A chain's is its
     first operator's.
     """
     definition = first_of(definition)
     if not isinstance(definition, JoinDefinition):
-        idle = idle_partitions(definition.watermark, seen_us, now_us)
+        idle = idle_partitions(definition.watermark, seen_us, now_us, unread)
         return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
     least, idle = END_OF_TIME_US, frozenset[Partition]()
     for given in definition.inputs:
@@ -74,7 +80,8 @@ def watermark_of(
         prefix = given.source_prefix
         own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
         seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}
-        quiet = idle_partitions(given.watermark, seen, now_us)
+        more = {(s.removeprefix(prefix), p) for s, p in unread if s.startswith(prefix)}
+        quiet = idle_partitions(given.watermark, seen, now_us, more)
         idle |= {(prefix + source, partition) for source, partition in quiet}
         if own and set(own) <= quiet:
             continue  # an idle input holds nobody back

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from windrow.core.errors import ConfigurationError, KafkaFailed
+from windrow.core.positions import topic_of
 
 #: librdkafka tells what it meets through this one too.
 logger = structlog.get_logger("windrow.kafka")
@@ -75,6 +76,17 @@ class Kafka:
 
         return AdminClient(self.settings())
 
+    def check(self) -> None:
+        """Raise `ConfigurationError` where librdkafka does not know a property, or its value. Nothing is connected."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self.consumer().close()
+        except KafkaException as error:
+            raise ConfigurationError(
+                f"{self!r}: {error.args[0].str()}. Properties are librdkafka's (its CONFIGURATION.md lists them)"
+            ) from error
+
     def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic, ascending; [] if there is no such topic. Raises `KafkaFailed`."""
         from confluent_kafka import KafkaException
@@ -124,5 +136,5 @@ def topic_partitions(topic: str, next_offsets: Mapping[tuple[str, int], int]) ->
     return [
         TopicPartition(topic, partition, offset)
         for (source, partition), offset in sorted(next_offsets.items())
-        if source == topic
+        if topic_of(source)[0] == topic
     ]

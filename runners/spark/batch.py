@@ -22,18 +22,20 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from windrow.checkpoint.job import Job, Plan
-from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
+from windrow.checkpoint.offsets import Partition, SliceRelation, gaps, merge, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.replay import FILING, filing, is_total
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec
+from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import ChainDefinition, part_named, parts_of
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import Fenced, SinkFailed, SparkUnsupported, StateError
+from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, SparkUnsupported, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
+from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
 from windrow.operators.chain import told_schema
@@ -69,6 +71,7 @@ class BatchFunction:
         local_dir: str | None = None,
         fresh_start: bool = False,
         replay: Callable[[], DataFrame] | None = None,
+        source: KafkaSource | None = None,
     ) -> None:
         self.definitions: tuple[Any, ...] = tuple(definitions)
         self.location = os.path.abspath(location)
@@ -86,6 +89,10 @@ class BatchFunction:
         self.local_dir = local_dir
         self.fresh_start = fresh_start
         self.replay = replay
+        self.source = source
+        #: True where the first batch of a new query begins where the job stopped: the stream's own source says so.
+        self.resumes = False
+        self._newest: dict[Partition, int] = {}
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.last_progress: dict[str, Any] | None = None
         self.input_schema: StructType | None = None
@@ -135,7 +142,7 @@ class BatchFunction:
             return
         plan = job.pending_plan() if decision.reuse_intent else None
         if plan is None:
-            plan = job.plan(query_id=query_id, batch_id=batch_id)
+            plan = job.plan(query_id=query_id, batch_id=batch_id, unread=self._unread(job))
             job.record_intent(plan)
         if decision.drop_old_rows and not self.of_files:
             df = plans.mark_replayed(df, job.progress.next_offsets)
@@ -148,6 +155,15 @@ class BatchFunction:
         record = self._commit(job, plan, answers, query_id, batch_id, positioned)
         self.publish(spark)
         self._tell(record, batch_id, started)
+
+    def _unread(self, job: Job) -> set[Partition]:
+        """Partitions of which the source says that it has more than was read."""
+        if self.source is None:
+            return set()
+        before, marks = job.progress.next_offsets, job.progress.marks
+        silent = {p for p in before if p not in marks or marks[p].seen_us != job.progress.now_us}
+        self._newest = self.source.newest(before, silent)
+        return {p for p, offset in self._newest.items() if offset > before[p]}
 
     def drain(self, spark: SparkSession) -> None:
         """One more commit, with the watermark at the end of time: fires everything. Later data will be late."""
@@ -378,8 +394,21 @@ class BatchFunction:
         # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers); another query may
         # begin anywhere.
         if another and positioned and not self.of_files and query_id is not None and batch_id is not None:
-            slice_relation = relation(job.progress.next_offsets, first, following)
+            slice_relation = relation(
+                job.progress.next_offsets, first, following, self._explained(job, first, batch_id)
+            )
             self._decide(job, query_id, batch_id, positioned, slice_relation).raise_if_refused()
+        named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
+        if named_twice is not None:
+            raise PositionsMissing(
+                f"the job knows source {named_twice[0]!r}, these rows come from {named_twice[1]!r}: one topic, with its id and "
+                "without, would be counted twice. "
+                + (
+                    'Drop the column topicId, or set option("includeTopicId", "false")'
+                    if topic_of(named_twice[0])[1] is None
+                    else "Keep the column topicId in the frame (a source that has none can be given it as a literal)"
+                )
+            )
         rows = sum(a.rows for a in answers)
         watermark_us = min(plan.watermarks_us.values())
         steps = [
@@ -410,6 +439,15 @@ class BatchFunction:
         if len(covered) == job.shards:
             job.sweep({s: n for s, n in covered.items() if n is not None})
         return record
+
+    def _explained(self, job: Job, first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
+        """Partitions in which offsets that were left out hold no record, or none that the stream lets through."""
+        left_out = gaps(job.progress.next_offsets, first)
+        if self.resumes and batch_id == 0:
+            return set(left_out)
+        if self.source is None:
+            return set()
+        return {p for p, (start, end) in left_out.items() if self.source.is_empty(p, start, end)}
 
     # -- step 5 -----------------------------------------------------------------------------------------------------
 
@@ -494,6 +532,12 @@ class BatchFunction:
             "panes": sum(r.panes_rows for r in record.shards),
             "counters": dict(record.counters),
         }
+        if self.source is not None:
+            following, lag = self.job.progress.next_offsets, dict[str, dict[str, int]]()
+            for (source, partition), offset in sorted(self._newest.items()):
+                behind = max(0, offset - following.get((source, partition), offset))
+                lag.setdefault(source, {})[str(partition)] = behind
+            self.last_progress["lag"] = lag
         logger.debug("commit", **self.last_progress)
         for listener in self.listeners:
             listener(self.last_progress)

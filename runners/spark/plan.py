@@ -8,12 +8,13 @@ everything else (full-state aggregations, filters, calendar and tuple windows, i
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition, Watermark
 from windrow.core.errors import BadWatermark, ReservedColumn, TypeClash, UnknownColumn
-from windrow.core.positions import Positions
+from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.time import show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.calculation import Calculation
@@ -174,13 +175,12 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
     """The frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions."""
     if OFFSET in df.columns:
         return df, True
-    kafka = {"topic", "partition", "offset", "timestampType"} <= set(df.columns)
-    if named is None and kafka:
+    if named is None and _is_kafka(df):
         named = Positions("offset", "partition", "topic")
     if named is None:
         return df, False
     return (
-        df.withColumn(SOURCE, F.lit("") if named.source is None else F.col(_q(named.source)).cast("string"))
+        df.withColumn(SOURCE, _source(df, named.source))
         .withColumn(
             PARTITION,
             F.lit(0).cast("bigint") if named.partition is None else F.col(_q(named.partition)).cast("bigint"),
@@ -189,6 +189,35 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
         .withColumn(ORDINAL, F.lit(0).cast("bigint")),
         True,
     )
+
+
+def _is_kafka(df: DataFrame) -> bool:
+    """True if the frame has the position columns of a Kafka source, under Kafka's names and of Kafka's types."""
+    kinds = {f.name: f.dataType for f in df.schema.fields}
+    wanted = {"topic": T.StringType(), "partition": T.IntegerType(), "offset": T.LongType()}
+    return all(kinds.get(name) == kind for name, kind in wanted.items())
+
+
+def _source(df: DataFrame, name: str | None) -> Column:
+    """The source of each row. A topic is known with its id, where the frame has it."""
+    if name is None:
+        return F.lit("")
+    if name == "topic" and "topicId" in df.columns:
+        return F.concat_ws(TOPIC_ID, F.col("topic"), F.col("topicId"))
+    return F.col(_q(name)).cast("string")
+
+
+def resumes_from(stream: DataFrame, location: str) -> bool:
+    """True if the stream reads Kafka by our source alone, which begins where the job of the builder at `location` stopped."""
+    wanted = {os.path.abspath(location), os.path.join(os.path.abspath(location), "windrow")}
+    leaves = stream._jdf.queryExecution().logical().collectLeaves()
+    found = []
+    for i in range(leaves.size()):
+        leaf = leaves.apply(i)
+        if not hasattr(leaf, "extraOptions"):
+            return False
+        found.append(leaf.extraOptions().get("resumefrom"))
+    return bool(found) and all(at is not None and os.path.abspath(at) in wanted for at in found)
 
 
 def mark_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> DataFrame:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from windrow.connectors.kafka.source import KafkaSource
 from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -54,6 +55,7 @@ class WindowStreamWriter:
         self._name: str | None = None
         self._clock: Clock | None = None
         self._replay: Callable[[], DataFrame] | None = None
+        self._source: KafkaSource | None = None
 
     def sink(self, sink: Any) -> WindowStreamWriter:
         """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
@@ -106,6 +108,13 @@ class WindowStreamWriter:
         self._replay = source
         return self
 
+    def source(self, source: KafkaSource) -> WindowStreamWriter:
+        """Whom to ask about the stream's partitions, `wr.KafkaSource(...)`: a partition that has more than was read is not
+        idle, and progress tells the lag.
+        """
+        self._source = source
+        return self
+
     def start(self) -> WindowQuery:
         """Start the query."""
         location = self._options.pop("checkpointLocation", None)
@@ -125,7 +134,9 @@ class WindowStreamWriter:
             clock=self._clock,
             local_dir=self._options.pop("localDir", None),
             replay=self._replay,
+            source=self._source,
         )
+        batch.resumes = plans.resumes_from(self._stream, location)
         stream, batch.of_files = self._with_positions()
         batch.input_schema = stream.schema
         beats = heartbeat.lower() != "none" and "availableNow" not in self._trigger

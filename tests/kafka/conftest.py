@@ -5,13 +5,20 @@ WINDROW_KAFKA=host:port takes a broker that runs already.
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
 import windrow as wr
+from tests.kafka.spark_jars import jars
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +37,89 @@ def new_topic(kafka: wr.Kafka) -> Callable[..., str]:
         return name
 
     return create
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session with the jars of Spark's own Kafka source, which only a JVM that starts with them has."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("windrow-kafka-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.jars", ",".join(jars()))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+class Sender:
+    """Writes records to topics; what was sent is there when a method returns."""
+
+    def __init__(self, kafka: wr.Kafka) -> None:
+        self.kafka = kafka
+        self._producer = kafka.producer()
+
+    def send(self, topic: str, values: Iterable[str | bytes | None], partition: int = 0, **more: Any) -> None:
+        """One record a value; `more` as `Producer.produce` takes it."""
+        for value in values:
+            self._producer.produce(topic, value=value, partition=partition, **more)
+        self._producer.flush()
+
+    def send_rows(self, topic: str, rows: Iterable[Mapping[str, Any]], partition: int = 0) -> None:
+        """One record of JSON a row."""
+        self.send(topic, [json.dumps(row) for row in rows], partition)
+
+    def transact(self, topic: str, values: Iterable[str], partition: int = 0, *, commit: bool = True) -> None:
+        """One transaction, committed or aborted. Either way it spends one more offset for its end."""
+        producer = self.kafka.producer(transactional_id=f"x-{uuid.uuid4().hex}")
+        producer.init_transactions()
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value=value, partition=partition)
+        producer.flush()
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+
+
+@pytest.fixture
+def sender(kafka: wr.Kafka) -> Sender:
+    return Sender(kafka)
+
+
+@pytest.fixture
+def expire(kafka: wr.Kafka) -> Callable[[str, int, int], None]:
+    """Delete the records of a partition below an offset, as retention would."""
+
+    def delete(topic: str, partition: int, below: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        admin = kafka.admin()
+        [future] = admin.delete_records([TopicPartition(topic, partition, below)]).values()
+        future.result()
+
+    return delete
+
+
+@pytest.fixture
+def recreate(kafka: wr.Kafka) -> Callable[..., None]:
+    """Delete a topic, and make it anew where `partitions` says so."""
+
+    def again(topic: str, partitions: int = 0) -> None:
+        admin = kafka.admin()
+        admin.delete_topics([topic])[topic].result()
+        while kafka.partitions(topic):
+            time.sleep(0.05)
+        while partitions and not kafka.create_topic(topic, partitions):
+            time.sleep(0.05)
+
+    return again

@@ -1,0 +1,152 @@
+"""What a cluster is asked about topics: which there are, under which ids, and what they hold."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka
+from windrow.connectors.kafka.offsets import Extent
+from windrow.core.errors import KafkaFailed
+
+T = TypeVar("T")
+_INTERNAL = ("__consumer_offsets", "__transaction_state")
+#: A cluster that does not answer yet is asked again after so long.
+PAUSE_S = 0.2
+
+
+class Cluster:
+    """One connection to a cluster. Waits for brokers that come back, at most `TIMEOUT_S`; raises `KafkaFailed`."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.kafka = kafka
+        self._admin: Any = None
+
+    @property
+    def admin(self) -> Any:
+        if self._admin is None:
+            self._admin = self.kafka.admin()
+        return self._admin
+
+    def topics_like(self, pattern: str) -> list[str]:
+        """Topics whose whole name matches, but Kafka's own."""
+        found = self._patiently(lambda: self.admin.list_topics(timeout=TIMEOUT_S)).topics
+        return sorted(t for t in found if t not in _INTERNAL and re.fullmatch(pattern, t))
+
+    def ids(self, topics: Collection[str]) -> dict[str, tuple[str, list[int]]]:
+        """Topic -> (id, partitions); without those that do not exist."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        if not topics:
+            return {}
+
+        def ask() -> dict[str, tuple[str, list[int]]]:
+            found = {}
+            asked = self.admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
+            for topic, future in asked.items():
+                try:
+                    told = future.result()
+                except KafkaException as error:
+                    if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        continue
+                    raise
+                found[topic] = (str(told.topic_id), sorted(p.id for p in told.partitions))
+            return found
+
+        return self._patiently(ask)
+
+    def extents(
+        self, topics: Collection[str], partitions: Mapping[str, Collection[int]] | None = None
+    ) -> dict[str, Extent]:
+        """What the cluster holds of topics, or of some partitions of them; without topics that do not exist."""
+        ids = self.ids(topics)
+        wanted = {
+            name: [p for p in there if partitions is None or p in partitions[name]]
+            for name, (_, there) in ids.items()
+        }
+        low, high, stable = self._patiently(lambda: self._ends(wanted))
+        return {
+            name: Extent(ids[name][0], low.get(name, {}), high.get(name, {}), stable.get(name, {}))
+            for name in wanted
+        }
+
+    def _ends(self, wanted: Mapping[str, Collection[int]]) -> list[dict[str, dict[int, int]]]:
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        if not any(wanted.values()):
+            return [{}, {}, {}]
+        spec: Any = OffsetSpec
+        asked = [
+            self.admin.list_offsets(
+                {TopicPartition(t, p): at for t, ps in wanted.items() for p in ps},
+                isolation_level=level,
+                request_timeout=TIMEOUT_S,
+            )
+            for at, level in (
+                (spec.earliest(), IsolationLevel.READ_UNCOMMITTED),
+                (spec.latest(), IsolationLevel.READ_UNCOMMITTED),
+                (spec.latest(), IsolationLevel.READ_COMMITTED),
+            )
+        ]
+        return [_by_topic(futures) for futures in asked]
+
+    def at_times(self, times_ms: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int | None]:
+        """The first offset at or after a time, by partition; None where all records are older."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        def ask() -> dict[str, dict[int, int]]:
+            specs = {TopicPartition(t, p): OffsetSpec.for_timestamp(ms) for (t, p), ms in times_ms.items()}
+            return _by_topic(
+                self.admin.list_offsets(
+                    specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT_S
+                )
+            )
+
+        found = self._patiently(ask) if times_ms else {}
+        return {(t, p): None if (o := found[t][p]) < 0 else o for t, p in times_ms}
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer: leaders move, brokers come back."""
+        from confluent_kafka import KafkaException
+
+        until = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if time.monotonic() > until or not _may_pass(error.args[0]):
+                    raise KafkaFailed(
+                        f"{self.kafka.servers} did not answer: {error.args[0].str()}. Is the broker running, reachable from "
+                        "here, and are these the right credentials?"
+                    ) from error
+                time.sleep(PAUSE_S)
+
+
+def _may_pass(error: Any) -> bool:
+    """True if asking again may help."""
+    from confluent_kafka import KafkaError
+
+    passing = (
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._WAIT_COORD,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+    )
+    return bool(error.retriable()) or error.code() in passing
+
+
+def _by_topic(futures: Mapping[Any, Any]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for tp, future in futures.items():
+        found.setdefault(tp.topic, {})[tp.partition] = future.result().offset
+    return found

@@ -1,0 +1,257 @@
+"""How far a reader of Kafka has come, and what it does next: pure arithmetic, no client.
+
+An offset is exclusive: the first one that was not read. In Spark's checkpoint, and in its progress, `Offsets` are JSON:
+
+    {"version": 1, "topics": {"flights": {"id": "DphUeuu6QZWzerm25N4RNA", "next": {"0": 120, "1": 98}, "lost": 0}}}
+
+The id makes a topic that was deleted and made anew another one. `lost` counts what `failOnDataLoss=false` went past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from windrow.core.errors import CorruptState, NewerFormat, SourceLost
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Topic:
+    """How far one topic was read, by partition."""
+
+    id: str
+    next: Mapping[int, int]
+    lost: int = 0
+
+
+Offsets = Mapping[str, Topic]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a cluster holds of one topic, by partition: from `low`, below `high`; readers of committed records get what is
+    below `stable`."""
+
+    id: str
+    low: Mapping[int, int]
+    high: Mapping[int, int]
+    stable: Mapping[int, int]
+
+
+Extents = Mapping[str, Extent]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets `[start, end)` of one partition, to be read by one task."""
+
+    topic: str
+    id: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records that cannot be read any more, and what that means."""
+
+    topic: str
+    text: str
+    remedy: str
+    #: How many offsets, where that is known. None: going on would not be safe, whatever failOnDataLoss says.
+    lost: int | None = 0
+
+
+def dump(offsets: Offsets) -> dict[str, Any]:
+    """As JSON; equal offsets give equal text."""
+    topics = {
+        name: {"id": t.id, "next": {str(p): o for p, o in sorted(t.next.items())}, "lost": t.lost}
+        for name, t in sorted(offsets.items())
+    }
+    return {"version": VERSION, "topics": topics}
+
+
+def load(value: Any) -> dict[str, Topic]:
+    """What `dump` gave."""
+    try:
+        if value["version"] > VERSION:
+            raise NewerFormat(
+                f"offsets of version {value['version']} were written by a later windrow, this one reads up to {VERSION}: "
+                "install the later one"
+            )
+        return {
+            name: Topic(t["id"], {int(p): int(o) for p, o in t["next"].items()}, t["lost"])
+            for name, t in value["topics"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptState(
+            f"offsets {value!r} in Spark's checkpoint are not of windrow-kafka ({error!r}): delete that checkpoint and begin "
+            "with option resumeFrom=<the job's location>"
+        ) from error
+
+
+def losses(start: Offsets, extents: Extents) -> list[Loss]:
+    """What lies between where a reader stands and what the cluster still holds."""
+    found: list[Loss] = []
+    for name, topic in sorted(start.items()):
+        extent = extents.get(name)
+        if extent is None:
+            found.append(
+                Loss(
+                    name,
+                    f"topic {name!r} (id {topic.id}), read up to {dict(topic.next)}, is deleted",
+                    "create it and begin with a new Spark checkpoint, or take it out of the subscription",
+                )
+            )
+        elif extent.id != topic.id:
+            found.append(
+                Loss(
+                    name,
+                    f"topic {name!r} was read under the id {topic.id} up to {dict(topic.next)} and has the id {extent.id} now: "
+                    "it was deleted and made anew",
+                    "begin with a new Spark checkpoint without resumeFrom, which reads it as another source",
+                )
+            )
+        else:
+            found += _partition_losses(name, topic, extent)
+    return found
+
+
+def _partition_losses(name: str, topic: Topic, extent: Extent) -> list[Loss]:
+    found = []
+    for partition, start in sorted(topic.next.items()):
+        if partition not in extent.high:
+            text = f"{name!r} has partitions {sorted(extent.high)}, {partition} was read up to {start}"
+            found.append(Loss(name, text, "see which broker lost it, and bring it back", lost=None))
+            continue
+        low, high = extent.low[partition], extent.high[partition]
+        if start < low:
+            found.append(
+                Loss(
+                    name,
+                    f"{name}-{partition} was read up to {start}, and the broker holds it from {low} on: {low - start} offsets "
+                    "expired before they were read",
+                    "raise the topic's retention.ms",
+                    lost=low - start,
+                )
+            )
+        elif start > high:
+            found.append(
+                Loss(
+                    name,
+                    f"{name}-{partition} was read up to {start}, and the broker holds it up to {high} only: it lost what it "
+                    "had acknowledged, and gives these offsets to other records",
+                    "set unclean.leader.election.enable=false; begin the job at another location, for what it counted is "
+                    "no longer in the topic",
+                    lost=None,
+                )
+            )
+    return found
+
+
+def refuse(found: list[Loss], fail: bool) -> None:
+    """Raise `SourceLost` for a loss that nobody allowed."""
+    for loss in found:
+        if loss.lost is None:
+            raise SourceLost(f"{loss.text}. {loss.remedy[0].upper()}{loss.remedy[1:]}")
+        if fail:
+            raise SourceLost(
+                f"{loss.text}. {loss.remedy[0].upper()}{loss.remedy[1:]}; or go on without them with "
+                'option("failOnDataLoss", "false"), which counts them'
+            )
+
+
+def beyond_losses(start: Offsets, extents: Extents) -> dict[str, Topic]:
+    """Where a reader goes on that may lose data: expired records are counted, a topic made anew is read from its beginning,
+    one that is deleted waits."""
+    after: dict[str, Topic] = {}
+    for name, topic in start.items():
+        extent = extents.get(name)
+        if extent is None:
+            after[name] = topic
+        elif extent.id != topic.id:
+            after[name] = Topic(extent.id, dict(extent.low), topic.lost)
+        else:
+            moved = {p: max(o, extent.low.get(p, o)) for p, o in topic.next.items()}
+            lost = sum(moved[p] - o for p, o in topic.next.items())
+            after[name] = replace(topic, next=moved, lost=topic.lost + lost)
+    return after
+
+
+def newest(extents: Extents, *, committed: bool) -> dict[str, Topic]:
+    """The end of all that can be read now."""
+    return {name: Topic(e.id, dict(e.stable if committed else e.high)) for name, e in extents.items()}
+
+
+def advanced(start: Offsets, target: Offsets, extents: Extents, most: int | None = None) -> dict[str, Topic]:
+    """Where the next batch ends: at most `most` offsets from `start`, shared among partitions by how much they have.
+
+    A partition that is new begins here, at its first offset, and is read from the next batch on: so that every batch is
+    described whole by its two ends. Nothing goes back.
+    """
+    ahead = {
+        (name, p): max(0, target[name].next.get(p, o) - o)
+        for name, topic in start.items()
+        if name in target and target[name].id == topic.id
+        for p, o in topic.next.items()
+    }
+    taken = shared(ahead, most)
+    after: dict[str, Topic] = {
+        name: replace(topic, next={p: o + taken.get((name, p), 0) for p, o in topic.next.items()})
+        for name, topic in start.items()
+    }
+    for name, topic in target.items():
+        known = after.get(name, Topic(topic.id, {}))
+        if known.id == topic.id and name in extents:
+            first = {p: extents[name].low[p] for p in topic.next if p in extents[name].low}
+            after[name] = replace(known, next={**first, **known.next})
+    return after
+
+
+def shared(ahead: Mapping[tuple[str, int], int], most: int | None) -> dict[tuple[str, int], int]:
+    """`most` in parts that are as the numbers in `ahead`; whoever has something ahead gets something, as far as it goes."""
+    total = sum(ahead.values())
+    if most is None or total <= most:
+        return dict(ahead)
+    parts = {tp: n * most // total for tp, n in ahead.items()}
+    left = most - sum(parts.values())
+    # Those who got nothing first, then those with the most ahead.
+    for tp in sorted(ahead, key=lambda tp: (parts[tp] > 0, -ahead[tp], tp)):
+        if left == 0:
+            break
+        if parts[tp] < ahead[tp]:
+            parts[tp] += 1
+            left -= 1
+    return parts
+
+
+def distance(start: Offsets, end: Offsets) -> int:
+    """How many offsets lie between the two, in partitions that both have."""
+    return sum(r.end - r.start for r in ranges(start, end))
+
+
+def ranges(start: Offsets, end: Offsets, least: int | None = None) -> list[Range]:
+    """What is to be read between two ends; with `least`, in that many parts or more where there are offsets enough."""
+    found = [
+        Range(name, topic.id, p, start[name].next[p], o)
+        for name, topic in sorted(end.items())
+        if name in start and start[name].id == topic.id
+        for p, o in sorted(topic.next.items())
+        if p in start[name].next and o > start[name].next[p]
+    ]
+    if least is None or len(found) >= least or not found:
+        return found
+    total = sum(r.end - r.start for r in found)
+    return [part for r in found for part in _split(r, -(-(r.end - r.start) * least // total))]
+
+
+def _split(whole: Range, parts: int) -> list[Range]:
+    size = whole.end - whole.start
+    parts = max(1, min(parts, size))
+    cuts = [whole.start + size * i // parts for i in range(parts + 1)]
+    return [replace(whole, start=a, end=b) for a, b in pairwise(cuts)]

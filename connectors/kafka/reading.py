@@ -1,0 +1,179 @@
+"""Records of one range of offsets as Arrow record batches.
+
+Offsets have gaps: transactions end in records that nobody sees, aborted ones leave nothing, compaction takes some. So a range
+is read to its end by position: a record at or past the end says so, or the partition's end, which librdkafka tells.
+
+A worker process keeps its clients: Spark uses the process again for the next batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from windrow.connectors.kafka.asking import Cluster
+from windrow.connectors.kafka.cluster import Kafka
+from windrow.connectors.kafka.offsets import Range
+from windrow.connectors.kafka.options import SourceOptions
+from windrow.core.errors import KafkaFailed, SourceLost
+
+logger = structlog.get_logger("windrow")
+
+#: At most so many records in one Arrow batch, and about so many bytes of them.
+BATCH_ROWS = 16_384
+BATCH_BYTES = 16 << 20
+#: The first records tell how large they are.
+FIRST_ROWS = 1024
+#: Where fewer records come than were asked for, look again after so long.
+WAIT_S = 0.1
+
+_idle: dict[Kafka, list[Any]] = {}
+_clusters: dict[Kafka, Cluster] = {}
+
+
+def cluster_of(kafka: Kafka) -> Cluster:
+    """This process's connection to a cluster."""
+    return _clusters.setdefault(kafka, Cluster(kafka))
+
+
+def read(options: SourceOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of a range, in `schema`. Raises `SourceLost` where they are gone, `KafkaFailed` where nobody answers."""
+    idle = _idle.setdefault(options.kafka, [])
+    consumer = idle.pop() if idle else options.kafka.consumer(enable_partition_eof=True)
+    try:
+        for messages in _messages(consumer, options, wanted):
+            yield to_batch(messages, wanted, schema)
+        consumer.unassign()
+        _check_id(options, wanted)
+    except BaseException:
+        consumer.close()
+        raise
+    idle.append(consumer)
+
+
+def _messages(consumer: Any, options: SourceOptions, wanted: Range) -> Iterator[list[Any]]:
+    """Lists of records, in order of offsets."""
+    from confluent_kafka import KafkaError, TopicPartition
+
+    def begin(offset: int) -> None:
+        consumer.assign([TopicPartition(wanted.topic, wanted.partition, offset)])
+
+    position, size = wanted.start, FIRST_ROWS
+    begin(position)
+    heard = time.monotonic()
+    while position < wanted.end:
+        got = consumer.consume(min(size, wanted.end - position), WAIT_S)
+        records = []
+        for message in got:
+            error = message.error()
+            if error is None:
+                position = message.offset() + 1
+                if message.offset() < wanted.end:
+                    records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, message.offset())
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                if records:
+                    yield records
+                records = []
+                position = _after_expiry(options, wanted, position)
+                begin(position)
+            else:
+                raise _failed(error, wanted, position)
+        if records:
+            length = sum(map(len, records)) or 1
+            size = max(1, min(BATCH_ROWS, BATCH_BYTES * len(records) // length))
+            yield records
+            heard = time.monotonic()
+        elif time.monotonic() - heard > options.poll_timeout_s:
+            raise KafkaFailed(
+                f"{wanted.topic}-{wanted.partition} gave nothing in {options.poll_timeout_s:g} s at offset {position}, to be "
+                f"read up to {wanted.end}: see whether its leader is up, or raise kafkaConsumer.pollTimeoutMs"
+            )
+
+
+def _after_expiry(options: SourceOptions, wanted: Range, position: int) -> int:
+    """Where reading goes on after the broker refused an offset, if it may."""
+    name, partition = wanted.topic, wanted.partition
+    extent = cluster_of(options.kafka).extents([name]).get(name)
+    if extent is None or extent.id != wanted.id or partition not in extent.high:
+        raise SourceLost(
+            f"{name}-{partition} (topic id {wanted.id}) was deleted or made anew while offsets from {position} were read: "
+            "start the query again, which says what can be done"
+        )
+    low, high = extent.low[partition], extent.high[partition]
+    if position > high or position >= low:
+        raise SourceLost(
+            f"{name}-{partition} has offsets from {low} to {high}, and the broker refused to read at {position}: start "
+            "the query again, which says what can be done"
+        )
+    if options.fail_on_data_loss:
+        raise SourceLost(
+            f"{name}-{partition} was to be read from {position}, and the broker holds it from {low} on: "
+            f"{low - position} offsets expired before they were read. Raise the topic's retention.ms; or go on without "
+            'them with option("failOnDataLoss", "false")'
+        )
+    logger.warning("records expired unread", topic=name, partition=partition, lost=low - position)
+    return low
+
+
+def _check_id(options: SourceOptions, wanted: Range) -> None:
+    """Refuse what was read if the topic is not the one that was planned: it was made anew meanwhile."""
+    found = cluster_of(options.kafka).ids([wanted.topic]).get(wanted.topic)
+    if found is None or found[0] != wanted.id:
+        now = "deleted" if found is None else f"made anew under the id {found[0]}"
+        raise SourceLost(
+            f"topic {wanted.topic!r} (id {wanted.id}) was {now} while it was read: start the query again, which says what can "
+            "be done"
+        )
+
+
+def _failed(error: Any, wanted: Range, position: int) -> Exception:
+    from confluent_kafka import KafkaError
+
+    where = f"{wanted.topic}-{wanted.partition} at offset {position}"
+    if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+        return SourceLost(f"{where}: {error.str()}. Start the query again, which says what can be done")
+    return KafkaFailed(
+        f"{where}: {error.str()}. See the broker's log and the user's rights to read the topic"
+    )
+
+
+def to_batch(messages: list[Any], wanted: Range, schema: pa.Schema) -> pa.RecordBatch:
+    """Records of one partition as the columns that `schema` has."""
+    n = len(messages)
+    stamps = [m.timestamp() for m in messages]
+    arrays = []
+    for field in schema:
+        match field.name:
+            case "key":
+                column = pa.array([m.key() for m in messages], field.type)
+            case "value":
+                column = pa.array([m.value() for m in messages], field.type)
+            case "topic":
+                column = pa.repeat(pa.scalar(wanted.topic, field.type), n)
+            case "partition":
+                column = pa.repeat(pa.scalar(wanted.partition, field.type), n)
+            case "offset":
+                column = pa.array([m.offset() for m in messages], field.type)
+            case "timestamp":
+                millis = pa.array([ms for _, ms in stamps], pa.int64())
+                column = millis.cast(pa.timestamp("ms", "UTC")).cast(field.type)
+            case "timestampType":
+                # librdkafka counts from 0, not available; Kafka and Spark from -1.
+                column = pa.array([kind - 1 for kind, _ in stamps], field.type)
+            case "topicId":
+                column = pa.repeat(pa.scalar(wanted.id, field.type), n)
+            case _:
+                column = pa.array([_headers(m) for m in messages], field.type)
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _headers(message: Any) -> list[dict[str, Any]] | None:
+    found = message.headers()
+    return [{"key": k, "value": v} for k, v in found] if found else None

@@ -1,0 +1,236 @@
+"""`spark.readStream.format("windrow-kafka")` and `spark.read.format("windrow-kafka")`: Kafka without jars.
+
+Columns and options are those of Spark's own connector; pip brings all of it. Offsets are planned in one process on the driver,
+which Spark keeps for the query, and read in the workers, straight into Arrow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from windrow.connectors.kafka import offsets as kafka_offsets
+from windrow.connectors.kafka.asking import Cluster
+from windrow.connectors.kafka.offsets import Extent, Range, Topic
+from windrow.connectors.kafka.options import Bound, SourceOptions, parse
+from windrow.connectors.kafka.reading import read
+from windrow.connectors.kafka.resuming import begun, job_offsets, resumed
+from windrow.core.errors import KafkaFailed
+
+logger = structlog.get_logger("windrow")
+
+FORMAT = "windrow-kafka"
+
+
+class KafkaDataSource(DataSource):
+    """Options: those of Spark's Kafka source (docs/kafka.md lists them), and
+
+    resumeFrom: the location of a windrow job. A query without a Spark checkpoint begins where the job stopped
+    includeTopicId: "true" (default) adds the column `topicId`, which makes a topic that is made anew another source
+    kafka.*: properties of librdkafka
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> T.StructType:
+        return columns(parse(dict(self.options)))
+
+    def reader(self, schema: T.StructType) -> DataSourceReader:
+        options = parse(dict(self.options))
+        options.check_for(streaming=False)
+        return KafkaReader(options, schema)
+
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
+        options = parse(dict(self.options))
+        options.check_for(streaming=True)
+        return KafkaStreamReader(options, schema)
+
+
+def columns(options: SourceOptions) -> T.StructType:
+    """Spark's columns, and `topicId`."""
+    schema = (
+        T.StructType()
+        .add("key", T.BinaryType())
+        .add("value", T.BinaryType())
+        .add("topic", T.StringType())
+        .add("partition", T.IntegerType())
+        .add("offset", T.LongType())
+        .add("timestamp", T.TimestampType())
+        .add("timestampType", T.IntegerType())
+    )
+    if options.headers:
+        header = T.StructType().add("key", T.StringType()).add("value", T.BinaryType())
+        schema = schema.add("headers", T.ArrayType(header))
+    return schema.add("topicId", T.StringType()) if options.topic_id else schema
+
+
+class Slice(InputPartition):
+    """A range for one task."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+def _there(options: SourceOptions, cluster: Cluster, also: Sequence[str] = ()) -> dict[str, Extent]:
+    """What the cluster holds of the topics that were asked for, and of some more."""
+    if options.assigned is not None:
+        found = cluster.extents(sorted(options.assigned), options.assigned)
+        for topic, wanted in options.assigned.items():
+            lacking = sorted(set(wanted) - set(found[topic].high)) if topic in found else []
+            if lacking:
+                raise KafkaFailed(
+                    f"assign names {topic}-{lacking[0]}, the topic has {len(cluster.ids([topic])[topic][1])} partitions: "
+                    "take it out, or add partitions to the topic"
+                )
+        return found
+    names = cluster.topics_like(options.pattern) if options.pattern is not None else options.topics
+    return cluster.extents(sorted({*names, *also}))
+
+
+def _all_there(options: SourceOptions, cluster: Cluster) -> dict[str, Extent]:
+    """As `_there`, where a query begins: every topic that was named must be there."""
+    found = _there(options, cluster)
+    missing = [t for t in (*options.topics, *(options.assigned or ())) if t not in found]
+    if missing:
+        raise KafkaFailed(
+            f"topic {missing[0]!r} is not on {options.kafka.servers}: create it, or see whether its name is right"
+        )
+    return found
+
+
+def _readable(options: SourceOptions, extents: Mapping[str, Extent]) -> dict[str, Topic]:
+    return kafka_offsets.newest(extents, committed=options.committed)
+
+
+def _in_arrow(schema: T.StructType) -> pa.Schema:
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+class KafkaReader(DataSourceReader):
+    """A bounded read. Its ends are fixed when the query is planned."""
+
+    def __init__(self, options: SourceOptions, schema: T.StructType) -> None:
+        self.options = options
+        self.schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options, cluster = self.options, Cluster(self.options.kafka)
+        extents = _all_there(options, cluster)
+        start = begun(
+            options.starting or Bound("earliest"), extents, cluster, "startingOffsets", options.strategy
+        )
+        found = kafka_offsets.losses(start, extents)
+        kafka_offsets.refuse(found, options.fail_on_data_loss)
+        start = kafka_offsets.beyond_losses(start, extents)
+        end = _readable(options, extents)
+        if options.ending is not None and options.ending.kind != "latest":
+            end = begun(options.ending, extents, cluster, "endingOffsets", "latest")
+        wanted = kafka_offsets.ranges(start, end, options.min_partitions)
+        return [Slice(r) for r in wanted]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read(self.options, partition.value, _in_arrow(self.schema))
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Spark keeps one in a process of its own, and sends copies to the tasks."""
+
+    def __init__(self, options: SourceOptions, schema: T.StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self._cluster = Cluster(options.kafka)
+        self._target: dict[str, Topic] | None = None
+        self._newest: dict[str, Topic] | None = None
+        self._taken_at = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "schema": self.schema}  # a connection does not travel
+
+    # -- planning, on the driver ------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        options = self.options
+        extents = _all_there(options, self._cluster)
+        known: dict[str, Topic] = {}
+        if options.resume_from is not None:
+            known = resumed(job_offsets(options.resume_from), extents)
+            kafka_offsets.refuse(kafka_offsets.losses(known, extents), options.fail_on_data_loss)
+        start = begun(
+            options.starting or Bound("latest"), extents, self._cluster, "startingOffsets", options.strategy
+        )
+        for name, topic in known.items():
+            if topic.id == start[name].id:
+                start[name] = Topic(topic.id, {**start[name].next, **topic.next})
+        return kafka_offsets.dump(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self.options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.min_offsets is not None:
+            return ReadMinRows(options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = _readable(self.options, _there(self.options, self._cluster))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        options, before = self.options, kafka_offsets.load(start)
+        extents = self._checked(before)
+        self._newest = _readable(options, extents)
+        target = self._newest if self._target is None else self._target
+        begin = kafka_offsets.beyond_losses(before, extents)
+        if not isinstance(limit, ReadAllAvailable) and self._waits(kafka_offsets.distance(begin, target)):
+            return kafka_offsets.dump(begin)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        after = kafka_offsets.advanced(begin, target, extents, most)
+        if after != before:
+            self._taken_at = time.monotonic()
+        return kafka_offsets.dump(after)
+
+    def _waits(self, available: int) -> bool:
+        """True if there is too little for a batch, and it has not waited for long."""
+        options = self.options
+        if options.min_offsets is None or self._target is not None or available >= options.min_offsets:
+            return False
+        return time.monotonic() - self._taken_at < options.max_delay_s
+
+    def _checked(self, start: Mapping[str, Topic]) -> dict[str, Extent]:
+        """What the cluster holds now. Raises `SourceLost` where that is not what the query has still to read."""
+        extents = _there(self.options, self._cluster, also=sorted(start))
+        found = kafka_offsets.losses(start, extents)
+        kafka_offsets.refuse(found, self.options.fail_on_data_loss)
+        for loss in found:
+            logger.warning("data loss", topic=loss.topic, lost=loss.lost, what=loss.text)
+        return extents
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._newest is None else kafka_offsets.dump(self._newest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        before = kafka_offsets.load(start)
+        extents = self._checked(before)  # a batch that a query left behind is planned without latestOffset
+        begin = kafka_offsets.beyond_losses(before, extents)
+        wanted = kafka_offsets.ranges(begin, kafka_offsets.load(end), self.options.min_partitions)
+        return [Slice(r) for r in wanted]
+
+    # -- reading, in the workers ------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read(self.options, partition.value, _in_arrow(self.schema))

@@ -1,0 +1,5 @@
+"""What makes the format "windrow-kafka" work without registration: Spark looks for modules called `pyspark_*`."""
+
+from windrow.runners.spark.kafka import KafkaDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
