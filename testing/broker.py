@@ -184,7 +184,9 @@ class KafkaBroker:
             self._container.reload()
             state = self._container.status
             if state != "running":
-                raise KafkaFailed(f"{self.image} has ended ({state}), its last lines:\n{self.logs(_LOG_LINES)}")
+                raise KafkaFailed(
+                    f"{self.image} has ended ({state}), its last lines:\n{self.logs(_LOG_LINES)}"
+                )
             if time.monotonic() > deadline:
                 raise KafkaFailed(
                     f"{self.image} does not answer at {self.kafka.servers} after {self._ready_s:g} s, "

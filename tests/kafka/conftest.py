@@ -23,9 +23,11 @@ BROKER = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
-def kafka_image() -> str:
-    """The image of the tests' brokers."""
-    return subprocess.run([IMAGE_SCRIPT], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+def kafka_image(pytestconfig: pytest.Config) -> str:
+    """The image of the tests' brokers, for a test that needs one of its own."""
+    image = subprocess.run([IMAGE_SCRIPT], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    pytestconfig.stash.setdefault(BROKER, f"brokers of {image}")
+    return image
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +57,7 @@ def new_topic(kafka: wr.Kafka) -> Callable[..., str]:
 
 def pytest_runtest_call(item: pytest.Item) -> None:
     stash = item.config.stash
-    if "kafka" in getattr(item, "fixturenames", ()):
+    if {"kafka", "kafka_image"} & set(getattr(item, "fixturenames", ())):
         stash[RAN] = stash.get(RAN, 0) + 1
 
 
