@@ -7,14 +7,15 @@ BIN := .venv/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather lint test bench format clean
+.PHONY: help tools .venv demo weather lint docker test bench format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
 	@echo "make demo     run examples/flights.py"
 	@echo "make weather  run examples/weather.py"
 	@echo "make lint     ruff, mypy, import layers"
-	@echo "make test     lint, then pytest"
+	@echo "make docker   a container engine and the image of the Kafka broker"
+	@echo "make test     lint, docker, then pytest"
 	@echo "make bench    run the benchmarks"
 	@echo "make format   format the code and sort imports"
 	@echo "make clean    remove caches, build output and written data (keeps .venv)"
@@ -53,8 +54,15 @@ lint: .venv/stamp
 	$(BIN)/mypy -p windrow
 	$(BIN)/lint-imports
 
-test: lint
-	$(BIN)/pytest
+docker:
+	@docker/engine.sh
+	@echo "Kafka broker: $$(docker/kafka-image.sh)"
+
+# WINDROW_KAFKA=host:port takes a broker that runs, KAFKA=none leaves the Kafka tests out.
+test: lint $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker)
+	@[ -z "$(filter none,$(KAFKA))" ] || [ "$$CI" != true ] || { \
+	  echo "KAFKA=none is for people: CI runs the Kafka tests." >&2; exit 1; }
+	$(BIN)/pytest $(if $(filter none,$(KAFKA)),--ignore=tests/kafka)
 
 bench: .venv/stamp
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,19 @@
+"""Whether a cluster answers at all."""
+
+from __future__ import annotations
+
+from windrow.connectors.kafka.cluster import Kafka
+
+
+def brokers(kafka: Kafka, wait_s: float) -> list[int]:
+    """The brokers that take requests, ascending; [] if none has answered within `wait_s`."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(
+        {**kafka.settings(), "log_level": 0}
+    )  # a refused connection is an answer here, no news
+    try:
+        return sorted(admin.list_topics(timeout=wait_s).brokers)
+    except KafkaException:
+        return []

@@ -1,0 +1,34 @@
+# shellcheck shell=bash
+# Sourced by the scripts here. Progress goes to stderr: standard output is for answers.
+
+say() { echo "docker: $*" >&2; }
+fail() {
+  echo "docker: $*" >&2
+  exit 1
+}
+answers() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
+
+# need COMMAND PACKAGE: install a Debian package for a command that is missing. False where that is not ours to do.
+need() {
+  command -v "$1" >/dev/null && return
+  may_install || return 1
+  say "installing $2"
+  apt_get install "$2" || { apt_get update && apt_get install "$2"; }
+}
+may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+apt_get() { DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@" </dev/null >/dev/null; }
+have_image() { docker image inspect "$1" >/dev/null 2>&1; }
+
+# hash_of FILES...: changes when their contents or names do.
+hash_of() { sha256sum "$@" | sha256sum | cut -c1-12; }
+
+# quietly COMMAND...: its output shows where it fails.
+quietly() {
+  local log
+  log=$(mktemp)
+  "$@" >"$log" 2>&1 || {
+    tail -n 30 "$log" >&2
+    fail "failed, all of it in $log: $*"
+  }
+  rm -f "$log"
+}

@@ -1,0 +1,152 @@
+"""The broker in a container: what users' tests do to one of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.connectors.kafka.cluster import topic_partitions
+from windrow.connectors.kafka.ready import brokers
+from windrow.core.errors import KafkaFailed
+from windrow.testing import KafkaBroker
+from windrow.testing.broker import _OWNER, _is_leftover, _variable
+
+
+@pytest.fixture(scope="module")
+def broker(kafka_image: str) -> Iterator[KafkaBroker]:
+    with KafkaBroker(kafka_image, config={"message.max.bytes": "4096"}) as broker:
+        broker.kafka.create_topic("kept")
+        yield broker
+
+
+def quiet(kafka: wr.Kafka) -> wr.Kafka:
+    """Its clients do not say that the broker went away: that is what these tests are about."""
+    return wr.Kafka(kafka.servers, {"log_level": 0})
+
+
+def write(kafka: wr.Kafka, value: bytes) -> None:
+    """One record in a transaction of its own."""
+    producer = quiet(kafka).producer(transactional_id="writer")
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce("kept", value)
+    producer.commit_transaction(60)
+
+
+def committed(kafka: wr.Kafka, count: int) -> list[bytes]:
+    """The first `count` records that a reader of committed records sees."""
+    consumer = quiet(kafka).consumer(auto_offset_reset="earliest")
+    try:
+        consumer.assign(topic_partitions("kept", {("kept", 0): 0}))
+        found: list[Any] = []
+        while len(found) < count:
+            found += [m.value() for m in consumer.consume(count - len(found), timeout=1.0)]
+        return found
+    finally:
+        consumer.close()
+
+
+def test_transactions_end_and_outlive_whatever_happens_to_the_broker(broker: KafkaBroker) -> None:
+    where = broker.kafka
+    write(where, b"first")
+    assert committed(where, 1) == [b"first"]
+
+    broker.restart()
+    write(where, b"after restart")
+    broker.kill()
+    broker.start()
+    write(where, b"after kill")
+    broker.pause()
+    assert brokers(where, wait_s=1.0) == []
+    broker.unpause()
+    write(where, b"after pause")
+
+    assert broker.kafka is where
+    assert committed(where, 4) == [b"first", b"after restart", b"after kill", b"after pause"]
+
+
+def test_settings_reach_the_broker(broker: KafkaBroker) -> None:
+    from confluent_kafka import KafkaException
+
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        write(broker.kafka, bytes(8192))
+    assert broker.kafka.partitions("not-created-by-asking") == []
+
+
+def test_a_broker_that_does_not_come_up_says_why(kafka_image: str) -> None:
+    with (
+        pytest.raises(KafkaFailed, match=r"(?s)ended.*listener\.security\.protocol\.map"),
+        KafkaBroker(kafka_image, config={"listener.security.protocol.map": "no-such-mechanism"}),
+    ):
+        pass
+
+
+def test_an_image_that_is_not_to_be_had_is_named() -> None:
+    with pytest.raises(KafkaFailed, match="windrow/no-such-image"), KafkaBroker("windrow/no-such-image"):
+        pass
+
+
+def test_a_broker_is_there_only_inside_its_with() -> None:
+    broker = KafkaBroker("any")
+    with pytest.raises(KafkaFailed, match="with KafkaBroker"):
+        _ = broker.kafka
+    with pytest.raises(KafkaFailed, match="with KafkaBroker"):
+        broker.stop()
+
+
+def test_the_broker_of_a_run_that_was_killed_is_removed_by_the_next(kafka_image: str) -> None:
+    import docker
+
+    left = subprocess.run(
+        [sys.executable, "-c", KILLED, kafka_image], stdout=subprocess.PIPE, text=True, env=os.environ
+    ).stdout.strip()
+    client = docker.from_env()
+    try:
+        names = {c.name for c in client.containers.list(all=True, filters={"label": _OWNER})}
+        assert left in names
+        with KafkaBroker(kafka_image) as broker:
+            names = {c.name for c in client.containers.list(all=True, filters={"label": _OWNER})}
+            assert left not in names and broker.name in names
+    finally:
+        client.close()
+
+
+KILLED = """
+import os, signal, sys
+from windrow.connectors.kafka.cluster import topic_partitions
+from windrow.connectors.kafka.ready import brokers
+from windrow.core.errors import KafkaFailed
+from windrow.testing import KafkaBroker
+with KafkaBroker(sys.argv[1]) as broker:
+    print(broker.name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_only_containers_of_ended_processes_of_this_machine_are_leftovers() -> None:
+    import socket
+
+    here = socket.gethostname()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert _is_leftover(f"{here}/{ended.pid}")
+    assert not _is_leftover(f"{here}/{os.getpid()}")
+    assert not _is_leftover(f"another-machine/{ended.pid}")
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("log.dirs", "KAFKA_LOG_DIRS"),
+        ("with_underscore", "KAFKA_WITH__UNDERSCORE"),
+        ("with-dash", "KAFKA_WITH___DASH"),
+    ],
+)
+def test_properties_are_spelt_as_apache_kafka_does(name: str, variable: str) -> None:
+    assert _variable(name) == variable
