@@ -19,8 +19,8 @@ from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.clock import SystemClock
+from windrow.runners import tasks
 from windrow.runners.embedded import operator_of
-from windrow.runners.spark import tasks
 
 from .data import ROWS_PER_FILE, SCHEMA, rows
 

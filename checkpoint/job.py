@@ -317,11 +317,13 @@ class Job:
 
     # -- step 6 -----------------------------------------------------------------------------------------------------
 
-    def sweep(self, covered: Mapping[int, int]) -> int:
+    def sweep(self, covered: Mapping[int, int], *, keep: int | None = None) -> int:
         """Delete files of old commits: those that a snapshot of their shard covers, that are published, and that are
-        older than `KEEP_COMMITS`. `covered` is the newest snapshot by shard. Returns how many files went.
+        older than `keep` commits (default: `KEEP_COMMITS`). `covered` is the newest snapshot by shard. Returns how many
+        files went.
         """
-        horizon = min(self.progress.published, self.progress.commit - KEEP_COMMITS)
+        kept = KEEP_COMMITS if keep is None else keep
+        horizon = min(self.progress.published, self.progress.commit - kept)
         gone = 0
         for folder, per_shard in (("segments", True), ("changelog", True), ("panes", False), ("dead", False)):
             directory = os.path.join(self.folders.location, folder)

@@ -24,7 +24,7 @@ from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
 from windrow.core.errors import CorruptState, NewerFormat, StateLocked, StateLost
 from windrow.stores.files import sync_directory
-from windrow.stores.kv import Batch, Overlay
+from windrow.stores.kv import Batch, LocalStore, Overlay
 from windrow.stores.rocks import RocksKV, destroy
 from windrow.stores.segment import read_segment, write_segment
 from windrow.stores.snapshots import SnapshotStore
@@ -39,11 +39,21 @@ PANES_OF, DEAD_FILE = "panes_file.", "dead_file"
 #: A compacted changelog is written in parts of about so many bytes: memory must not grow with state.
 BASE_PART_BYTES = 2 << 20
 
+#: How long a shard waits for a store that another process has open.
+LOCK_WAIT_S = 10.0
+
 #: Reads the commits that the log keeps; given by whoever can read it.
 Commits = Callable[[], Iterator[Commit]]
 #: Files the messages of the retained windows again, from the source (seed 003: the message store is lost), given all commits
 #: that the log has. The store has the window metadata of the last of them.
-Replay = Callable[["ShardSpec", RocksKV, Sequence[Commit]], None]
+Replay = Callable[["ShardSpec", LocalStore, Sequence[Commit]], None]
+#: Opens the store of a folder: (path, column families, how long to wait for who has it open). Errors as `RocksKV`'s.
+OpenStore = Callable[[str, Sequence[str], float], LocalStore]
+
+
+def open_rocks(path: str, cfs: Sequence[str], lock_wait_s: float) -> LocalStore:
+    """A store is RocksDB's, if nobody says otherwise."""
+    return RocksKV(path, cfs, lock_wait_s=lock_wait_s)
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class ShardSpec:
     """What a shard needs to know to find its state. Picklable: it travels to executors.
 
     metadata_cfs hold window metadata, message_cfs messages; local is the folder of local stores, None for the job's own;
-    replayable is False where lost messages cannot be read from the source again.
+    replayable is False where lost messages cannot be read from the source again; open_store opens local stores.
     """
 
     folders: JobFolders
@@ -61,6 +71,7 @@ class ShardSpec:
     message_cfs: tuple[str, ...] = ()
     local: str | None = None
     replayable: bool = True
+    open_store: OpenStore = open_rocks
 
     @property
     def cfs(self) -> tuple[str, ...]:
@@ -82,7 +93,7 @@ class _SnapshotDamaged(Exception):
 class Shard:
     """The open store of one shard, at commit `applied`."""
 
-    def __init__(self, spec: ShardSpec, kv: RocksKV, applied: int) -> None:
+    def __init__(self, spec: ShardSpec, kv: LocalStore, applied: int) -> None:
         self.spec = spec
         self.kv = kv
         self.applied = applied
@@ -97,7 +108,7 @@ class Shard:
         commits: Commits,
         recent: Sequence[Commit] = (),
         *,
-        lock_wait_s: float = 10.0,
+        lock_wait_s: float = LOCK_WAIT_S,
         replay: Replay | None = None,
     ) -> Shard:
         """Bring the shard's store to commit `committed`. `recent` are the newest commits, so that the log need not be
@@ -147,7 +158,7 @@ class Shard:
         spec: ShardSpec,
         decision: ShardDecision,
         known: dict[int, Commit],
-        kv: RocksKV | None,
+        kv: LocalStore | None,
         replay: Replay | None,
     ) -> Shard:
         path = spec.path
@@ -170,7 +181,7 @@ class Shard:
                 store.restore(manifest, path)
             except CorruptState as error:
                 raise _SnapshotDamaged from error
-        kv = kv or RocksKV(path, spec.cfs)
+        kv = kv or spec.open_store(path, spec.cfs, LOCK_WAIT_S)
         shard = cls(spec, kv, decision.base)
         try:
             if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
@@ -364,13 +375,13 @@ def _marker(spec: ShardSpec, commit: int) -> bytes:
     return packed
 
 
-def _look(spec: ShardSpec, path: str, lock_wait_s: float) -> tuple[RocksKV | None, StoreFound, int | None]:
+def _look(spec: ShardSpec, path: str, lock_wait_s: float) -> tuple[LocalStore | None, StoreFound, int | None]:
     """What is in the local folder: (the open store, its condition, the commit it holds)."""
     if not os.path.isdir(path) or not os.listdir(path):
         return None, StoreFound.ABSENT, None
     kv = None
     try:
-        kv = RocksKV(path, spec.cfs, lock_wait_s=lock_wait_s)
+        kv = spec.open_store(path, spec.cfs, lock_wait_s)
         value = kv.get(MARKER_CF, MARKER)
     except StateLocked:
         return None, StoreFound.LOCKED, None

@@ -87,7 +87,7 @@ def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
 def bring_back(
     definition: AggregateDefinition,
     spec: ShardSpec,
-    kv: RocksKV,
+    kv: KV,
     commits: Sequence[Commit],
     read: Callable[[Ranges], Given],
     *,
@@ -161,7 +161,7 @@ def _together(redo: Sequence[Redo], ones: bool) -> Iterator[tuple[int, int]]:
         first = k
 
 
-def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: RocksKV, taken: _Taken) -> None:
+def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, taken: _Taken) -> None:
     """All steps, on a store beside the shard's; then its messages are the shard's."""
     assert operator.history is not None
     path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"

@@ -183,6 +183,16 @@ class KV(Protocol):
     def close(self) -> None: ...
 
 
+class LocalStore(KV, Protocol):
+    """A store in a folder of its own: what a shard opens."""
+
+    @property
+    def path(self) -> str: ...
+
+    def checkpoint(self, path: str) -> None:
+        """A consistent copy at `path`, which must not exist."""
+
+
 class MemoryKV:
     """A store that lives as long as its process: for tests, and for state that is cheap to rebuild."""
 

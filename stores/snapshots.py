@@ -27,7 +27,7 @@ import xxhash
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, StateError
 from windrow.stores.files import sync_directory, write_whole
-from windrow.stores.rocks import RocksKV
+from windrow.stores.kv import LocalStore
 
 _BLOCK_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")
@@ -69,7 +69,7 @@ class SnapshotStore:
         os.makedirs(self._blobs, exist_ok=True)
         os.makedirs(self._manifests, exist_ok=True)
 
-    def create(self, kv: RocksKV, shard: int, commit: int, workdir: str | os.PathLike[str]) -> str:
+    def create(self, kv: LocalStore, shard: int, commit: int, workdir: str | os.PathLike[str]) -> str:
         """Stores what `kv` holds now and returns the manifest's name. Only files that no snapshot has are
         copied.
 

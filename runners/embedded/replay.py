@@ -18,7 +18,7 @@ from windrow.runners.embedded.positions import with_positions
 from windrow.runners.embedded.runs import runs
 from windrow.runners.replay import Given, GivenTable, IntArray, bring_back, inside, split_offsets
 from windrow.runners.rows import table_of
-from windrow.stores.rocks import RocksKV
+from windrow.stores.kv import LocalStore
 
 #: Gets what has to be read, {(source, partition): (first offset, next offset)}, and gives at least that: messages with
 #: positions, or a table with the columns that the definition's `positions` names. What lies outside is left out.
@@ -28,7 +28,7 @@ ReadAgain = Callable[[Mapping[Partition, tuple[int, int]]], Iterable[Message] | 
 def replay_of(definition: AggregateDefinition, read: ReadAgain) -> Replay:
     """The hook of `Shard.open`."""
 
-    def replay(spec: ShardSpec, kv: RocksKV, commits: Sequence[Commit]) -> None:
+    def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         schema = Progress.load(kv, f"{definition.name}.aux").schema
 
         def given(ranges: Ranges) -> Given:

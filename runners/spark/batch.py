@@ -10,11 +10,9 @@ import pickle
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow.parquet as pq
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,32 +20,30 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from windrow.checkpoint.job import Job, Plan
-from windrow.checkpoint.offsets import Partition, SliceRelation, gaps, merge, relation
-from windrow.checkpoint.records import Commit, Step
-from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
-from windrow.checkpoint.replay import FILING, filing, is_total
-from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec
+from windrow.checkpoint.offsets import Partition, gaps
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.recovery import BatchDecision
+from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka.source import KafkaSource
-from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
+from windrow.connectors.sinks import PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import ChainDefinition, part_named, parts_of
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, SparkUnsupported, StateError
+from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
-from windrow.core.positions import topic_of, under_another_name
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
 from windrow.operators.chain import told_schema
+from windrow.runners import tasks
 from windrow.runners.embedded import operator_of
+from windrow.runners.protocol import BatchProtocol, check_answers
 from windrow.runners.spark import plan as plans
-from windrow.runners.spark import tasks
 from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
 
 logger = structlog.get_logger("windrow")
 
-PUBLISH_ATTEMPTS = 5
 REDO_ATTEMPTS = 3
 #: After late rows, so many batches are planned to bring them as dead letters at once.
 LETTERS_FOR = 16
@@ -129,37 +125,37 @@ class BatchFunction:
         spark = df.sparkSession
         if self._job is None:
             self._honour(df)
-        job = self._open(spark)
+        self._open(spark)
         if plans.HEARTBEAT in df.columns:
             df = df.where(F.col(plans.HEARTBEAT).isNull()).drop(plans.HEARTBEAT)
         self.input_schema = df.schema
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
         df, positioned = self._positioned(df)
-        decision = self._decide(job, query_id, batch_id, positioned, SliceRelation.UNKNOWN)
-        decision.raise_if_refused()
-        self.publish(spark)
-        if decision.action is BatchAction.SKIP_AND_PUBLISH:
-            return
-        plan = job.pending_plan() if decision.reuse_intent else None
-        if plan is None:
-            plan = job.plan(query_id=query_id, batch_id=batch_id, unread=self._unread(job))
-            job.record_intent(plan)
+
+        def act(plan: Plan, decision: BatchDecision) -> list[tasks.Answer]:
+            return self._run(spark, self._without_old(df, decision, query_id), plan, positioned)
+
+        record = self._protocol(spark).batch(query_id, batch_id, positioned, act)
+        if record is not None:
+            self._tell(record, batch_id, started)
+
+    def _without_old(self, df: DataFrame, decision: BatchDecision, query_id: str) -> DataFrame:
+        """The frame with the rows that were counted before marked, or left out."""
+        job = self.job
         if decision.drop_old_rows and not self.of_files:
-            df = plans.mark_replayed(df, job.progress.next_offsets)
-        elif self.of_files and job.progress.commit:
+            return plans.mark_replayed(df, job.progress.next_offsets)
+        if self.of_files and job.progress.commit:
             # All batches of a query, not its first alone: it may bring the files of others one by one.
             if query_id not in self._files_taken:
                 self._files_taken[query_id] = job.files_taken(query_id)
-            df = plans.drop_files(df, self._files_taken[query_id])
-        answers = self._run(spark, df, plan, positioned)
-        record = self._commit(job, plan, answers, query_id, batch_id, positioned)
-        self.publish(spark)
-        self._tell(record, batch_id, started)
+            return plans.drop_files(df, self._files_taken[query_id])
+        return df
 
-    def _unread(self, job: Job) -> set[Partition]:
+    def _unread(self) -> set[Partition]:
         """Partitions of which the source says that it has more than was read."""
         if self.source is None:
             return set()
+        job = self.job
         before, marks = job.progress.next_offsets, job.progress.marks
         silent = {p for p in before if p not in marks or marks[p].seen_us != job.progress.now_us}
         self._newest = self.source.newest(before, silent)
@@ -167,25 +163,20 @@ class BatchFunction:
 
     def drain(self, spark: SparkSession) -> None:
         """One more commit, with the watermark at the end of time: fires everything. Later data will be late."""
-        job = self._open(spark)
-        self.publish(spark)
-        if all(job.progress.watermarks_us.get(d.name) == END_OF_TIME_US for d in self.definitions):
-            return
-        if self.input_schema is None:
-            raise StateError("nothing to drain: no batch was seen and no stream is known")
-        last = job.log.last_commit
-        query_id, batch_id = (None, None) if last is None else (last.query_id, last.batch_id)
-        plan = replace(
-            job.plan(query_id=query_id, batch_id=batch_id),
-            watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
-        )
-        job.record_intent(plan)
+        self._open(spark)
         started = time.monotonic()
-        df = spark.createDataFrame([], self.input_schema)
-        answers = self._run(spark, df, plan, False)
-        record = self._commit(job, plan, answers, query_id, batch_id, False)
-        self.publish(spark)
-        self._tell(record, -1 if batch_id is None else batch_id, started)
+        protocol, schema = self._protocol(spark), self.input_schema
+        if schema is None and not protocol.drained:
+            self.publish(spark)
+            raise StateError("nothing to drain: no batch was seen and no stream is known")
+
+        def act(plan: Plan) -> list[tasks.Answer]:
+            assert schema is not None
+            return self._run(spark, spark.createDataFrame([], schema), plan, False)
+
+        record = protocol.drain(act)
+        if record is not None:
+            self._tell(record, -1 if record.batch_id is None else record.batch_id, started)
 
     def close(self) -> None:
         """Let the job go; the next batch would open it again."""
@@ -225,29 +216,24 @@ class BatchFunction:
             raise StateError(f"the job at {self.location} is not open yet: it is opened by its first batch")
         return self._job
 
-    def _decide(
-        self, job: Job, query_id: str, batch_id: int, positioned: bool, slice_relation: SliceRelation
-    ) -> BatchDecision:
-        state = job.log.tail()
-        last, intent = state.last_commit, state.last_intent
-        return on_batch(
-            BatchFacts(
-                own_epoch=job.epoch.epoch,
-                log_epoch=state.epoch_number,
-                commit=0 if last is None else last.commit,
-                query_id=None if last is None else last.query_id,
-                batch_id=None if last is None else last.batch_id,
-                intent_query_id=None if intent is None else intent.query_id,
-                intent_batch_id=None if intent is None else intent.batch_id,
-                published=job.progress.published,
-                new_query_id=query_id,
-                new_batch_id=batch_id,
-                has_positions=positioned,
-                has_ids=all(d.ids is not None for d in self.definitions),
-                relation=slice_relation,
-                fresh_start=self.fresh_start,
-            )
+    def _protocol(self, spark: SparkSession) -> BatchProtocol:
+        """What makes commits of batches, for this session."""
+        return BatchProtocol(
+            self.job,
+            self.definitions,
+            self.sinks,
+            dead_letters=self.dead_letters,
+            fresh_start=self.fresh_start,
+            of_files=self.of_files,
+            watermark_partition=self._watermark_partition,
+            unread=self._unread,
+            explained=self._explained,
+            give=partial(give, spark),
         )
+
+    def publish(self, spark: SparkSession) -> None:
+        """Give the sinks the panes of every commit that may not be out."""
+        self._protocol(spark).publish()
 
     # -- step 3 -----------------------------------------------------------------------------------------------------
 
@@ -328,11 +314,7 @@ class BatchFunction:
                 return self._act(spark, df, plan, positioned, letters, messages_back=True)
             again = next(a.lost for a in answers if a.lost is not None)
             raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
-        shards = sorted(a.result.shard for a in answers)
-        if shards != list(range(job.shards)):
-            raise StateError(
-                f"commit {plan.commit}: shards {shards} answered, {job.shards} are expected, each once"
-            )
+        check_answers(plan, answers, job.shards)
         return answers
 
     def _prepare(
@@ -364,156 +346,14 @@ class BatchFunction:
             return None
         return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self.job.job)
 
-    # -- step 4 -----------------------------------------------------------------------------------------------------
-
-    def _commit(
-        self,
-        job: Job,
-        plan: Plan,
-        answers: Sequence[tasks.Answer],
-        query_id: str | None,
-        batch_id: int | None,
-        positioned: bool,
-    ) -> Commit:
-        marks: dict[Partition, int] = {}
-        first: dict[Partition, int] = {}
-        following: dict[Partition, int] = {}
-        counters: dict[str, int] = {}
-        for answer in answers:
-            for partition, largest in answer.marks.items():
-                partition = self._watermark_partition(partition)
-                marks[partition] = max(largest, marks.get(partition, largest))
-            for partition, lowest in answer.first_offsets.items():
-                first[partition] = min(lowest, first.get(partition, lowest))
-            following = merge(following, answer.next_offsets)
-            for name, n in answer.result.counters.items():
-                if not name.startswith(PANES_OF) and name != DEAD_FILE and is_total(name):
-                    counters[name] = counters.get(name, 0) + n
-        last = job.log.last_commit
-        another = last is not None and last.query_id != query_id
-        # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers); another query may
-        # begin anywhere.
-        if another and positioned and not self.of_files and query_id is not None and batch_id is not None:
-            slice_relation = relation(
-                job.progress.next_offsets, first, following, self._explained(job, first, batch_id)
-            )
-            self._decide(job, query_id, batch_id, positioned, slice_relation).raise_if_refused()
-        named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
-        if named_twice is not None:
-            raise PositionsMissing(
-                f"the job knows source {named_twice[0]!r}, these rows come from {named_twice[1]!r}: one topic, with its id and "
-                "without, would be counted twice. "
-                + (
-                    'Drop the column topicId, or set option("includeTopicId", "false")'
-                    if topic_of(named_twice[0])[1] is None
-                    else "Keep the column topicId in the frame (a source that has none can be given it as a literal)"
-                )
-            )
-        rows = sum(a.rows for a in answers)
-        watermark_us = min(plan.watermarks_us.values())
-        steps = [
-            Step(kind="advance", now_us=plan.now_us, watermark_us=watermark_us),
-            Step(
-                kind="ingest",
-                now_us=plan.now_us,
-                watermark_us=watermark_us,
-                first_offsets=first,
-                next_offsets=following,
-                rows=rows,
-            ),
-        ]
-        record = job.commit(
-            plan.commit,
-            steps,
-            [a.result for a in sorted(answers, key=lambda a: a.result.shard)],
-            marks=marks,
-            next_offsets={} if self.of_files else following,
-            watermarks_us=plan.watermarks_us,
-            now_us=plan.now_us,
-            counters=counters,
-            query_id=query_id,
-            batch_id=batch_id,
-            meta={FILING: {d.name: filing(d) for d in self.definitions if getattr(d, "full_state", False)}},
-        )
-        covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
-        if len(covered) == job.shards:
-            job.sweep({s: n for s, n in covered.items() if n is not None})
-        return record
-
-    def _explained(self, job: Job, first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
+    def _explained(self, first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
         """Partitions in which offsets that were left out hold no record, or none that the stream lets through."""
-        left_out = gaps(job.progress.next_offsets, first)
+        left_out = gaps(self.job.progress.next_offsets, first)
         if self.resumes and batch_id == 0:
             return set(left_out)
         if self.source is None:
             return set()
         return {p for p, (start, end) in left_out.items() if self.source.is_empty(p, start, end)}
-
-    # -- step 5 -----------------------------------------------------------------------------------------------------
-
-    def publish(self, spark: SparkSession) -> None:
-        """Give the sinks the panes of every commit that may not be out, in order, and retry what they refuse."""
-        job = self.job
-        if job.progress.published >= job.progress.commit:
-            return
-        known = [s.last_commit(job.job, name) for name, s in self.sinks.items()]
-        least = (
-            min((k for k in known if k is not None), default=None)
-            if all(k is not None for k in known)
-            else None
-        )
-        for record in job.unpublished(least):
-            for operator, files in job.pane_files(record).items():
-                sink = self.sinks.get(operator)
-                if sink is None:
-                    continue
-                definition = next(
-                    part_named(d, operator)
-                    for d in self.definitions
-                    if operator in [p.name for p in parts_of(d)]
-                )
-                rows = sum(pq.read_metadata(f).num_rows for f in files)
-                panes = PaneFiles(tuple(files), rows, operator, definition, job.job, job.check_owner)
-                self._give(spark, sink, Token(job.job, record.commit), panes)
-            if self.dead_letters is not None:
-                self._give_dead(record)
-            job.mark_published(record.commit)
-        job.mark_published(job.progress.commit)
-
-    def _give(self, spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> None:
-        wait = 0.2
-        for attempt in range(1, PUBLISH_ATTEMPTS + 1):
-            try:
-                if isinstance(sink, DataFrameSink):
-                    sink.publish_frame(spark, token, panes)
-                else:
-                    sink.publish(token, panes)
-                return
-            except Fenced:
-                raise
-            except Exception as error:
-                if attempt == PUBLISH_ATTEMPTS:
-                    raise SinkFailed(
-                        f"the sink {sink!r} refused the panes of commit {token.commit} {attempt} times: {error!r}. The commit "
-                        "stands; its panes go out first when the query is started again"
-                    ) from error
-                logger.warning("sink refused, retrying", commit=token.commit, error=repr(error), wait_s=wait)
-                time.sleep(wait)
-                wait *= 2
-
-    def _give_dead(self, record: Commit) -> None:
-        files = self.job.dead_files(record)
-        if not files:
-            return
-        token = Token(self.job.job, record.commit)
-        if hasattr(self.dead_letters, "publish"):
-            rows = sum(pq.read_metadata(f).num_rows for f in files)
-            letters = PaneFiles(
-                tuple(files), rows, DEAD_LETTERS, self.definitions[0], self.job.job, self.job.check_owner
-            )
-            self.dead_letters.publish(token, letters)
-        else:
-            self.dead_letters(token, files)
 
     def _tell(self, record: Commit, batch_id: int, started: float) -> None:
         last = record.steps[-1]
@@ -562,6 +402,14 @@ class DataFrameSink:
 
     def last_commit(self, job: str, operator: str) -> int | None:
         return None
+
+
+def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> None:
+    """Hand panes to a sink; one that is a function of DataFrames gets a DataFrame."""
+    if isinstance(sink, DataFrameSink):
+        sink.publish_frame(spark, token, panes)
+    else:
+        sink.publish(token, panes)
 
 
 def as_spark_sink(sink: Any) -> Sink:

@@ -30,7 +30,7 @@ from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.bounded import rows_of, scratch_location
 from windrow.runners.spark.stream import WindowStreamWriter
-from windrow.runners.spark.tasks import INPUT, SHARD
+from windrow.runners.tasks import INPUT, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
 

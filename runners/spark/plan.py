@@ -30,7 +30,7 @@ from windrow.operators.columns import ACCUMULATOR, OFFSET, ORDINAL, PARTITION, S
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.intake import FIRST_US, LAST_US
 from windrow.operators.step import limit
-from windrow.runners.spark.tasks import (
+from windrow.runners.tasks import (
     CONTROL,
     LETTER,
     OFFSET_MAX,

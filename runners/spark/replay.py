@@ -22,10 +22,10 @@ from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.state_rows import without
+from windrow.runners import tasks
 from windrow.runners.replay import GivenTable, bring_back, inside
 from windrow.runners.spark import plan as plans
-from windrow.runners.spark import tasks
-from windrow.stores.rocks import RocksKV
+from windrow.stores.kv import LocalStore
 
 if TYPE_CHECKING:
     from windrow.runners.spark.batch import BatchFunction
@@ -133,7 +133,7 @@ def run(task: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
         return
     number, table = received
 
-    def replay(spec: ShardSpec, kv: RocksKV, commits: Sequence[Commit]) -> None:
+    def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         for i, definition in enumerate(task.definitions):
             assert isinstance(definition, AggregateDefinition), "joins and chains are given no replay"
             mine = table

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from windrow.core.errors import SparkUnsupported
-from windrow.runners.spark import tasks
+from windrow.runners import tasks
 
 
 def check_session(spark: SparkSession) -> None:

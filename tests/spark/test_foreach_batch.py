@@ -241,7 +241,7 @@ def test_another_query_that_begins_elsewhere_is_refused(
 def test_a_sink_that_refuses_fails_the_query_and_a_restart_publishes_first(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windrow.runners.spark import batch as module
+    from windrow.runners import protocol as module
 
     monkeypatch.setattr(module, "PUBLISH_ATTEMPTS", 2)
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
-from windrow.checkpoint.shard import MessagesLost, Replay, Shard, ShardSpec
+from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
 from windrow.core.join import JoinDefinition
@@ -82,6 +82,10 @@ class TaskPlan:
     can_replay: bool = False
     #: Operators inside chains whose panes are wanted too.
     tell: tuple[str, ...] = ()
+    #: A snapshot is taken whenever a shard holds a multiple of so many commits.
+    snapshot_every: int = SNAPSHOT_EVERY
+    #: Reads the commits that the log keeps; None: from the job's folder.
+    commits: Commits | None = None
 
     def open(self, number: int, replay: Replay | None = None) -> Shard:
         """The shard, as of the commit before this one."""
@@ -94,7 +98,12 @@ class TaskPlan:
             return log.commits()
 
         return Shard.open(
-            spec, self.commit - 1, commits, self.recent, lock_wait_s=self.lock_wait_s, replay=replay
+            spec,
+            self.commit - 1,
+            self.commits or commits,
+            self.recent,
+            lock_wait_s=self.lock_wait_s,
+            replay=replay,
         )
 
 
@@ -131,7 +140,7 @@ def run(
             if isinstance(shard, Shard):
                 shard.close()
             shard = _open(plan, number)
-        answer = _commit(plan, shard, table) if isinstance(shard, Shard) else _lost(number, shard)
+        answer = run_shard(plan, shard, table) if isinstance(shard, Shard) else _lost(number, shard)
     finally:
         if isinstance(shard, Shard):
             shard.close()
@@ -173,7 +182,8 @@ def _lost(number: int, why: MessagesLost) -> Answer:
     return Answer(ShardResult(shard=number), lost=str(why))
 
 
-def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
+def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
+    """The steps of one commit on an open shard, over its rows, and the files that say what they changed (3.2)."""
     schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
     overlay = shard.overlay()
     panes: dict[str, pa.Table] = {}
@@ -203,7 +213,7 @@ def _commit(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         answer.rows = len(table) if len(plan.definitions) == 1 else int((operators == 0).sum())
     counters["rows"] = answer.rows
     snapshot = None
-    if shard.applied and shard.applied % SNAPSHOT_EVERY == 0:
+    if shard.applied and shard.applied % plan.snapshot_every == 0:
         shard.write_base()
         snapshot = shard.snapshot()
         answer.snapshot_at = shard.applied

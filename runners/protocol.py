@@ -1,0 +1,289 @@
+"""One batch of a query as one commit: what the driver does before and after the action over all shards.
+
+The numbers are those of docs/commit-protocol.md. Nothing here knows Spark: `foreachBatch` and the simulator
+(`windrow.testing.simulation`) both call it. What they give is the action: a function of the plan and the decision that runs
+every shard and returns the answers of one attempt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow.parquet as pq
+import structlog
+
+from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
+from windrow.checkpoint.records import Commit, Step
+from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
+from windrow.checkpoint.replay import FILING, filing, is_total
+from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
+from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink
+from windrow.core.chain import part_named, parts_of
+from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
+from windrow.core.messages import Token
+from windrow.core.positions import topic_of, under_another_name
+from windrow.core.time import END_OF_TIME_US
+from windrow.runners.tasks import Answer
+
+logger = structlog.get_logger("windrow")
+
+PUBLISH_ATTEMPTS = 5
+
+#: Runs every shard over the batch (3); the decision says whether rows below our offsets may be among it.
+Act = Callable[[Plan, BatchDecision], Sequence[Answer]]
+Give = Callable[[Sink, Token, PaneFiles], None]
+
+
+def hand_over(sink: Sink, token: Token, panes: PaneFiles) -> None:
+    """What `give` does if nobody says otherwise."""
+    sink.publish(token, panes)
+
+
+def itself(partition: Partition) -> Partition:
+    """Every partition of the source is one of the watermark."""
+    return partition
+
+
+def unexplained(first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
+    """Nobody can say of any offset that was left out that it holds no record."""
+    return set()
+
+
+@dataclass(frozen=True)
+class BatchProtocol:
+    """Makes commits of batches. Holds no state of its own: that is the job's.
+
+    sinks: by operator. of_files: positions are (file, row), and files are taken whole. watermark_partition: the partition of
+    the watermark that a partition of the source belongs to. unread: partitions of which the source has more than was read.
+    explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: hands panes to a sink. keep_commits: see `Job.sweep`.
+    """
+
+    job: Job
+    definitions: tuple[Any, ...]
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    dead_letters: Any = None
+    fresh_start: bool = False
+    of_files: bool = False
+    watermark_partition: Callable[[Partition], Partition] = itself
+    unread: Callable[[], Collection[Partition]] = set
+    explained: Callable[[Mapping[Partition, int], int], Collection[Partition]] = unexplained
+    give: Give = hand_over
+    sleep: Callable[[float], None] = time.sleep
+    keep_commits: int | None = None
+
+    def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
+        """Steps 1 to 5 for one batch. None if it was committed before; its panes are then out all the same."""
+        decision = self.decide(query_id, batch_id, positioned, SliceRelation.UNKNOWN)
+        decision.raise_if_refused()
+        self.publish()
+        if decision.action is BatchAction.SKIP_AND_PUBLISH:
+            return None
+        plan = self.job.pending_plan() if decision.reuse_intent else None
+        if plan is None:
+            plan = self.job.plan(query_id=query_id, batch_id=batch_id, unread=self.unread())
+            self.job.record_intent(plan)
+        record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
+        self.publish()
+        return record
+
+    def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
+        """One more commit, with the watermark at the end of time. None if it is there already."""
+        job = self.job
+        self.publish()
+        if self.drained:
+            return None
+        last = job.log.last_commit
+        query_id, batch_id = (None, None) if last is None else (last.query_id, last.batch_id)
+        plan = replace(
+            job.plan(query_id=query_id, batch_id=batch_id),
+            watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
+        )
+        job.record_intent(plan)
+        record = self.commit(plan, act(plan), query_id, batch_id, False)
+        self.publish()
+        return record
+
+    @property
+    def drained(self) -> bool:
+        """True if the watermark is at the end of time."""
+        reached = self.job.progress.watermarks_us
+        return all(reached.get(d.name) == END_OF_TIME_US for d in self.definitions)
+
+    def decide(
+        self, query_id: str, batch_id: int, positioned: bool, slice_relation: SliceRelation
+    ) -> BatchDecision:
+        """What this batch is, next to what the log has now (1.2, 4.1)."""
+        state = self.job.log.tail()
+        last, intent = state.last_commit, state.last_intent
+        return on_batch(
+            BatchFacts(
+                own_epoch=self.job.epoch.epoch,
+                log_epoch=state.epoch_number,
+                commit=0 if last is None else last.commit,
+                query_id=None if last is None else last.query_id,
+                batch_id=None if last is None else last.batch_id,
+                intent_query_id=None if intent is None else intent.query_id,
+                intent_batch_id=None if intent is None else intent.batch_id,
+                published=self.job.progress.published,
+                new_query_id=query_id,
+                new_batch_id=batch_id,
+                has_positions=positioned,
+                has_ids=all(d.ids is not None for d in self.definitions),
+                relation=slice_relation,
+                fresh_start=self.fresh_start,
+            )
+        )
+
+    # -- step 4 -----------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        plan: Plan,
+        answers: Sequence[Answer],
+        query_id: str | None,
+        batch_id: int | None,
+        positioned: bool,
+    ) -> Commit:
+        """Decide again now that the slice is known (4.1), and create the commit record (4.2)."""
+        job = self.job
+        check_answers(plan, answers, job.shards)
+        marks: dict[Partition, int] = {}
+        first: dict[Partition, int] = {}
+        following: dict[Partition, int] = {}
+        counters: dict[str, int] = {}
+        for answer in answers:
+            for partition, largest in answer.marks.items():
+                partition = self.watermark_partition(partition)
+                marks[partition] = max(largest, marks.get(partition, largest))
+            for partition, lowest in answer.first_offsets.items():
+                first[partition] = min(lowest, first.get(partition, lowest))
+            following = merge(following, answer.next_offsets)
+            for name, n in answer.result.counters.items():
+                if not name.startswith(PANES_OF) and name != DEAD_FILE and is_total(name):
+                    counters[name] = counters.get(name, 0) + n
+        last = job.log.last_commit
+        another = last is not None and last.query_id != query_id
+        # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers); another query may
+        # begin anywhere.
+        if another and positioned and not self.of_files and query_id is not None and batch_id is not None:
+            slice_relation = relation(
+                job.progress.next_offsets, first, following, self.explained(first, batch_id)
+            )
+            self.decide(query_id, batch_id, positioned, slice_relation).raise_if_refused()
+        named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
+        if named_twice is not None:
+            raise PositionsMissing(
+                f"the job knows source {named_twice[0]!r}, these rows come from {named_twice[1]!r}: one topic, with its id and "
+                "without, would be counted twice. "
+                + (
+                    'Drop the column topicId, or set option("includeTopicId", "false")'
+                    if topic_of(named_twice[0])[1] is None
+                    else "Keep the column topicId in the frame (a source that has none can be given it as a literal)"
+                )
+            )
+        rows = sum(a.rows for a in answers)
+        watermark_us = min(plan.watermarks_us.values())
+        steps = [
+            Step(kind="advance", now_us=plan.now_us, watermark_us=watermark_us),
+            Step(
+                kind="ingest",
+                now_us=plan.now_us,
+                watermark_us=watermark_us,
+                first_offsets=first,
+                next_offsets=following,
+                rows=rows,
+            ),
+        ]
+        record = job.commit(
+            plan.commit,
+            steps,
+            [a.result for a in sorted(answers, key=lambda a: a.result.shard)],
+            marks=marks,
+            next_offsets={} if self.of_files else following,
+            watermarks_us=plan.watermarks_us,
+            now_us=plan.now_us,
+            counters=counters,
+            query_id=query_id,
+            batch_id=batch_id,
+            meta={FILING: {d.name: filing(d) for d in self.definitions if getattr(d, "full_state", False)}},
+        )
+        covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
+        if len(covered) == job.shards:
+            job.sweep({s: n for s, n in covered.items() if n is not None}, keep=self.keep_commits)
+        return record
+
+    # -- step 5 -----------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Give the sinks the panes of every commit that may not be out, in order, and retry what they refuse."""
+        job = self.job
+        if job.progress.published >= job.progress.commit:
+            return
+        known = [s.last_commit(job.job, name) for name, s in self.sinks.items()]
+        least = (
+            min((k for k in known if k is not None), default=None)
+            if all(k is not None for k in known)
+            else None
+        )
+        for record in job.unpublished(least):
+            for operator, files in job.pane_files(record).items():
+                sink = self.sinks.get(operator)
+                if sink is None:
+                    continue
+                definition = next(
+                    part_named(d, operator)
+                    for d in self.definitions
+                    if operator in [p.name for p in parts_of(d)]
+                )
+                rows = sum(pq.read_metadata(f).num_rows for f in files)
+                panes = PaneFiles(tuple(files), rows, operator, definition, job.job, job.check_owner)
+                self._give(sink, Token(job.job, record.commit), panes)
+            if self.dead_letters is not None:
+                self._give_dead(record)
+            job.mark_published(record.commit)
+        job.mark_published(job.progress.commit)
+
+    def _give(self, sink: Sink, token: Token, panes: PaneFiles) -> None:
+        wait = 0.2
+        for attempt in range(1, PUBLISH_ATTEMPTS + 1):
+            try:
+                self.give(sink, token, panes)
+                return
+            except Fenced:
+                raise
+            except Exception as error:
+                if attempt == PUBLISH_ATTEMPTS:
+                    raise SinkFailed(
+                        f"the sink {sink!r} refused the panes of commit {token.commit} {attempt} times: {error!r}. The commit "
+                        "stands; its panes go out first when the query is started again"
+                    ) from error
+                logger.warning("sink refused, retrying", commit=token.commit, error=repr(error), wait_s=wait)
+                self.sleep(wait)
+                wait *= 2
+
+    def _give_dead(self, record: Commit) -> None:
+        files = self.job.dead_files(record)
+        if not files:
+            return
+        token = Token(self.job.job, record.commit)
+        if hasattr(self.dead_letters, "publish"):
+            rows = sum(pq.read_metadata(f).num_rows for f in files)
+            letters = PaneFiles(
+                tuple(files), rows, DEAD_LETTERS, self.definitions[0], self.job.job, self.job.check_owner
+            )
+            self.dead_letters.publish(token, letters)
+        else:
+            self.dead_letters(token, files)
+
+
+def check_answers(plan: Plan, answers: Sequence[Answer], shards: int) -> None:
+    """Raise unless every shard has answered exactly once (3.3)."""
+    answered = sorted(a.result.shard for a in answers)
+    if answered != list(range(shards)):
+        raise StateError(
+            f"commit {plan.commit}: shards {answered} answered, {shards} are expected, each once"
+        )

@@ -1,0 +1,514 @@
+"""A Kafka cluster in this process, with the duck type of `wr.Kafka` and the rules of transactions.
+
+What it keeps to, and tests/kafka/test_simulated_kafka.py compares with a broker:
+
+- `init_transactions` raises the epoch of its transactional.id, aborts what is open under it and fences older producers: their
+  next request fails with a fatal `_FENCED`.
+- A transaction's end writes a control record into each of its partitions, which takes an offset.
+- `read_committed` consumers read up to the last stable offset, and see no aborted record; watermark offsets likewise.
+- A producer's records wait in its queue until `poll`, `flush` or the commit sends them; reports come from the same calls.
+
+A request can get lost, its answer can, or it can arrive late, when `deliver_late` is called: `step`, which is asked before each
+request, says so, and may raise. There is no time: who would wait for records gets none, and who would wait for an answer
+times out at once. Nothing expires but open transactions, when `expire_transactions` is called.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from windrow.connectors.kafka import client
+
+Place = tuple[str, int]
+
+
+class Outcome(enum.Enum):
+    """What becomes of a request whose sender hears nothing."""
+
+    LOST = "the request is lost"
+    UNHEARD = "the answer is lost"
+    LATE = "the request comes late"
+
+
+Step = Callable[[str], Outcome | None]
+
+
+def no_faults(what: str) -> Outcome | None:
+    """Every request is answered."""
+    return None
+
+
+@dataclass
+class _Record:
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, Any]] | None
+    timestamp_ms: int
+    open_by: str | None = None  # the transactional id whose transaction is still open
+    aborted: bool = False
+    control: bool = False
+
+
+@dataclass
+class _Transactional:
+    """What the coordinator knows of a transactional.id."""
+
+    epoch: int = -1
+    written: dict[Place, int] = field(
+        default_factory=dict
+    )  # first offset, by partition; of the open transaction
+    open: bool = False
+    ended: bool | None = None  # how the last transaction ended: True is committed
+
+
+class _Fenced(Exception):
+    """The request is of an older producer."""
+
+
+class _WrongState(Exception):
+    """The coordinator has no such transaction."""
+
+
+class SimulatedKafka:
+    """The cluster. All clients that it makes see each other's records at once."""
+
+    def __init__(self, step: Step = no_faults) -> None:
+        self.servers = "simulated:9092"
+        self.config: tuple[tuple[str, str], ...] = ()
+        self.step = step
+        self._topics: dict[str, list[list[_Record]]] = {}
+        self._coordinator: dict[str, _Transactional] = {}
+        self._late: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<SimulatedKafka of {sorted(self._topics)}>"
+
+    # -- as wr.Kafka ------------------------------------------------------------------------------------------------
+
+    def consumer(self, **more: Any) -> SimulatedConsumer:
+        return SimulatedConsumer(self, more)
+
+    def producer(self, **more: Any) -> SimulatedProducer:
+        return SimulatedProducer(self, more)
+
+    def admin(self) -> SimulatedAdmin:
+        return SimulatedAdmin(self)
+
+    def partitions(self, topic: str) -> list[int]:
+        return list(range(len(self._topics.get(topic, ()))))
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replication: int = -1,
+        config: Mapping[str, str] | None = None,
+    ) -> bool:
+        if topic in self._topics:
+            return False
+        self._topics[topic] = [[] for _ in range(partitions)]
+        return True
+
+    # -- what happens to it -----------------------------------------------------------------------------------------
+
+    @property
+    def late(self) -> int:
+        """How many requests are still on their way."""
+        return len(self._late)
+
+    def deliver_late(self) -> None:
+        """Requests that are on their way arrive; nobody hears the answers."""
+        late, self._late = self._late, []
+        for request in late:
+            try:
+                request()
+            except (_Fenced, _WrongState):
+                continue
+
+    def expire_transactions(self) -> int:
+        """What `transaction.timeout.ms` does: open transactions are aborted, their producers fenced. Returns how many."""
+        expired = [known for known in self._coordinator.values() if known.open]
+        for known in expired:
+            self._finish(known, commit=False)
+            known.epoch += 1
+        return len(expired)
+
+    # -- the broker's side ------------------------------------------------------------------------------------------
+
+    def _log(self, topic: str, partition: int) -> list[_Record]:
+        found = self._topics.get(topic)
+        if found is None or partition >= len(found):
+            raise client.KafkaException(_error("UNKNOWN_TOPIC_OR_PART", f"{topic} [{partition}]"))
+        return found[partition]
+
+    def _stable(self, log: Sequence[_Record]) -> int:
+        """The last stable offset: from there on something is still open."""
+        return next((n for n, record in enumerate(log) if record.open_by is not None), len(log))
+
+    def _init(self, name: str) -> int:
+        known = self._coordinator.setdefault(name, _Transactional())
+        if known.open:
+            self._finish(known, commit=False)
+        known.epoch, known.ended = known.epoch + 1, None
+        return known.epoch
+
+    def _check(self, name: str, epoch: int) -> _Transactional:
+        known = self._coordinator[name]
+        if epoch != known.epoch:
+            raise _Fenced
+        return known
+
+    def _write(self, name: str | None, epoch: int, place: Place, record: _Record) -> int:
+        log = self._log(*place)
+        if name is not None:
+            known = self._check(name, epoch)
+            known.open = True
+            known.written.setdefault(place, len(log))
+            record.open_by = name
+        log.append(record)
+        return len(log) - 1
+
+    def _end(self, name: str, epoch: int, commit: bool) -> None:
+        known = self._check(name, epoch)
+        if known.open:
+            self._finish(known, commit=commit)
+        elif known.ended is not None and known.ended is not commit:
+            raise _WrongState
+        known.ended = commit
+
+    def _finish(self, known: _Transactional, *, commit: bool) -> None:
+        for place, first in sorted(known.written.items()):
+            log = self._log(*place)
+            name = next(r.open_by for r in log[first:] if r.open_by is not None and self._is(r, known))
+            for record in log[first:]:
+                if record.open_by == name:
+                    record.open_by, record.aborted = None, not commit
+            log.append(_Record(None, None, None, 0, control=True))
+        known.written.clear()
+        known.open = False
+
+    def _is(self, record: _Record, known: _Transactional) -> bool:
+        return record.open_by is not None and self._coordinator[record.open_by] is known
+
+
+class SimulatedProducer:
+    """As `confluent_kafka.Producer`. Its life ends with its process: what is in its queue is lost, what is open stays open."""
+
+    def __init__(self, cluster: SimulatedKafka, config: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        given = config.get("transactional_id")
+        self._name: str | None = None if given is None else str(given)
+        self._epoch = -1
+        #: "new", "ready", "open", "committing" and "aborting" (asked, and not answered), "fatal"
+        self._state = "new"
+        self._queue: list[tuple[Place, _Record, Any]] = []
+        self._reports: list[tuple[Any, Any, SimulatedMessage]] = []
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        name = self._transactional("init_transactions", "new", "ready")
+        self._epoch = self._ask("init_transactions", lambda: self._cluster._init(name))
+        self._state = "ready"
+
+    def begin_transaction(self) -> None:
+        self._transactional("begin_transaction", "ready")
+        self._state = "open"
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        name = self._transactional("commit_transaction", "open", "committing")
+        if self._state == "open":
+            self._send()
+        self._state = "committing"
+        epoch = self._epoch
+        self._ask("commit_transaction", lambda: self._cluster._end(name, epoch, True))
+        self._report()
+        self._state = "ready"
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        name = self._transactional("abort_transaction", "open", "aborting")
+        for place, record, report in self._queue:
+            purged = _error("_PURGE_QUEUE", "aborted before it was sent")
+            self._reports.append((report, purged, SimulatedMessage(place, -1, record, purged)))
+        self._queue.clear()
+        self._state = "aborting"
+        epoch = self._epoch
+        self._ask("abort_transaction", lambda: self._cluster._end(name, epoch, False))
+        self._report()
+        self._state = "ready"
+
+    # -- records ----------------------------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        callback: Any = None,
+        on_delivery: Any = None,
+        timestamp: int = 0,
+        headers: Any = None,
+    ) -> None:
+        if self._state == "fatal":
+            raise client.KafkaException(_error("_FATAL", "this producer was fenced"))
+        if self._name is not None and self._state != "open":
+            self._wrong("produce")
+        raw_key = key.encode() if isinstance(key, str) else key
+        raw_value = value.encode() if isinstance(value, str) else value
+        count = len(self._cluster.partitions(topic))
+        if partition < 0:
+            partition = zlib.crc32(raw_key or b"") % max(count, 1)
+        listed = list(headers.items()) if isinstance(headers, Mapping) else headers
+        record = _Record(raw_key, raw_value, listed, timestamp)
+        self._queue.append(((topic, partition), record, on_delivery or callback))
+
+    def poll(self, timeout: float = -1) -> int:
+        """Sends what waits, and reports. Returns how many reports there were."""
+        fenced = False
+        if self._cluster.step("produce") is None and self._state != "fatal":
+            self._send()
+            fenced = self._state == "fatal"
+        told = self._report()
+        if fenced:
+            self._fenced()  # as the client does where nobody gave it an `error_cb`
+        return told
+
+    def flush(self, timeout: float = -1) -> int:
+        """As `poll`, but returns how many records are still waiting."""
+        self.poll(timeout)
+        return len(self)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        return self._cluster.admin().list_topics(topic, timeout)
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._reports)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while self._queue:
+            place, record, report = self._queue.pop(0)
+            error = None
+            offset = -1
+            try:
+                offset = self._cluster._write(self._name, self._epoch, place, record)
+            except client.KafkaException as failed:
+                error = failed.args[0]
+            except _Fenced:
+                self._state = "fatal"
+                error = _error("INVALID_PRODUCER_EPOCH", "a newer producer has this transactional.id")
+            self._reports.append((report, error, SimulatedMessage(place, offset, record, error)))
+
+    def _report(self) -> int:
+        told = 0
+        while self._reports:
+            report, error, message = self._reports.pop(0)
+            if report is not None:
+                report(error, message)
+            told += 1
+        return told
+
+    def _transactional(self, call: str, *states: str) -> str:
+        if self._name is None:
+            raise client.KafkaException(_error("_NOT_CONFIGURED", f"{call}: no transactional.id"))
+        if self._state == "fatal":
+            self._fenced()
+        if self._state in ("committing", "aborting") and self._state not in states:
+            raise client.KafkaException(
+                _error("_CONFLICT", f"{call}: {self._state} is not answered yet, call that again")
+            )
+        if self._state not in states:
+            self._wrong(call)
+        return self._name
+
+    def _ask(self, what: str, request: Callable[[], Any]) -> Any:
+        if self._state == "fatal":
+            self._fenced()
+        outcome = self._cluster.step(what)
+        try:
+            if outcome is Outcome.LATE:
+                self._cluster._late.append(request)
+            elif outcome is not Outcome.LOST:
+                answer = request()
+        except _Fenced:
+            self._state = "fatal"
+            self._fenced()
+        except _WrongState:
+            raise client.KafkaException(_error("INVALID_TXN_STATE", what)) from None
+        if outcome is not None:
+            raise client.KafkaException(_error("_TIMED_OUT", f"{what}: no answer", retriable=True))
+        return answer
+
+    def _fenced(self) -> NoReturn:
+        text = f"a newer producer has the transactional.id {self._name!r}"
+        raise client.KafkaException(_error("_FENCED", text, fatal=True))
+
+    def _wrong(self, call: str) -> NoReturn:
+        raise client.KafkaException(_error("_STATE", f"{call} is not allowed in state {self._state!r}"))
+
+
+class SimulatedConsumer:
+    """As `confluent_kafka.Consumer`, for assigned partitions. Offsets are never committed to the broker."""
+
+    def __init__(self, cluster: SimulatedKafka, config: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        self._committed = config.get("isolation_level", "read_committed") == "read_committed"
+        self._tells_end = _truth(config.get("enable_partition_eof", False))
+        self._from_end = config.get("auto_offset_reset") in ("latest", "end", "largest")
+        self._at: dict[Place, int] = {}
+        self._told_end: dict[Place, int] = {}
+        self._closed = False
+
+    def assign(self, partitions: Sequence[Any]) -> None:
+        self._alive()
+        self._at = {(p.topic, p.partition): self._place(p) for p in partitions}
+        self._told_end.clear()
+
+    def unassign(self) -> None:
+        self.assign([])
+
+    def assignment(self) -> list[Any]:
+        return [client.TopicPartition(topic, number) for topic, number in self._at]
+
+    def position(self, partitions: Sequence[Any]) -> list[Any]:
+        self._alive()
+        invalid = client.OFFSET_INVALID
+        return [
+            client.TopicPartition(p.topic, p.partition, self._at.get((p.topic, p.partition), invalid))
+            for p in partitions
+        ]
+
+    def seek(self, partition: Any) -> None:
+        self._alive()
+        place = (partition.topic, partition.partition)
+        if place not in self._at:
+            raise client.KafkaException(_error("_STATE", f"seek: {place} is not assigned"))
+        self._at[place] = self._place(partition)
+        self._told_end.pop(place, None)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[SimulatedMessage]:
+        self._alive()
+        if self._cluster.step("consume") is not None:
+            return []
+        found: list[SimulatedMessage] = []
+        for place in self._at:
+            while len(found) < num_messages and (message := self._next(place)) is not None:
+                found.append(message)
+        return found
+
+    def poll(self, timeout: float = -1) -> SimulatedMessage | None:
+        return next(iter(self.consume(1, timeout)), None)
+
+    def get_watermark_offsets(
+        self, partition: Any, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int]:
+        self._alive()
+        if self._cluster.step("watermark offsets") is not None:
+            raise client.KafkaException(_error("_TIMED_OUT", "watermark offsets: no answer"))
+        return 0, self._end((partition.topic, partition.partition))
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        return self._cluster.admin().list_topics(topic, timeout)
+
+    def close(self) -> None:
+        self._closed = True
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _next(self, place: Place) -> SimulatedMessage | None:
+        log, end = self._cluster._log(*place), self._end(place)
+        while self._at[place] < end:
+            offset = self._at[place]
+            record = log[offset]
+            self._at[place] = offset + 1
+            if not record.control and not (self._committed and record.aborted):
+                return SimulatedMessage(place, offset, record)
+        if self._tells_end and self._told_end.get(place) != end:
+            self._told_end[place] = end
+            error = _error("_PARTITION_EOF", f"{place[0]} [{place[1]}] ends at {end}")
+            return SimulatedMessage(place, end, _Record(None, None, None, 0), error)
+        return None
+
+    def _end(self, place: Place) -> int:
+        log = self._cluster._log(*place)
+        return self._cluster._stable(log) if self._committed else len(log)
+
+    def _place(self, partition: Any) -> int:
+        offset = int(partition.offset)
+        end = self._end((partition.topic, partition.partition))
+        if offset == client.OFFSET_END or (offset == client.OFFSET_INVALID and self._from_end):
+            return end
+        return max(offset, 0)
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise RuntimeError("Consumer closed")
+
+
+class SimulatedAdmin:
+    """As much of `confluent_kafka.admin.AdminClient` as looks at topics."""
+
+    def __init__(self, cluster: SimulatedKafka) -> None:
+        self._cluster = cluster
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Metadata: `.topics[name].partitions` by number; of one topic that is not there, with an `error`."""
+        if self._cluster.step("metadata") is not None:
+            raise client.KafkaException(_error("_TRANSPORT", "metadata: no answer"))
+        topics = {}
+        for name in sorted(self._cluster._topics) if topic is None else [topic]:
+            count = len(self._cluster.partitions(name))
+            error = None if count else _error("UNKNOWN_TOPIC_OR_PART", name)
+            topics[name] = SimpleNamespace(
+                topic=name,
+                partitions={n: SimpleNamespace(id=n, error=None) for n in range(count)},
+                error=error,
+            )
+        return SimpleNamespace(topics=topics, brokers={})
+
+
+class SimulatedMessage:
+    """As `confluent_kafka.Message`."""
+
+    def __init__(self, place: Place, offset: int, record: _Record, error: Any = None) -> None:
+        self._place, self._offset, self._record, self._error = place, offset, record, error
+
+    def topic(self) -> str:
+        return self._place[0]
+
+    def partition(self) -> int:
+        return self._place[1]
+
+    def offset(self) -> int | None:
+        return None if self._offset < 0 else self._offset
+
+    def key(self) -> bytes | None:
+        return self._record.key
+
+    def value(self) -> bytes | None:
+        return self._record.value
+
+    def headers(self) -> list[tuple[str, Any]] | None:
+        return self._record.headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._record.timestamp_ms
+
+    def error(self) -> Any:
+        return self._error
+
+
+def _error(name: str, text: str, **flags: bool) -> Any:
+    return client.KafkaError(getattr(client.KafkaError, name), text, **flags)
+
+
+def _truth(value: Any) -> bool:
+    return str(value).lower() in ("true", "1")
