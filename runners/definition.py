@@ -27,6 +27,7 @@ from windrow.core.windows import JoinWindowSpec, WindowSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windrow.connectors.kafka.stream import KafkaStream
     from windrow.runners.chain import Chain
     from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
     from windrow.runners.embedded.replay import ReadAgain
@@ -125,6 +126,31 @@ class Aggregate(AggregateDefinition):
         from windrow.runners.embedded import EmbeddedOperator
 
         return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema, replay=replay)
+
+    def run(
+        self,
+        location: str,
+        source: KafkaStream,
+        *,
+        group: str | None = None,
+        sink: Any = None,
+        stop: Callable[[], bool] | None = None,
+        tick: Duration = "1 second",
+        clock: Clock | None = None,
+    ) -> None:
+        """Read a source, in this process, until `stop()` is true or for ever: a consumer loop on what `open` opens.
+
+        source: `wr.sources.kafka(...)`. It is read from the offsets of the last commit. group: share the partitions with other
+        processes under this name, each with an operator and a folder below `location` of its own; keys have to lie in one
+        partition. sink: takes panes; while it refuses, nothing is read. tick: how often time passes and what has come is
+        committed, at most.
+        """
+        from windrow.runners.embedded.consume import run
+
+        def open_at(place: str) -> EmbeddedOperator:
+            return self.open(place, clock=clock, sink=sink)
+
+        run(open_at, location, source, group=group, stop=stop, tick=tick)
 
     def foreach_batch(
         self,

@@ -59,7 +59,8 @@ class BatchProtocol:
 
     sinks: by operator. of_files: positions are (file, row), and files are taken whole. watermark_partition: the partition of
     the watermark that a partition of the source belongs to. unread: partitions of which the source has more than was read.
-    explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: hands panes to a sink. keep_commits: see `Job.sweep`.
+    explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: hands panes to
+    a sink. keep_commits: see `Job.sweep`.
     """
 
     job: Job

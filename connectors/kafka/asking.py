@@ -52,7 +52,7 @@ class Cluster:
                     if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                         continue
                     raise
-                found[topic] = (str(told.topic_id), sorted(p.id for p in told.partitions))
+                found[topic] = (_shown(told.topic_id), sorted(p.id for p in told.partitions))
             return found
 
         return self._patiently(ask)
@@ -150,3 +150,8 @@ def _by_topic(futures: Mapping[Any, Any]) -> dict[str, dict[int, int]]:
     for tp, future in futures.items():
         found.setdefault(tp.topic, {})[tp.partition] = future.result().offset
     return found
+
+
+def _shown(topic_id: Any) -> str:
+    """An id as Kafka shows it: librdkafka writes the same bits with `+` and `/`."""
+    return str(topic_id).translate(str.maketrans("+/", "-_")).rstrip("=")

@@ -41,12 +41,20 @@ def cluster_of(kafka: Kafka) -> Cluster:
 
 
 def read(options: SourceOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of a range, in `schema`. Raises `SourceLost` where they are gone, `KafkaFailed` where nobody answers."""
+    """The records of a range, in `schema`. Raises as `records`."""
+    for messages in records(options, wanted):
+        yield to_batch(messages, wanted, schema)
+
+
+def records(options: SourceOptions, wanted: Range) -> Iterator[list[Any]]:
+    """The records of a range, in lists, as confluent-kafka has them.
+
+    Raises `SourceLost` where they are gone, `KafkaFailed` where nobody answers.
+    """
     idle = _idle.setdefault(options.kafka, [])
     consumer = idle.pop() if idle else options.kafka.consumer(enable_partition_eof=True)
     try:
-        for messages in _messages(consumer, options, wanted):
-            yield to_batch(messages, wanted, schema)
+        yield from _messages(consumer, options, wanted)
         consumer.unassign()
         _check_id(options, wanted)
     except BaseException:

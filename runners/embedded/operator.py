@@ -305,6 +305,11 @@ class EmbeddedOperator(Engine):
         return self._watermark_us
 
     @property
+    def paused(self) -> bool:
+        """True while the sink refuses what is pending."""
+        return self._paused is not None
+
+    @property
     def job(self) -> str:
         return self._job.job
 

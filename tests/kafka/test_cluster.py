@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import windrow as wr
+from windrow.connectors.kafka.asking import Cluster
+from windrow.core.positions import topic_of, topic_source
 
 
 def test_repr_hides_secrets_and_names_the_rest() -> None:
@@ -26,3 +28,14 @@ def test_a_topic_is_created_once(kafka: wr.Kafka, new_topic: Callable[..., str])
     assert kafka.create_topic(topic, 5) is False
     assert kafka.partitions(topic) == [0, 1, 2]
     assert kafka.partitions("no-such-topic") == []
+
+
+def test_topic_ids_are_told_from_topics_whatever_bits_they_have(
+    kafka: wr.Kafka, new_topic: Callable[..., str]
+) -> None:
+    """One id in three has a digit that librdkafka writes as `+` or `/`."""
+    topics = [new_topic() for _ in range(12)]
+    found = Cluster(kafka).ids(topics)
+    for topic in topics:
+        topic_id = found[topic][0]
+        assert topic_of(topic_source(topic, topic_id)) == (topic, topic_id)

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.connectors import decoding
+from windrow.connectors import decoders
 from windrow.core.errors import RegistryFailed
 from windrow.operators.columns import MALFORMED_ROW, RAW
 
 FIELDS = {"k": pa.string(), "n": pa.int64(), "t": pa.timestamp("us", "UTC")}
 
 
-def rows(decoder: decoding.Decoder, *values: bytes | None) -> list[dict[str, Any]]:
+def rows(decoder: decoders.Decoder, *values: bytes | None) -> list[dict[str, Any]]:
     return decoder.decode(values, "topic").to_pylist()
 
 
-def told(decoder: decoding.Decoder, *values: bytes | None) -> list[str | None]:
+def told(decoder: decoders.Decoder, *values: bytes | None) -> list[str | None]:
     table = decoder.decode(values, "topic")
     assert len(table) == len(values)
     if MALFORMED_ROW not in table.column_names:
@@ -34,7 +34,7 @@ def told(decoder: decoding.Decoder, *values: bytes | None) -> list[str | None]:
 
 def test_json_gives_the_fields_of_the_schema_and_null_for_those_that_are_missing() -> None:
     [row, other] = rows(
-        decoding.json(FIELDS), b'{"n": 7, "k": "a", "t": "2026-01-02T03:04:05Z", "more": [1]}', b"{}"
+        decoders.json(FIELDS), b'{"n": 7, "k": "a", "t": "2026-01-02T03:04:05Z", "more": [1]}', b"{}"
     )
     assert row == {"k": "a", "n": 7, "t": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)}
     assert other == {"k": None, "n": None, "t": None}
@@ -60,7 +60,7 @@ def test_a_value_that_is_no_json_object_is_malformed_and_its_neighbours_are_not(
 ) -> None:
     values: list[bytes | None] = [b'{"n": 1}', b'{\n"n": 2\n}']
     values.insert(place, poison)
-    table = decoding.json(FIELDS).decode(values, "topic")
+    table = decoders.json(FIELDS).decode(values, "topic")
     details = table.column(MALFORMED_ROW).to_pylist()
     assert [d is not None for d in details] == [i == place for i in range(3)]
     assert says in details[place]
@@ -71,39 +71,39 @@ def test_a_value_that_is_no_json_object_is_malformed_and_its_neighbours_are_not(
 
 def test_an_empty_value_and_one_of_two_objects_do_not_make_up_for_each_other() -> None:
     """Their rows would be two, as many as there are values, at each other's positions."""
-    says = told(decoding.json(FIELDS), b"", b'{"n": 1}{"n": 2}', b'{"n": 3}')
+    says = told(decoders.json(FIELDS), b"", b'{"n": 1}{"n": 2}', b'{"n": 3}')
     assert says[0] is not None and says[1] is not None and says[2] is None
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
 def test_any_mixture_of_good_and_bad_keeps_order_and_number(mixture: Sequence[tuple[bool, int]]) -> None:
     values = [b'{"n": %d}' % n if good else b"}%d" % n for good, n in mixture]
-    table = decoding.json(FIELDS).decode(values, "topic")
+    table = decoders.json(FIELDS).decode(values, "topic")
     assert table.column("n").to_pylist() == [n if good else None for good, n in mixture]
     if not all(good for good, _ in mixture):
         assert table.column(RAW).to_pylist() == [None if good else f"}}{n}" for good, n in mixture]
 
 
 def test_a_long_value_is_cut_in_its_dead_letter() -> None:
-    table = decoding.json(FIELDS).decode([b"x" * 10_000], "topic")
+    table = decoders.json(FIELDS).decode([b"x" * 10_000], "topic")
     assert table.column(RAW).to_pylist()[0] == "x" * 4096 + "..."
 
 
 def test_msgpack_maps() -> None:
     stamp = datetime(2026, 1, 2, tzinfo=UTC)
     good = msgpack.packb({"k": "a", "n": 1, "t": stamp}, datetime=True)
-    assert rows(decoding.msgpack(FIELDS), good) == [{"k": "a", "n": 1, "t": stamp}]
-    says = told(decoding.msgpack(FIELDS), good, b"\xc1", msgpack.packb([1]), msgpack.packb({"n": "x"}))
+    assert rows(decoders.msgpack(FIELDS), good) == [{"k": "a", "n": 1, "t": stamp}]
+    says = told(decoders.msgpack(FIELDS), good, b"\xc1", msgpack.packb([1]), msgpack.packb({"n": "x"}))
     assert [s is not None for s in says] == [False, True, True, True]
     assert "where a record of named fields is expected" in str(says[2])
 
 
 def test_raw_bytes() -> None:
-    assert rows(decoding.raw("body"), b"\xff", None) == [{"body": b"\xff"}, {"body": None}]
+    assert rows(decoders.raw("body"), b"\xff", None) == [{"body": b"\xff"}, {"body": None}]
 
 
 def test_what_a_function_raises_makes_that_record_malformed() -> None:
-    decoder = decoding.decoder(lambda v: {"n": int(v)}, {"n": pa.int64()})
+    decoder = decoders.decoder(lambda v: {"n": int(v)}, {"n": pa.int64()})
     assert told(decoder, b"1", b"x") == [None, "ValueError: invalid literal for int() with base 10: b'x'"]
 
 
@@ -113,7 +113,7 @@ def test_a_malformed_record_becomes_a_dead_letter_with_its_position_and_moves_no
     counted = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count()}, retention="1 hour"
     )
-    table = decoding.json(FIELDS).decode([b'{"k": "a", "t": "1970-01-01T00:00:01Z"}', b"}"], "in")
+    table = decoders.json(FIELDS).decode([b'{"k": "a", "t": "1970-01-01T00:00:01Z"}', b"}"], "in")
     table = table.append_column("__offset", pa.array([10, 11], pa.int64()))
     table = table.append_column("__source", pa.array(["in"] * 2)).append_column(
         "__partition", pa.array([3] * 2, pa.int64())
@@ -133,9 +133,9 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     client = SchemaRegistryClient.new_client({"url": "mock://test"})
     monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda config: client)
-    decoding._avro_deserializer.cache_clear()
+    decoders._avro_deserializer.cache_clear()
     yield client
-    decoding._avro_deserializer.cache_clear()
+    decoders._avro_deserializer.cache_clear()
 
 
 def test_avro_with_a_schema_registry(registry: Any) -> None:
@@ -147,13 +147,13 @@ def test_avro_with_a_schema_registry(registry: Any) -> None:
     serializer = AvroSerializer(registry, schema)
     stamp = datetime(2026, 1, 2, tzinfo=UTC)
     good = serializer({"k": "a", "n": 1, "t": stamp}, SerializationContext("topic", MessageField.VALUE))
-    assert rows(decoding.avro("mock://test"), good) == [{"k": "a", "n": 1, "t": stamp}]
-    says = told(decoding.avro("mock://test"), b"no avro", good, None)
+    assert rows(decoders.avro("mock://test"), good) == [{"k": "a", "n": 1, "t": stamp}]
+    says = told(decoders.avro("mock://test"), b"no avro", good, None)
     assert [s is not None for s in says] == [True, False, True]
 
 
 def test_a_registry_that_does_not_answer_makes_no_record_malformed() -> None:
-    decoder = decoding.avro({"url": "http://127.0.0.1:1", "max.retries": 0})
+    decoder = decoders.avro({"url": "http://127.0.0.1:1", "max.retries": 0})
     with pytest.raises(RegistryFailed, match="did not answer"):
         decoder.decode([b"\x00\x00\x00\x00\x01\x02a"], "topic")
 
@@ -188,16 +188,16 @@ def test_protobuf_plain_and_with_the_registry_header() -> None:
     message.t.FromDatetime(datetime(2026, 1, 2))
     wanted = {"k": "a", "n": 2**60, "t": datetime(2026, 1, 2, tzinfo=UTC), "tags": ["x", "y"]}
     plain = message.SerializeToString()
-    assert rows(decoding.protobuf(made, framed=False), plain) == [wanted]
+    assert rows(decoders.protobuf(made, framed=False), plain) == [wanted]
     framed = b"\x00\x00\x00\x00\x01\x00" + plain  # magic byte, schema id, index of the first message
-    assert rows(decoding.protobuf(made), framed) == [wanted]
-    assert rows(decoding.protobuf(made, framed=False), made(k="b").SerializeToString()) == [
+    assert rows(decoders.protobuf(made), framed) == [wanted]
+    assert rows(decoders.protobuf(made, framed=False), made(k="b").SerializeToString()) == [
         {"k": "b", "n": 0, "t": None, "tags": []}
     ]
-    says = told(decoding.protobuf(made, framed=False), b"\xff\xff", plain)
+    says = told(decoders.protobuf(made, framed=False), b"\xff\xff", plain)
     assert [s is not None for s in says] == [True, False]
 
 
 def test_a_schema_that_is_none_is_refused() -> None:
     with pytest.raises(wr.ConfigurationError, match="neither a pyarrow schema nor a map"):
-        decoding.json(["k"])
+        decoders.json(["k"])

@@ -1,0 +1,196 @@
+"""Topics as a stream that windrow itself reads and decodes, alone in a consumer loop or in the tasks of a Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.checkpoint.offsets import Partition
+from windrow.connectors.decoders import Decoder
+from windrow.connectors.kafka.asking import Cluster
+from windrow.connectors.kafka.cluster import Kafka, as_kafka
+from windrow.connectors.kafka.offsets import Extent, Range, Topic, beyond_losses, losses, refuse
+from windrow.connectors.kafka.options import Bound, SourceOptions
+from windrow.connectors.kafka.reading import records
+from windrow.connectors.kafka.resuming import begun, resumed
+from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost
+from windrow.core.positions import topic_of, topic_source
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+
+#: What a record has beside its value, by the names that `columns` takes, and as which type.
+ATTRIBUTES: Mapping[str, pa.DataType] = {
+    "key": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+}
+
+
+@dataclass(frozen=True)
+class KafkaStream:
+    """See `wr.sources.kafka`. A value; picklable, it travels to the tasks."""
+
+    kafka: Kafka
+    topics: tuple[str, ...]
+    value: Decoder
+    columns: tuple[tuple[str, str], ...] = ()
+    keyed: bool = False
+    starting: str = "earliest"
+    max_offsets: int | None = None
+    fail_on_data_loss: bool = True
+
+    def __repr__(self) -> str:
+        topics = self.topics[0] if len(self.topics) == 1 else list(self.topics)
+        more = "".join(
+            f", {name}={value!r}"
+            for name, value, default in (
+                ("columns", dict(self.columns), {}),
+                ("keyed", self.keyed, False),
+                ("starting", self.starting, "earliest"),
+                ("max_offsets", self.max_offsets, None),
+                ("fail_on_data_loss", self.fail_on_data_loss, True),
+            )
+            if value != default
+        )
+        return f"wr.sources.kafka({self.kafka!r}, {topics!r}, value={self.value!r}{more})"
+
+    @property
+    def options(self) -> SourceOptions:
+        """As the Spark source has them."""
+        return SourceOptions(
+            self.kafka,
+            self.topics,
+            starting=Bound(self.starting),  # type: ignore[arg-type]
+            max_offsets=self.max_offsets,
+            fail_on_data_loss=self.fail_on_data_loss,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows. Raises `ConfigurationError` where the decoder learns them from the records."""
+        values: pa.Schema | None = getattr(self.value, "schema", None)
+        if values is None:
+            raise ConfigurationError(
+                f"{self.value!r} learns its columns from the records, and Spark asks for them first: give it schema=..."
+            )
+        return pa.schema([*values, *(pa.field(name, ATTRIBUTES[what]) for name, what in self.columns)])
+
+    # -- where it begins ------------------------------------------------------------------------------------------------
+
+    def extents(self, cluster: Cluster, known: Mapping[Partition, int]) -> dict[str, Extent]:
+        """What the topics hold now. Raises `SourceLost` where one that was read is gone, `KafkaFailed` where one never was."""
+        found = cluster.extents(self.topics)
+        missing = [t for t in self.topics if t not in found]
+        if missing:
+            read = {f"{s}-{p}": o for (s, p), o in known.items() if topic_of(s)[0] == missing[0]}
+            if read:
+                raise SourceLost(
+                    f"topic {missing[0]!r} was read up to {read} and is deleted: begin without it at another location, or "
+                    "make it again, which makes it another source"
+                )
+            raise KafkaFailed(
+                f"topic {missing[0]!r} is not on {self.kafka.servers}: create it, or see whether its name is right"
+            )
+        return found
+
+    def begin(self, next_offsets: Mapping[Partition, int], cluster: Cluster) -> dict[str, Topic]:
+        """Where a job that stands at `next_offsets` goes on. Raises `SourceLost` where that is no longer there."""
+        extents = self.extents(cluster, next_offsets)
+        start = begun(Bound(self.starting), extents, cluster, "starting")  # type: ignore[arg-type]
+        known = resumed(next_offsets, extents)
+        refuse(losses(known, extents), self.fail_on_data_loss)
+        for name, topic in beyond_losses(known, extents).items():
+            if topic.id == start[name].id:
+                start[name] = Topic(topic.id, {**start[name].next, **topic.next})
+        return start
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+
+    def rows(self, messages: Sequence[Any], topic: str, topic_id: str, partition: int) -> pa.Table:
+        """Records of one partition as rows, with their positions."""
+        n = len(messages)
+        table = self.value.decode([m.value() for m in messages], topic)
+        offsets = pa.array([m.offset() for m in messages], pa.int64())
+        for name, what in self.columns:
+            table = table.append_column(name, _attribute(what, messages, topic, partition, offsets))
+        source = pa.repeat(pa.scalar(topic_source(topic, topic_id)), n)
+        return (
+            table.append_column(SOURCE, source)
+            .append_column(PARTITION, pa.array(np.full(n, partition, dtype=np.int64)))
+            .append_column(OFFSET, offsets)
+            .append_column(ORDINAL, pa.array(np.zeros(n, dtype=np.int64)))
+        )
+
+    def read(self, wanted: Range) -> Iterator[pa.Table]:
+        """The rows of a range of offsets."""
+        for messages in records(self.options, wanted):
+            yield self.rows(messages, wanted.topic, wanted.id, wanted.partition)
+
+
+def _attribute(what: str, messages: Sequence[Any], topic: str, partition: int, offsets: pa.Array) -> Any:
+    kind, n = ATTRIBUTES[what], len(messages)
+    match what:
+        case "key":
+            return pa.array([m.key() for m in messages], kind)
+        case "timestamp":
+            return pa.array([m.timestamp()[1] * 1000 for m in messages], pa.int64()).cast(kind)
+        case "topic":
+            return pa.repeat(pa.scalar(topic, kind), n)
+        case "partition":
+            return pa.repeat(pa.scalar(partition, kind), n)
+        case _:
+            return offsets
+
+
+def kafka_stream(
+    kafka: Kafka | str,
+    topics: str | Sequence[str],
+    *,
+    value: Decoder,
+    columns: Mapping[str, str] | None = None,
+    keyed: bool = False,
+    starting: str = "earliest",
+    max_offsets: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> KafkaStream:
+    """Topics that windrow reads itself: `op.run(source)` embedded, `delays.writeStream(source)` on Spark, without jars.
+
+    Offsets are those of the job's own log: what a commit counted is never read again, and nothing is left out. Committed
+    records only. A topic that was deleted and made anew is another source.
+
+    kafka: `wr.Kafka`, or its servers. topics: one or several. value: how a record's value becomes a row (`wr.decoders`).
+    columns: what else of a record becomes a column, {column: "key" | "timestamp" | "topic" | "partition" | "offset"}.
+    keyed: all records with equal keys of the operator lie in one partition (the topic is written with that key), so that on
+    Spark a shard reads its partitions alone, without a shuffle; the number of partitions is then fixed.
+    starting: "earliest" or "latest", where the job has not been. max_offsets: at most so many offsets in one commit.
+    fail_on_data_loss: False goes on, counted and logged, where records expired unread.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names or not all(names):
+        raise ConfigurationError(f"topics {topics!r}: name one or more")
+    if starting not in ("earliest", "latest"):
+        raise ConfigurationError(f"starting {starting!r} is neither 'earliest' nor 'latest'")
+    if max_offsets is not None and max_offsets < 1:
+        raise ConfigurationError(
+            f"max_offsets {max_offsets}: give a number above 0, or None for all there is"
+        )
+    for name, what in (columns or {}).items():
+        if what not in ATTRIBUTES:
+            raise ConfigurationError(
+                f"column {name!r} is to be {what!r}, which is none of {sorted(ATTRIBUTES)}"
+            )
+    return KafkaStream(
+        as_kafka(kafka),
+        names,
+        value,
+        tuple((columns or {}).items()),
+        keyed,
+        starting,
+        max_offsets,
+        fail_on_data_loss,
+    )

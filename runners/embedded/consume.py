@@ -1,0 +1,266 @@
+"""A consumer loop without Spark: records in, panes out, until somebody says stop.
+
+Without a group one operator reads all partitions. With one, each partition has an operator of its own, in a folder of its own
+that moves with the partition from process to process: whoever is assigned a partition opens its job, which fences whoever had
+it, and goes on from the offsets of its last commit. Windows are then per partition: equal keys have to lie in one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import structlog
+
+from windrow.connectors.kafka.offsets import Topic
+from windrow.connectors.kafka.reading import cluster_of
+from windrow.connectors.kafka.stream import KafkaStream
+from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
+from windrow.core.time import Duration, duration_us
+
+if TYPE_CHECKING:
+    from windrow.runners.embedded.operator import EmbeddedOperator
+
+logger = structlog.get_logger("windrow")
+
+#: Records of one step, at most.
+STEP_RECORDS = 50_000
+#: Whether topics have new partitions, or are others, is asked so often.
+LOOK_S = 30.0
+#: How a member of a group behaves: partitions that stay with it are read on while others move.
+GROUP = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 10_000}
+
+Open = Callable[[str], "EmbeddedOperator"]
+Stop = Callable[[], bool]
+At = tuple[str, int]
+
+
+def run(
+    open_at: Open,
+    location: str,
+    stream: KafkaStream,
+    *,
+    group: str | None = None,
+    stop: Stop | None = None,
+    tick: Duration = "1 second",
+) -> None:
+    """Run until `stop()` is true. `open_at` opens the operator at a location. Raises what operator and source raise."""
+    tick_s = duration_us(tick, "tick") / 1_000_000
+    if tick_s <= 0:
+        raise ConfigurationError(f"tick {tick!r} is no time: give at least '1 millisecond'")
+    loop: _Loop = _Alone(stream) if group is None else _Member(stream, group)
+    try:
+        loop.begin(open_at, location)
+        while not (stop is not None and stop()):
+            loop.turn(tick_s)
+        loop.end()
+    finally:
+        loop.abandon()
+
+
+class _Loop(ABC):
+    """Operators by the partitions that they read, and the one consumer that reads for all of them."""
+
+    def __init__(self, stream: KafkaStream, **settings: Any) -> None:
+        self.stream = stream
+        self.cluster = cluster_of(stream.kafka)
+        self.ids: dict[str, str] = {}
+        self.held: set[At] = set()  # partitions that are not read at the moment
+        self.consumer = stream.kafka.consumer(**settings)
+
+    @abstractmethod
+    def begin(self, open_at: Open, location: str) -> None: ...
+
+    @abstractmethod
+    def operator_of(self, at: At) -> EmbeddedOperator | None:
+        """Whose records those of a partition are; None where they are nobody's any more."""
+
+    @abstractmethod
+    def operators(self) -> list[EmbeddedOperator]: ...
+
+    @abstractmethod
+    def mend(self, error: Any) -> None:
+        """Go on after the broker refused an offset or a partition; raise where that cannot be."""
+
+    def turn(self, tick_s: float) -> None:
+        """What has come goes to the operators, time passes, panes go out."""
+        for op, table in self._poll(tick_s):
+            self._keep(op, partial(op.add_messages, table))
+        for op in self.operators():
+            with contextlib.suppress(OperatorPaused):
+                self._keep(op, op.timeout)
+        self._hold()
+
+    def _poll(self, wait_s: float) -> list[tuple[EmbeddedOperator, pa.Table]]:
+        by_partition: dict[At, list[Any]] = {}
+        refused = None
+        for message in self.consumer.consume(self.stream.max_offsets or STEP_RECORDS, wait_s):
+            if message.error() is None:
+                by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+            elif not _passes(message.error()):
+                refused = message.error()
+        tables: dict[int, tuple[EmbeddedOperator, list[pa.Table]]] = {}
+        for (topic, partition), messages in sorted(by_partition.items()):
+            op = self.operator_of((topic, partition))
+            if op is not None:
+                rows = self.stream.rows(messages, topic, self.ids[topic], partition)
+                tables.setdefault(id(op), (op, []))[1].append(rows)
+        if refused is not None:
+            self.mend(refused)
+        return [(op, pa.concat_tables(found, promote_options="permissive")) for op, found in tables.values()]
+
+    def _keep(self, op: EmbeddedOperator, do: Callable[[], object]) -> None:
+        do()
+
+    def _hold(self) -> None:
+        """Read nothing for an operator whose sink refuses."""
+        from confluent_kafka import TopicPartition
+
+        assigned = {(p.topic, p.partition) for p in self.consumer.assignment()}
+        paused = {at for at in assigned if (op := self.operator_of(at)) is not None and op.paused}
+        self.consumer.pause([TopicPartition(*at) for at in paused - self.held])
+        self.consumer.resume([TopicPartition(*at) for at in (self.held - paused) & assigned])
+        self.held = paused
+
+    def end(self) -> None:
+        """Commit everything."""
+        for op in self.operators():
+            self._keep(op, op.close)
+
+    def abandon(self) -> None:
+        """Let go of what is open, as it is."""
+        for op in self.operators():
+            op._abandon()
+        self.consumer.close()
+
+
+class _Alone(_Loop):
+    """One operator, all partitions."""
+
+    def __init__(self, stream: KafkaStream) -> None:
+        super().__init__(stream)
+        self._op: EmbeddedOperator | None = None
+        self._assigned: dict[At, int] = {}
+        self._look_at = 0.0
+
+    def begin(self, open_at: Open, location: str) -> None:
+        self._op = open_at(location)
+        self._assign()
+
+    def _assign(self) -> None:
+        """Read on from where the operator stands, in all partitions that there are now."""
+        from confluent_kafka import TopicPartition
+
+        assert self._op is not None
+        begin = self.stream.begin(self._op.next_offsets(), self.cluster)
+        self.ids = {name: topic.id for name, topic in begin.items()}
+        self._assigned = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
+        self.consumer.assign([TopicPartition(t, p, o) for (t, p), o in sorted(self._assigned.items())])
+        self.held = set()
+        self._look_at = time.monotonic() + LOOK_S
+
+    def turn(self, tick_s: float) -> None:
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_S
+            now = self.cluster.ids(self.stream.topics)
+            there = {(name, p) for name, (_, partitions) in now.items() for p in partitions}
+            if there != set(self._assigned) or {n: i for n, (i, _) in now.items()} != self.ids:
+                self._assign()
+        super().turn(tick_s)
+
+    def operator_of(self, at: At) -> EmbeddedOperator | None:
+        return self._op
+
+    def operators(self) -> list[EmbeddedOperator]:
+        return [] if self._op is None else [self._op]
+
+    def mend(self, error: Any) -> None:
+        logger.warning("reading begins again", error=str(error))
+        self._assign()
+
+
+class _Member(_Loop):
+    """A member of a group: an operator for each partition that it is assigned."""
+
+    def __init__(self, stream: KafkaStream, group: str) -> None:
+        super().__init__(stream, group_id=group, **GROUP)
+        self._ops: dict[At, EmbeddedOperator] = {}
+
+    def begin(self, open_at: Open, location: str) -> None:
+        self._open_at, self._location = open_at, location
+        self.stream.extents(self.cluster, {})  # every topic is there
+        self.consumer.subscribe(
+            list(self.stream.topics), on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
+        )
+
+    def _assign(self, consumer: Any, partitions: list[Any]) -> None:
+        for p in partitions:
+            at = (p.topic, p.partition)
+            self.held.discard(at)
+            op = self._open_at(os.path.join(self._location, f"{p.topic}-{p.partition}"))
+            self._ops[at] = op
+            topic = self._stands(op)[p.topic]
+            self.ids[p.topic] = topic.id
+            p.offset = topic.next[p.partition]
+            logger.info("partition assigned", topic=p.topic, partition=p.partition, offset=p.offset)
+        consumer.incremental_assign(partitions)
+
+    def _stands(self, op: EmbeddedOperator) -> Mapping[str, Topic]:
+        return self.stream.begin(op.next_offsets(), self.cluster)
+
+    def _revoke(self, consumer: Any, partitions: list[Any]) -> None:
+        """Commit before somebody else opens the job."""
+        for p in partitions:
+            op = self._ops.pop((p.topic, p.partition), None)
+            if op is not None:
+                self._keep(op, op.close)
+        consumer.incremental_unassign(partitions)
+
+    def _lose(self, consumer: Any, partitions: list[Any]) -> None:
+        """Somebody else has them already; what was not committed is theirs to do."""
+        for p in partitions:
+            op = self._ops.pop((p.topic, p.partition), None)
+            if op is not None:
+                op._abandon()
+        consumer.incremental_unassign(partitions)
+
+    def _keep(self, op: EmbeddedOperator, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except Fenced as error:
+            logger.warning("another member has taken a partition", error=str(error))
+            self._ops = {at: other for at, other in self._ops.items() if other is not op}
+            op._abandon()
+
+    def operator_of(self, at: At) -> EmbeddedOperator | None:
+        return self._ops.get(at)
+
+    def operators(self) -> list[EmbeddedOperator]:
+        return list(self._ops.values())
+
+    def mend(self, error: Any) -> None:
+        from confluent_kafka import TopicPartition
+
+        logger.warning("reading begins again", error=str(error))
+        for (name, p), op in self._ops.items():
+            self.consumer.seek(TopicPartition(name, p, self._stands(op)[name].next[p]))
+
+
+def _passes(error: Any) -> bool:
+    """True for what librdkafka mends by itself."""
+    from confluent_kafka import KafkaError
+
+    return bool(error.retriable()) or error.code() in (
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+    )

@@ -1,0 +1,284 @@
+"""A consumer loop without Spark: every record counted once, whoever is killed, rebalanced, or refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from tests.kafka.conftest import Sender
+from windrow.connectors.kafka.sink import read_all
+from windrow.core.errors import SourceLost
+
+COUNTS = wr.Aggregate(
+    by="k",
+    event_time="t",
+    window=wr.tumbling("10 seconds"),
+    agg={"n": wr.count(), "v": wr.sum("v")},
+    retention="1 hour",
+    emit=wr.Emit(late=wr.every_batch),
+)
+VALUE = wr.decoders.json({"t": pa.int64(), "k": pa.string(), "v": pa.int64()})
+SECOND = 1_000_000
+
+
+def row(second: int, k: str = "a", v: int = 1) -> dict[str, Any]:
+    return {"t": second * SECOND, "k": k, "v": v}
+
+
+class Panes:
+    """A sink that keeps panes, and says how many messages they count."""
+
+    def __init__(self) -> None:
+        self.panes: list[Any] = []
+
+    def publish(self, token: wr.Token, panes: Any) -> None:
+        self.panes.extend(panes.panes())
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+    @property
+    def counted(self) -> int:
+        return sum(p.values["n"] for p in self.panes)
+
+
+class Running:
+    """`run` in a thread, until it is stopped."""
+
+    def __init__(self, location: Path, source: Any, **options: Any) -> None:
+        self._stop = threading.Event()
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, args=(str(location), source), kwargs=options)
+        self.thread.start()
+
+    def _run(self, location: str, source: Any, **options: Any) -> None:
+        try:
+            COUNTS.run(location, source, stop=self._stop.is_set, tick="50 milliseconds", **options)
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def running() -> Iterator[list[Running]]:
+    """Loops that are ended with the test, however it ends."""
+    started: list[Running] = []
+    yield started
+    for one in started:
+        one._stop.set()
+        one.thread.join()
+
+
+def until(true: Callable[[], bool], *watched: Running) -> None:
+    while not true():
+        for one in watched:
+            if one.error is not None:
+                raise one.error
+        threading.Event().wait(0.02)
+
+
+def test_records_of_all_partitions_are_counted_and_read_on_after_a_stop(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
+) -> None:
+    topic = new_topic(2)
+    source = wr.sources.kafka(kafka, topic, value=VALUE)
+    sender.send_rows(topic, [row(1), row(2), row(12)], 0)
+    sender.send_rows(topic, [row(3, "b"), row(13, "b")], 1)
+    sink = Panes()
+    running.append(Running(tmp_path, source, sink=sink))
+    until(lambda: sink.counted >= 3, *running)
+    running[0].stop()
+    sender.send_rows(topic, [row(25), row(26)], 0)
+    sender.send_rows(topic, [row(27, "b")], 1)
+    running.append(Running(tmp_path, source, sink=sink))
+    until(lambda: sink.counted >= 5, *running)
+    running[1].stop()
+    assert sorted((p.window.start_us, p.key["k"], p.values["n"]) for p in sink.panes) == sorted(
+        [(0, "a", 2), (0, "b", 1), (10 * SECOND, "a", 1), (10 * SECOND, "b", 1)]
+    )
+    with COUNTS.open(str(tmp_path)) as op:
+        assert {p: o for (_, p), o in op.next_offsets().items()} == {0: 5, 1: 3}
+        assert op.counters["rows"] == 8
+        assert [tp.offset for tp in op.next_offsets(topic=topic)] == [5, 3]
+
+
+def test_a_record_that_cannot_be_read_is_a_dead_letter_with_its_coordinates(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
+) -> None:
+    topic = new_topic(1)
+    sender.send(topic, ["}", json.dumps(row(1)), None, json.dumps(row(12))])
+    sink = Panes()
+    running.append(Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE), sink=sink))
+    until(lambda: sink.counted == 1, *running)
+    running[0].stop()
+    with COUNTS.open(str(tmp_path)) as op:
+        letters = op.dead_letters()
+    assert [(d.reason, d.detail, d.position.offset) for d in letters if d.position is not None] == [
+        ("malformed", "JSON parse error: The document is empty.", 0),
+        ("malformed", "the record has no value", 2),
+    ]
+    assert letters[0].payload == "}"
+
+
+def test_transactions_that_were_aborted_are_not_read(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
+) -> None:
+    topic = new_topic(1)
+    sender.transact(topic, [json.dumps(row(1))])
+    sender.transact(topic, [json.dumps(row(2))] * 5, commit=False)
+    sender.transact(topic, [json.dumps(row(3)), json.dumps(row(12))])
+    sink = Panes()
+    running.append(Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE), sink=sink))
+    until(lambda: len(sink.panes) == 1, *running)
+    running[0].stop()
+    assert sink.panes[0].values["n"] == 2
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    tmp_path: Path,
+    running: list[Running],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from confluent_kafka.admin import NewPartitions
+
+    monkeypatch.setattr("windrow.runners.embedded.consume.LOOK_S", 0.2)
+    topic = new_topic(1)
+    sender.send_rows(topic, [row(1)])
+    sink = Panes()
+    running.append(
+        Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE, starting="earliest"), sink=sink)
+    )
+    admin = kafka.admin()
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    until(lambda: kafka.partitions(topic) == [0, 1])
+    Sender(kafka).send_rows(topic, [row(2), row(12)], 1)
+    sender.send_rows(topic, [row(13)])
+    until(lambda: sink.counted == 2, *running)
+    running[0].stop()
+
+
+def test_a_topic_that_is_made_anew_stops_the_loop(
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    recreate: Callable[..., None],
+    tmp_path: Path,
+    running: list[Running],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("windrow.runners.embedded.consume.LOOK_S", 0.2)
+    topic = new_topic(1)
+    sender.send_rows(topic, [row(1), row(12)])
+    sink = Panes()
+    running.append(Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE), sink=sink))
+    until(lambda: sink.counted == 1, *running)
+    recreate(topic, 1)
+    with pytest.raises(SourceLost, match=r"made anew|is deleted"):
+        until(lambda: False, *running)
+
+
+def test_records_that_expired_unread_stop_the_job_or_are_passed_over_on_request(
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    expire: Callable[[str, int, int], None],
+    tmp_path: Path,
+    running: list[Running],
+) -> None:
+    topic = new_topic(1)
+    sender.send_rows(topic, [row(1), row(12)])
+    sink = Panes()
+    running.append(Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE), sink=sink))
+    until(lambda: sink.counted == 1, *running)
+    running[0].stop()
+    sender.send_rows(topic, [row(13), row(14), row(25), row(35)])
+    expire(topic, 0, 4)
+    with pytest.raises(SourceLost, match="2 offsets expired before they were read"):
+        COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, topic, value=VALUE), sink=sink)
+    passing = wr.sources.kafka(kafka, topic, value=VALUE, fail_on_data_loss=False)
+    running.append(Running(tmp_path, passing, sink=sink))
+    until(lambda: len(sink.panes) == 3, *running)
+    running[1].stop()
+    assert [p.values["n"] for p in sink.panes] == [1, 1, 1]
+
+
+def test_while_the_sink_refuses_nothing_is_read_and_nothing_is_lost(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
+) -> None:
+    class Refusing(Panes):
+        refuses = True
+        asked = 0
+
+        def publish(self, token: wr.Token, panes: Any) -> None:
+            self.asked += 1
+            if self.refuses:
+                raise OSError("not now")
+            super().publish(token, panes)
+
+    topic, sink = new_topic(1), Refusing()
+    sender.send_rows(topic, [row(1), row(12)])
+    running.append(Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE), sink=sink))
+    until(lambda: sink.asked > 3, *running)
+    sender.send_rows(topic, [row(25)])
+    sink.refuses = False
+    until(lambda: sink.counted == 2, *running)
+    running[0].stop()
+
+
+def test_members_of_a_group_share_partitions_and_take_over_from_who_leaves(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
+) -> None:
+    """Topic to topic, exactly once: partitions move from one member to two and back, while records come."""
+    topic, out = new_topic(4), new_topic(1)
+    source = wr.sources.kafka(kafka, topic, value=VALUE)
+    sent: Counter[tuple[int, str]] = Counter()
+
+    def send(seconds: range) -> None:
+        for partition in range(4):
+            rows = [row(s, f"k{partition}") for s in seconds]
+            sender.send_rows(topic, rows, partition)
+            sent.update((s // 10, f"k{partition}") for s in seconds)
+
+    def published() -> Counter[tuple[int, str]]:
+        found: Counter[tuple[int, str]] = Counter()
+        for record in read_all(kafka, out, 0):
+            value = json.loads(record.value())
+            second = int(value["window"]["start"][17:19]) + 60 * int(value["window"]["start"][14:16])
+            found[second // 10, value["k"]] += value["n"]
+        return found
+
+    def member() -> Running:
+        return Running(tmp_path, source, group=f"g-{topic}", sink=wr.sinks.kafka(out, kafka))
+
+    running.append(member())
+    send(range(0, 25))
+    until(lambda: published().total() >= 4 * 20, *running)
+    running.append(member())
+    send(range(25, 45))
+    until(lambda: published().total() >= 4 * 40, *running)
+    running[0].stop()
+    send(range(45, 61))
+    until(lambda: published().total() >= 4 * 60, running[1])
+    running[1].stop()
+    assert published() == Counter({at: n for at, n in sent.items() if at[0] < 6})
+
+
+def test_a_tick_that_is_no_time_is_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
+    with pytest.raises(wr.ConfigurationError, match="tick '0 seconds'"):
+        COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), tick="0 seconds")
