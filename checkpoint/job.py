@@ -73,11 +73,14 @@ class Job:
         clock: Clock,
         driver: str | None = None,
         log: Log | None = None,
+        sharding: Mapping[str, int] | None = None,
     ) -> None:
+        """sharding: topic -> partitions, where shards are made of those; None where they are made of keys."""
         names = [p.name for d in definitions for p in parts_of(d)]
         if len(set(names)) != len(names):
             raise JobMismatch(f"operators of one job need different names, these are {names}: give name=...")
         self.definitions = {d.name: d for d in definitions}
+        self.sharding = dict(sharding or {})
         self.clock = clock
         self.folders = JobFolders(location)
         self.folders.make()
@@ -92,7 +95,10 @@ class Job:
             fingerprints={n: d.fingerprint for n, d in self.definitions.items()},
             shards=self.shards,
             job=self.job,
-            meta={"definitions": {n: repr(d) for n, d in self.definitions.items()}},
+            meta={
+                "definitions": {n: repr(d) for n, d in self.definitions.items()},
+                **({"sharding": self.sharding} if self.sharding else {}),
+            },
             accept=self._accept,
         )
         self.progress = _progress(self.log.state)
@@ -118,6 +124,13 @@ class Job:
             raise JobMismatch(
                 f"{self.folders.location} was begun with {epoch.shards} shards, this driver asks for {self.shards}: "
                 f"open it with shards={epoch.shards} (shards are fixed at the first commit)"
+            )
+        before = epoch.meta.get("sharding", {})
+        if before != self.sharding:
+            said = [f"the partitions of {s}" if s else "their keys" for s in (before, self.sharding)]
+            raise JobMismatch(
+                f"{self.folders.location} puts messages into shards by {said[0]}, this driver would by {said[1]}: open "
+                "it as it was begun (keyed=, the topics and their partitions), or begin at another location"
             )
         for name, fingerprint in epoch.fingerprints.items():
             if name not in self.definitions:

@@ -185,8 +185,11 @@ class Aggregate(AggregateDefinition):
             replay=replay,
         )
 
-    def writeStream(self, stream: DataFrame) -> WindowStreamWriter:
-        """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`."""
+    def writeStream(self, stream: DataFrame | KafkaStream) -> WindowStreamWriter:
+        """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`.
+
+        stream: a streaming DataFrame, or `wr.sources.kafka(...)`, which is read from the job's own offsets.
+        """
         return writeStream([self], stream)
 
     def apply(self, df: DataFrame) -> DataFrame:
@@ -211,7 +214,9 @@ def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **o
     return BatchFunction(list(definitions), location, **options)
 
 
-def writeStream(definitions: Sequence[AggregateDefinition], stream: DataFrame) -> WindowStreamWriter:
+def writeStream(
+    definitions: Sequence[AggregateDefinition], stream: DataFrame | KafkaStream
+) -> WindowStreamWriter:
     """The builder for several operators on one stream, one commit for all."""
     from windrow.runners.spark.stream import WindowStreamWriter
 

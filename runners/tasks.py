@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
+from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
 from windrow.core.join import JoinDefinition
@@ -44,6 +45,7 @@ from windrow.operators.progress import Progress
 from windrow.operators.state_rows import Windows, without
 from windrow.operators.step import StepResult, limit
 from windrow.operators.tuples import TupleAggregator
+from windrow.runners import ranges
 from windrow.stores.kv import Overlay
 
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
@@ -82,6 +84,10 @@ class TaskPlan:
     can_replay: bool = False
     #: Operators inside chains whose panes are wanted too.
     tell: tuple[str, ...] = ()
+    #: Rows are ranges of offsets, which the task reads for itself, but what lies below `taken`; topic -> its partitions.
+    reads: KafkaStream | None = None
+    taken: Mapping[Partition, int] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
     #: A snapshot is taken whenever a shard holds a multiple of so many commits.
     snapshot_every: int = SNAPSHOT_EVERY
     #: Reads the commits that the log keeps; None: from the job's folder.
@@ -190,6 +196,8 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     dead: list[pa.Table] = []
     counters: dict[str, int] = {}
     answer = Answer(ShardResult(shard=shard.spec.shard))
+    if plan.reads is not None:
+        table = _read(plan, plan.reads, table, answer, counters)
     if OLD in table.column_names:
         _extent(table, answer)
         new = pc.invert(table.column(OLD))
@@ -197,7 +205,7 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         table = table.filter(new).drop_columns([OLD])
     operators = combine(table.column(OPERATOR)).to_numpy() if OPERATOR in table.column_names else np.zeros(0)
     for i, definition in enumerate(plan.definitions):
-        mine = table.filter(pa.array(operators == i)) if len(plan.definitions) > 1 else table
+        mine = table.filter(pa.array(operators == i)) if OPERATOR in table.column_names else table
         mine = without(mine, OPERATOR)
         if isinstance(definition, ChainDefinition):
             panes.update(_chain(plan, definition, overlay, mine, answer, dead, counters))
@@ -209,8 +217,9 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         if told is not None:
             panes[definition.name] = told
     if plan.parts is None and len(table):
-        _extent(table, answer)
-        answer.rows = len(table) if len(plan.definitions) == 1 else int((operators == 0).sum())
+        if plan.reads is None:
+            _extent(table, answer)
+        answer.rows = int((operators == 0).sum()) if OPERATOR in table.column_names else len(table)
     counters["rows"] = answer.rows
     snapshot = None
     if shard.applied and shard.applied % plan.snapshot_every == 0:
@@ -220,6 +229,19 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     letters = pa.concat_tables(dead) if dead else None
     answer.result = shard.write(plan.commit, overlay.batch, panes, letters, counters, snapshot=snapshot)
     return answer
+
+
+def _read(
+    plan: TaskPlan, stream: KafkaStream, table: pa.Table, answer: Answer, counters: dict[str, int]
+) -> pa.Table:
+    """The rows of the shard's ranges. The slice reaches to their ends, whether records lie there or not."""
+    wanted = ranges.from_table(table)
+    ranges.check_partitions(wanted, plan.partitions)
+    for one in wanted:
+        _seen(answer, ranges.partition_of(one), one.start, one.end - 1)
+    rows, counts = ranges.read_rows(stream, wanted, plan.taken)
+    counters.update(counts)
+    return rows
 
 
 def _aggregate(

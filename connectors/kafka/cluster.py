@@ -129,12 +129,31 @@ def as_kafka(given: Kafka | str) -> Kafka:
     return given if isinstance(given, Kafka) else Kafka(given)
 
 
-def topic_partitions(topic: str, next_offsets: Mapping[tuple[str, int], int]) -> list[Any]:
-    """What `Consumer.assign` takes: the partitions of `topic` at the offsets where a job goes on reading."""
+def place(topic: str, partition: int, offset: int | None = None) -> Any:
+    """A `confluent_kafka.TopicPartition`."""
     from confluent_kafka import TopicPartition
 
+    return TopicPartition(topic, partition) if offset is None else TopicPartition(topic, partition, offset)
+
+
+def passes(error: Any) -> bool:
+    """True for an error of a consumer that librdkafka mends by itself."""
+    from confluent_kafka import KafkaError
+
+    return bool(error.retriable()) or error.code() in (
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+    )
+
+
+def topic_partitions(topic: str, next_offsets: Mapping[tuple[str, int], int]) -> list[Any]:
+    """What `Consumer.assign` takes: the partitions of `topic` at the offsets where a job goes on reading."""
     return [
-        TopicPartition(topic, partition, offset)
+        place(topic, partition, offset)
         for (source, partition), offset in sorted(next_offsets.items())
         if topic_of(source)[0] == topic
     ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
+from windrow.connectors.kafka.cluster import passes, place
 from windrow.connectors.kafka.offsets import Topic
 from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
@@ -103,7 +104,7 @@ class _Loop(ABC):
         for message in self.consumer.consume(self.stream.max_offsets or STEP_RECORDS, wait_s):
             if message.error() is None:
                 by_partition.setdefault((message.topic(), message.partition()), []).append(message)
-            elif not _passes(message.error()):
+            elif not passes(message.error()):
                 refused = message.error()
         tables: dict[int, tuple[EmbeddedOperator, list[pa.Table]]] = {}
         for (topic, partition), messages in sorted(by_partition.items()):
@@ -120,12 +121,10 @@ class _Loop(ABC):
 
     def _hold(self) -> None:
         """Read nothing for an operator whose sink refuses."""
-        from confluent_kafka import TopicPartition
-
         assigned = {(p.topic, p.partition) for p in self.consumer.assignment()}
         paused = {at for at in assigned if (op := self.operator_of(at)) is not None and op.paused}
-        self.consumer.pause([TopicPartition(*at) for at in paused - self.held])
-        self.consumer.resume([TopicPartition(*at) for at in (self.held - paused) & assigned])
+        self.consumer.pause([place(*at) for at in paused - self.held])
+        self.consumer.resume([place(*at) for at in (self.held - paused) & assigned])
         self.held = paused
 
     def end(self) -> None:
@@ -155,13 +154,11 @@ class _Alone(_Loop):
 
     def _assign(self) -> None:
         """Read on from where the operator stands, in all partitions that there are now."""
-        from confluent_kafka import TopicPartition
-
         assert self._op is not None
         begin = self.stream.begin(self._op.next_offsets(), self.cluster)
         self.ids = {name: topic.id for name, topic in begin.items()}
         self._assigned = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
-        self.consumer.assign([TopicPartition(t, p, o) for (t, p), o in sorted(self._assigned.items())])
+        self.consumer.assign([place(t, p, o) for (t, p), o in sorted(self._assigned.items())])
         self.held = set()
         self._look_at = time.monotonic() + LOOK_S
 
@@ -245,22 +242,6 @@ class _Member(_Loop):
         return list(self._ops.values())
 
     def mend(self, error: Any) -> None:
-        from confluent_kafka import TopicPartition
-
         logger.warning("reading begins again", error=str(error))
         for (name, p), op in self._ops.items():
-            self.consumer.seek(TopicPartition(name, p, self._stands(op)[name].next[p]))
-
-
-def _passes(error: Any) -> bool:
-    """True for what librdkafka mends by itself."""
-    from confluent_kafka import KafkaError
-
-    return bool(error.retriable()) or error.code() in (
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.REBALANCE_IN_PROGRESS,
-    )
+            self.consumer.seek(place(name, p, self._stands(op)[name].next[p]))

@@ -24,7 +24,9 @@ from windrow.checkpoint.offsets import Partition, gaps
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.recovery import BatchDecision
 from windrow.checkpoint.shard import ShardSpec
+from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
+from windrow.connectors.kafka.stream import KafkaStream
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import ChainDefinition, part_named, parts_of
 from windrow.core.clock import Clock, SystemClock
@@ -39,6 +41,7 @@ from windrow.runners import tasks
 from windrow.runners.embedded import operator_of
 from windrow.runners.protocol import BatchProtocol, check_answers
 from windrow.runners.spark import plan as plans
+from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
 
@@ -68,6 +71,7 @@ class BatchFunction:
         fresh_start: bool = False,
         replay: Callable[[], DataFrame] | None = None,
         source: KafkaSource | None = None,
+        reads: KafkaStream | None = None,
     ) -> None:
         self.definitions: tuple[Any, ...] = tuple(definitions)
         self.location = os.path.abspath(location)
@@ -85,10 +89,13 @@ class BatchFunction:
         self.local_dir = local_dir
         self.fresh_start = fresh_start
         self.replay = replay
-        self.source = source
+        #: What windrow reads itself: frames are then ranges of offsets.
+        self.reads = reads
+        self.source = KafkaSource(reads.kafka) if reads is not None and source is None else source
         #: True where the first batch of a new query begins where the job stopped: the stream's own source says so.
         self.resumes = False
         self._newest: dict[Partition, int] = {}
+        self._partitions: dict[str, int] = {}
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.last_progress: dict[str, Any] | None = None
         self.input_schema: StructType | None = None
@@ -111,6 +118,8 @@ class BatchFunction:
 
     def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
         """The frame with position columns, where it has any."""
+        if self.reads is not None:
+            return (df, True) if self.reads.keyed else (rows_of(df, self.reads), True)
         plans.check_columns(df, self.definitions)
         return plans.positioned(df, self.definitions[0].positions)
 
@@ -142,6 +151,8 @@ class BatchFunction:
     def _without_old(self, df: DataFrame, decision: BatchDecision, query_id: str) -> DataFrame:
         """The frame with the rows that were counted before marked, or left out."""
         job = self.job
+        if self.reads is not None and self.reads.keyed:
+            return df  # the tasks leave them out
         if decision.drop_old_rows and not self.of_files:
             return plans.mark_replayed(df, job.progress.next_offsets)
         if self.of_files and job.progress.commit:
@@ -200,15 +211,30 @@ class BatchFunction:
                     f"{limited[0].retention!r} counts over the whole job, which {shards} shards cannot: "
                     "use shards=1 or per='key'"
                 )
+            self._check_reads(shards)
             known = Job.shards_at(self.location)
             self._job = Job(
                 self.location,
                 self.definitions,
                 shards=known if known and self.shards is None else shards,
                 clock=self.clock,
+                sharding=self._partitions or None,
                 driver=f"spark:{spark.sparkContext.applicationId}:{uuid.uuid4().hex[:8]}",
             )
         return self._job
+
+    def _check_reads(self, shards: int) -> None:
+        """Where partitions are shards, keys have to be in them, and their number is fixed."""
+        if self.reads is None or not self.reads.keyed:
+            return
+        unkeyed = [p.name for d in self.definitions for p in parts_of(d) if not p.by]
+        if unkeyed and shards > 1:
+            raise SparkUnsupported(
+                f"{self.reads!r} is keyed, and {unkeyed[0]!r} has no key: its windows hold the records of all partitions, so "
+                "use shards=1, or a source without keyed=True"
+            )
+        ids = cluster_of(self.reads.kafka).ids(self.reads.topics)
+        self._partitions = {topic: len(numbers) for topic, (_, numbers) in ids.items()}
 
     @property
     def job(self) -> Job:
@@ -263,8 +289,13 @@ class BatchFunction:
         messages_back: bool = False,
     ) -> list[tasks.Answer]:
         job = self.job
+        keyed = self.reads is not None and self.reads.keyed
         schema = plans.arrow_schema(df)
-        frame, parts = self._prepare(df, plan, positioned, schema, letters)
+        if keyed:
+            assert self.reads is not None
+            schema, frame, parts = self.reads.schema, plans.prepare_ranges(df, job.shards), None
+        else:
+            frame, parts = self._prepare(df, plan, positioned, schema, letters)
         metadata: list[str] = []
         messages: list[str] = []
         for definition in self.definitions:
@@ -289,6 +320,9 @@ class BatchFunction:
             tuple(job.recent),
             can_replay=self.replay is not None,
             tell=tuple(self.sinks),
+            reads=self.reads if keyed else None,
+            taken=dict(job.progress.next_offsets) if keyed else {},
+            partitions=self._partitions,
         )
         on_shards = plans.to_shards(frame, job.shards).mapInArrow(
             partial(run_on_partition, task), tasks.OUTPUT

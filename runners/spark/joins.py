@@ -266,6 +266,7 @@ class JoinStreamWriter(WindowStreamWriter):
         return JoinBatchFunction(definition, location, static=self._static, **options)
 
     def _with_positions(self) -> tuple[DataFrame, bool]:
+        assert self._stream is not None
         return self._stream, self._of_files
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import structlog
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -29,7 +31,9 @@ from windrow.connectors.kafka.offsets import Extent, Range, Topic
 from windrow.connectors.kafka.options import Bound, SourceOptions, parse
 from windrow.connectors.kafka.reading import read
 from windrow.connectors.kafka.resuming import begun, job_offsets, resumed
+from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import KafkaFailed
+from windrow.runners import ranges
 
 logger = structlog.get_logger("windrow")
 
@@ -78,6 +82,62 @@ def columns(options: SourceOptions) -> T.StructType:
         header = T.StructType().add("key", T.StringType()).add("value", T.BinaryType())
         schema = schema.add("headers", T.ArrayType(header))
     return schema.add("topicId", T.StringType()) if options.topic_id else schema
+
+
+class KafkaRanges(KafkaDataSource):
+    """As windrow-kafka, but one row a range: what a task of ours is to read for itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        return f"{FORMAT}-ranges"
+
+    def schema(self) -> T.StructType:
+        return from_arrow_schema(ranges.SCHEMA)
+
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
+        options = parse(dict(self.options))
+        options.check_for(streaming=True)
+        return RangesReader(options, schema)
+
+
+def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str) -> DataFrame:
+    """A stream of ranges. It begins where the job at `resume_from` stopped."""
+    spark.dataSource.register(KafkaRanges)
+    reader = (
+        spark.readStream.format(KafkaRanges.name())
+        .option("kafka.bootstrap.servers", stream.kafka.servers)
+        .option("subscribe", ",".join(stream.topics))
+        .option("startingOffsets", stream.starting)
+        .option("failOnDataLoss", str(stream.fail_on_data_loss).lower())
+        .option("resumeFrom", resume_from)
+    )
+    for name, value in stream.kafka.config:
+        reader = reader.option(f"kafka.{name}", value)
+    if stream.max_offsets is not None:
+        reader = reader.option("maxOffsetsPerTrigger", stream.max_offsets)
+    return reader.load()
+
+
+def rows_of(frame: DataFrame, stream: KafkaStream) -> DataFrame:
+    """The rows of a frame of ranges, decoded where they are read, with their positions."""
+    schema = from_arrow_schema(ranges.row_schema(stream))
+    return frame.mapInArrow(partial(_read_rows, stream), schema)
+
+
+def _read_rows(stream: KafkaStream, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    target = ranges.row_schema(stream)
+    for batch in batches:
+        for wanted in ranges.from_table(batch):
+            for rows in stream.read(wanted):
+                yield from _as(rows, target).to_batches()
+
+
+def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        rows.column(f.name).cast(f.type) if f.name in rows.column_names else pa.nulls(len(rows), f.type)
+        for f in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 class Slice(InputPartition):
@@ -234,3 +294,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self.options, partition.value, _in_arrow(self.schema))
+
+
+class RangesReader(KafkaStreamReader):
+    """A stream of ranges."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield ranges.to_batch([partition.value])

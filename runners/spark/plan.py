@@ -137,13 +137,18 @@ def slice_us(definition: AggregateDefinition) -> int:
 
 def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition]) -> None:
     """Refuse what can be refused before the query runs."""
+    check_names(df.columns, definitions)
+
+
+def check_names(columns: Sequence[str], definitions: Sequence[AggregateDefinition | ChainDefinition]) -> None:
+    """Refuse an input of such columns that the definitions cannot read."""
     for definition in definitions:
         for name in definition.needs:
-            if name not in df.columns:
+            if name not in columns:
                 raise UnknownColumn(
-                    f"column {name!r} of {definition.name!r} is not in the input, which has {df.columns}"
+                    f"column {name!r} of {definition.name!r} is not in the input, which has {list(columns)}"
                 )
-    clash = [c for c in df.columns if c.startswith("__") and c not in (SOURCE, PARTITION, OFFSET, ORDINAL)]
+    clash = [c for c in columns if c.startswith("__") and c not in (SOURCE, PARTITION, OFFSET, ORDINAL)]
     if clash:
         raise ReservedColumn(
             f"column {clash[0]!r} begins with two underscores, as windrow's own do: rename it"
@@ -265,6 +270,11 @@ def prepare_rows(
     return df.selectExpr(f"explode(array({', '.join(targets)})) as __to", *columns).selectExpr(
         "__to.*", *columns
     )
+
+
+def prepare_ranges(df: DataFrame, shards: int) -> DataFrame:
+    """Ranges of offsets, each with the shard that its partition is of."""
+    return df.coalesce(1).selectExpr(f"cast(pmod(partition, {shards}) as int) as {SHARD}", "*")
 
 
 def prepare_partials(

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from windrow.connectors.kafka.source import KafkaSource
+from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -24,6 +25,7 @@ from windrow.core.errors import ConfigurationError, SparkUnsupported
 from windrow.core.time import Duration, duration_us
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
+from windrow.runners.spark.kafka import ranges_of
 from windrow.runners.spark.plan import HEARTBEAT
 from windrow.runners.spark.session import check_session
 
@@ -36,8 +38,12 @@ class WindowStreamWriter:
     """
 
     def __init__(
-        self, definitions: Sequence[AggregateDefinition | ChainDefinition], stream: DataFrame
+        self, definitions: Sequence[AggregateDefinition | ChainDefinition], stream: DataFrame | KafkaStream
     ) -> None:
+        if isinstance(stream, KafkaStream):
+            plans.check_names(stream.schema.names, definitions)
+            self._begin(definitions, None, stream)
+            return
         if not stream.isStreaming:
             raise ConfigurationError(
                 "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
@@ -45,9 +51,12 @@ class WindowStreamWriter:
         plans.check_columns(stream, definitions)
         self._begin([plans.honour_watermark(stream, d) for d in definitions], stream)
 
-    def _begin(self, definitions: Sequence[Any], stream: DataFrame) -> None:
+    def _begin(
+        self, definitions: Sequence[Any], stream: DataFrame | None, reads: KafkaStream | None = None
+    ) -> None:
         self._definitions = tuple(definitions)
         self._stream = stream
+        self._reads = reads
         self._options: dict[str, str] = {}
         self._sink: Any = None
         self._dead_letters: Any = None
@@ -122,6 +131,9 @@ class WindowStreamWriter:
             raise ConfigurationError(
                 'no checkpointLocation: use .option("checkpointLocation", "ckpt/delays")'
             )
+        if self._reads is not None:
+            self._stream = ranges_of(self._reads, SparkSession.active(), os.path.join(location, "windrow"))
+        assert self._stream is not None
         spark = self._stream.sparkSession
         check_session(spark)
         shards = self._options.pop("shards", None)
@@ -135,8 +147,9 @@ class WindowStreamWriter:
             local_dir=self._options.pop("localDir", None),
             replay=self._replay,
             source=self._source,
+            **({} if self._reads is None else {"reads": self._reads}),
         )
-        batch.resumes = plans.resumes_from(self._stream, location)
+        batch.resumes = self._reads is not None or plans.resumes_from(self._stream, location)
         stream, batch.of_files = self._with_positions()
         batch.input_schema = stream.schema
         beats = heartbeat.lower() != "none" and "availableNow" not in self._trigger
@@ -161,6 +174,9 @@ class WindowStreamWriter:
 
     def _with_positions(self) -> tuple[DataFrame, bool]:
         """The stream with what positions the builder can give it; True if they are of files."""
+        assert self._stream is not None
+        if self._reads is not None:
+            return self._stream, False
         if all(d.positions is None for d in self._definitions):
             of_files = plans.with_file_positions(self._stream)
             if of_files is not None:

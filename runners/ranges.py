@@ -1,0 +1,73 @@
+"""Ranges of offsets as rows, and the rows that lie in them: what a task reads for itself. It imports no pyspark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.checkpoint.offsets import Partition
+from windrow.connectors.kafka.offsets import Range
+from windrow.connectors.kafka.stream import KafkaStream
+from windrow.core.errors import SourceLost
+from windrow.core.positions import topic_source
+from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+
+TOPIC, ID, NUMBER, START, END = "topic", "topicId", "partition", "start", "end"
+SCHEMA = pa.schema(
+    [(TOPIC, pa.string()), (ID, pa.string()), (NUMBER, pa.int32()), (START, pa.int64()), (END, pa.int64())]
+)
+_POSITIONS = pa.schema(
+    [(SOURCE, pa.string()), (PARTITION, pa.int64()), (OFFSET, pa.int64()), (ORDINAL, pa.int64())]
+)
+
+
+def to_batch(ranges: list[Range]) -> pa.RecordBatch:
+    """Ranges as rows."""
+    columns = [[getattr(r, name) for r in ranges] for name in ("topic", "id", "partition", "start", "end")]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def from_table(table: pa.Table | pa.RecordBatch) -> list[Range]:
+    """Rows as ranges."""
+    rows = table.select(SCHEMA.names).to_pylist()
+    return [Range(r[TOPIC], r[ID], r[NUMBER], r[START], r[END]) for r in rows]
+
+
+def partition_of(wanted: Range) -> Partition:
+    return topic_source(wanted.topic, wanted.id), wanted.partition
+
+
+def row_schema(stream: KafkaStream) -> pa.Schema:
+    """The columns of a stream's rows and of their positions."""
+    return pa.schema([*stream.schema, *_POSITIONS])
+
+
+def read_rows(
+    stream: KafkaStream, ranges: list[Range], taken: Mapping[Partition, int]
+) -> tuple[pa.Table, dict[str, int]]:
+    """The rows of ranges, without those below the offsets that were taken; and how many were left out."""
+    tables: list[pa.Table] = []
+    replayed = 0
+    for wanted in sorted(ranges, key=lambda r: (r.topic, r.id, r.partition, r.start)):
+        begin = min(max(wanted.start, taken.get(partition_of(wanted), 0)), wanted.end)
+        replayed += begin - wanted.start
+        if begin < wanted.end:
+            tables += stream.read(Range(wanted.topic, wanted.id, wanted.partition, begin, wanted.end))
+    empty: Any = row_schema(stream).empty_table()
+    return pa.concat_tables([empty, *tables], promote_options="permissive"), {"replayed": replayed}
+
+
+def check_partitions(ranges: list[Range], begun: Mapping[str, int]) -> None:
+    """Refuse a partition that was added since: records of its keys lie in other shards' partitions already."""
+    for wanted in ranges:
+        if wanted.partition >= begun.get(wanted.topic, 0):
+            raise SourceLost(
+                f"topic {wanted.topic!r} had {begun.get(wanted.topic, 0)} partitions when the job was begun with keyed=True, "
+                f"and partition {wanted.partition} has records now: keys have moved between partitions, and so between shards. "
+                "Drain the job, and begin another at another location; or begin without keyed=True, where partitions may be "
+                "added"
+            )
