@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 . docker/lib.sh
 
 image=windrow/job:latest
-python=${PYTHON:-$PWD/.venv/bin/python}
+python=${WINDROW_PYTHON:-$PWD/.venv/bin/python}
 answers || fail "no container engine answers: run docker/engine.sh first"
 command -v "$python" >/dev/null || fail "no $python: run make .venv first"
 
