@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather lint docker test bench format clean
+.PHONY: help tools .venv demo weather lint docker cluster test bench format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -15,6 +15,7 @@ help:
 	@echo "make weather  run examples/weather.py"
 	@echo "make lint     ruff, mypy, import layers"
 	@echo "make docker   a container engine and the image of the Kafka broker"
+	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
 	@echo "make test     lint, docker, then pytest"
 	@echo "make bench    run the benchmarks"
 	@echo "make format   format the code and sort imports"
@@ -57,6 +58,11 @@ lint: .venv/stamp
 docker:
 	@docker/engine.sh
 	@echo "Kafka broker: $$(docker/kafka-image.sh)"
+
+# All of docker/compose.yaml until the job has ended, as the job has.
+cluster: .venv/stamp
+	@docker/compose.sh up --abort-on-container-exit --exit-code-from job; ended=$$?; \
+	  docker/compose.sh down --volumes; exit $$ended
 
 # WINDROW_KAFKA=host:port takes a broker that runs, KAFKA=none leaves the Kafka tests out.
 test: lint $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker)

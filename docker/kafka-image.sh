@@ -6,11 +6,6 @@ cd "$(dirname "$0")"
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . ./lib.sh
 
-answer() {
-  echo "$1"
-  exit
-}
-
 [ -z "${WINDROW_KAFKA_IMAGE:-}" ] || answer "$WINDROW_KAFKA_IMAGE"
 answers || fail "no container engine answers: run docker/engine.sh first"
 
@@ -21,7 +16,7 @@ ours=windrow/kafka:$version-$(hash_of debian.sh kafka/*)
 have_image "$official" && answer "$official"
 have_image "$ours" && answer "$ours"
 
-if timeout 30 docker manifest inspect "$official" >/dev/null 2>&1; then
+if reached "$official"; then
   say "pulling $official"
   docker pull --quiet "$official" >&2
   answer "$official"

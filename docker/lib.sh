@@ -6,6 +6,10 @@ fail() {
   echo "docker: $*" >&2
   exit 1
 }
+answer() {
+  echo "$1"
+  exit
+}
 answers() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
 # need COMMAND PACKAGE: install a Debian package for a command that is missing. False where that is not ours to do.
@@ -17,10 +21,15 @@ need() {
 }
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 apt_get() { DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@" </dev/null >/dev/null; }
+reached() {
+  local limit=()
+  if command -v timeout >/dev/null; then limit=(timeout 30); fi
+  ${limit[@]+"${limit[@]}"} docker manifest inspect "$1" >/dev/null 2>&1
+}
 have_image() { docker image inspect "$1" >/dev/null 2>&1; }
 
 # hash_of FILES...: changes when their contents or names do.
-hash_of() { sha256sum "$@" | sha256sum | cut -c1-12; }
+hash_of() { cksum "$@" | cksum | cut -d' ' -f1; }
 
 # quietly COMMAND...: its output shows where it fails.
 quietly() {

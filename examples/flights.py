@@ -171,6 +171,18 @@ def bar(feed: data.Feed, done: int) -> Any:
     )
 
 
+def builder() -> Any:
+    """A session on the cluster of SPARK_MASTER (`make cluster`), or in this process."""
+    if cluster := os.environ.get("SPARK_MASTER"):
+        return SparkSession.builder.appName("windrow demo").master(cluster)
+    here = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return (
+        SparkSession.builder.appName("windrow demo")
+        .master(f"local[{min(4, os.cpu_count() or 1)}]")
+        .config(map=here)
+    )
+
+
 @contextlib.contextmanager
 def spark_session(log: str) -> Iterator[SparkSession]:
     """A session that talks to `log` and not to the terminal: the JVM inherits what stderr is while it starts."""
@@ -179,12 +191,9 @@ def spark_session(log: str) -> Iterator[SparkSession]:
         os.dup2(out.fileno(), 2)
         try:
             spark = (
-                SparkSession.builder.appName("windrow demo")
-                .master(f"local[{min(4, os.cpu_count() or 1)}]")
+                builder()
                 .config("spark.ui.enabled", "false")
                 .config("spark.ui.showConsoleProgress", "false")
-                .config("spark.driver.bindAddress", "127.0.0.1")
-                .config("spark.driver.host", "127.0.0.1")
                 .config("spark.sql.session.timeZone", "UTC")
                 .getOrCreate()
             )

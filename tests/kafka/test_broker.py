@@ -92,6 +92,26 @@ def test_an_image_that_is_not_to_be_had_is_named() -> None:
         pass
 
 
+def test_a_broker_that_is_too_slow_says_how_far_it_has_come(kafka_image: str) -> None:
+    with (
+        pytest.raises(KafkaFailed, match=r"does not answer at 127.0.0.1:\d+ after 0 s, its last lines"),
+        KafkaBroker(kafka_image, ready_s=0),
+    ):
+        pass
+
+
+def test_without_an_engine_a_broker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    with pytest.raises(KafkaFailed, match="no container engine answers"), KafkaBroker("any"):
+        pass
+
+
+def test_without_a_port_a_broker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windrow.testing.broker._free", lambda port: False)
+    with pytest.raises(KafkaFailed, match="no free port"), KafkaBroker("any"):
+        pass
+
+
 def test_a_broker_is_there_only_inside_its_with() -> None:
     broker = KafkaBroker("any")
     with pytest.raises(KafkaFailed, match="with KafkaBroker"):
