@@ -12,7 +12,7 @@ from windrow.connectors.kafka.offsets import Range
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import SourceLost
 from windrow.core.positions import topic_source
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 TOPIC, ID, NUMBER, START, END = "topic", "topicId", "partition", "start", "end"
 SCHEMA = pa.schema(
@@ -42,8 +42,8 @@ def partition_of(wanted: Range) -> Partition:
 
 
 def row_schema(stream: KafkaStream) -> pa.Schema:
-    """The columns of a stream's rows and of their positions."""
-    return pa.schema([*stream.schema, *_POSITIONS])
+    """The columns of a stream's rows, of their positions, and of those that could not be read."""
+    return pa.schema([*stream.schema, *_POSITIONS, (MALFORMED_ROW, pa.string()), (RAW, pa.string())])
 
 
 def read_rows(

@@ -482,7 +482,7 @@ def _bury(
         rows.append(
             {
                 "reason": reason,
-                "detail": f"event time {definition.event_time!r}",
+                "detail": body.get("detail", f"event time {definition.event_time!r}"),
                 "source": at.get("source"),
                 "partition": at.get("partition"),
                 "offset": at.get("offset"),

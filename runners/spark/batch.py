@@ -183,7 +183,10 @@ class BatchFunction:
 
         def act(plan: Plan) -> list[tasks.Answer]:
             assert schema is not None
-            return self._run(spark, spark.createDataFrame([], schema), plan, False)
+            nothing = spark.createDataFrame([], schema)
+            if self.reads is not None:
+                nothing, _ = self._positioned(nothing)
+            return self._run(spark, nothing, plan, False)
 
         record = protocol.drain(act)
         if record is not None:

@@ -26,7 +26,7 @@ from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.time import show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.calculation import Calculation
-from windrow.operators.columns import ACCUMULATOR, OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.columns import ACCUMULATOR, MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.intake import FIRST_US, LAST_US
 from windrow.operators.step import limit
@@ -296,12 +296,17 @@ def prepare_partials(
     wanted = dict.fromkeys([*definition.by, *(a for g in definition.agg.values() for a in g.columns)])
     extra = [SOURCE, PARTITION, OFFSET] if positions else []
     reason = _reason(definition, t, now_us, watermark_us)
-    payload = ", ".join(_q(c) for c in df.columns if not c.startswith("__"))
+    payload = f"to_json(struct({', '.join(_q(c) for c in df.columns if not c.startswith('__'))}))"
+    told = ""
+    if MALFORMED_ROW in df.columns:
+        # A record that could not be read tells why, and comes as it is.
+        reason = f"case when {MALFORMED_ROW} is not null then '{MALFORMED}' else ({reason}) end"
+        payload, told = f"coalesce({RAW}, {payload})", f"'detail', {MALFORMED_ROW}, "
     identity = [f"{c} as {c.strip('_')}" for c in extra] or ["monotonically_increasing_id() as id"]
     # A row that cannot be counted carries what its dead letter tells, which makes it a group of its own.
     letter = (
         f"case when ({reason}) is not null then to_json(named_struct('reason', ({reason}), 'payload', "
-        f"to_json(struct({payload})), 'event_time_us', {t}, 'at', struct({', '.join(identity)}))) end"
+        f"{payload}, {told}'event_time_us', {t}, 'at', struct({', '.join(identity)}))) end"
     )
     if OLD in df.columns:
         # Replay is checked before retention: a replayed row is no dead letter.

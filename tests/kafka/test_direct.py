@@ -153,6 +153,7 @@ def test_shards_by_partition_are_not_opened_as_shards_by_key(
     sender.send_rows(topic, rows(range(0, 12), "a"))
     sink = wr.sinks.memory()
     start(wr.sources.kafka(kafka, topic, value=VALUE, keyed=True), tmp_path, sink, queries).awaitTermination()
+    sender.send_rows(topic, rows(range(12, 24), "a"))
     query = start(wr.sources.kafka(kafka, topic, value=VALUE), tmp_path, sink, queries)
     with pytest.raises(Exception, match="by the partitions of"):
         query.awaitTermination()
@@ -175,6 +176,7 @@ def test_partitions_that_are_added_to_a_keyed_topic_stop_the_job(
     start(source, tmp_path, sink, queries).awaitTermination()
     admin = kafka.admin()
     admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    sender.send_rows(topic, rows(range(12, 24), "a"))
     query = start(source, tmp_path, sink, queries)
     with pytest.raises(Exception, match=JobMismatch.code):
         query.awaitTermination()
