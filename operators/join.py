@@ -181,6 +181,11 @@ class JoinOperator:
             for intake, v in zip(self.intakes, found, strict=True)
         ]
 
+    def known(self, kv: KV) -> list[pa.Schema] | None:
+        """The columns of both sides; None before each has told them, by a message or a table without rows."""
+        found = [v for v in kv.multi_get(self.aux_cf, list(_SCHEMA)) if v is not None]
+        return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(SIDES) else None
+
     def _learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
         schema = learn(known, seen)
         if not schema.equals(known):

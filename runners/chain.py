@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Chain(ChainDefinition):
     """Operators in a chain, one commit for all. A frozen value, made by `wr.chain` or `first.then(second)`."""
 
-    def then(self, second: AggregateDefinition) -> Chain:
+    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """The chain with one operator more."""
         return chain(self, second)
 

@@ -169,7 +169,7 @@ class Aggregate(AggregateDefinition):
 
         return apply([self], df, self.name)
 
-    def then(self, second: Aggregate) -> Chain:
+    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """This operator and one that takes its panes as messages: `wr.chain(self, second)`."""
         from windrow.runners.chain import chain
 
@@ -304,7 +304,7 @@ class Join(JoinDefinition):
 
         return apply(self, frames)
 
-    def then(self, second: Aggregate) -> Chain:
+    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """This join and an operator that takes its rows as messages: `wr.chain(self, second)`."""
         from windrow.runners.chain import chain
 
