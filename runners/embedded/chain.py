@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -131,7 +131,9 @@ class EmbeddedChain(EmbeddedOperator):
             return self._read(lambda: joined_windows(part, self._overlay, side, start, end, key))
         rows, values = self._read(lambda: windows_between(part, self._overlay, start, end, key))
         watermark_us = Progress.load(self._overlay, part.aux_cf).watermark_us
-        return to_infos(part.definition, rows, values, watermark_us)
+        infos = to_infos(part.definition, rows, values, watermark_us)
+        prefix = self._prefix(part)
+        return [replace(w, first=_without(prefix, w.first), last=_without(prefix, w.last)) for w in infos]
 
     def get_messages(
         self,
@@ -149,7 +151,14 @@ class EmbeddedChain(EmbeddedOperator):
         if isinstance(definition, JoinDefinition):
             side = _side(definition, input)
             return self._read(lambda: joined_messages(part, self._overlay, side, start, end, key))
-        return self._read(lambda: messages_between(part, self._overlay, start, end, key))
+        found = self._read(lambda: messages_between(part, self._overlay, start, end, key))
+        prefix = self._prefix(part)
+        return [replace(m, position=_without(prefix, m.position)) for m in found]
+
+    def _prefix(self, part: Any) -> str:
+        """What the sources of an aggregate's messages begin with, and whoever fed them did not write."""
+        first = part is self._operator.first and self.chain.by_input
+        return f"{part.definition.name}:" if first else ""
 
     def _joining(self, input: str | None) -> str | None:
         """The join that has an input of that name, be it from outside or of the rows of the operator before it."""
@@ -167,6 +176,10 @@ class EmbeddedChain(EmbeddedOperator):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"commit {self._job.progress.commit}"
         return f"<{self.chain!r} at {self._job.folders.location}, {state}>"
+
+
+def _without(prefix: str, position: Any) -> Any:
+    return None if position is None else position._replace(source=position.source.removeprefix(prefix))
 
 
 def _side(definition: JoinDefinition, input: str | None) -> int:
