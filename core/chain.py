@@ -196,11 +196,6 @@ def parts_of(definition: Any) -> tuple[Part, ...]:
     return definition.parts if isinstance(definition, ChainDefinition) else (definition,)
 
 
-def first_of(definition: Any) -> Any:
-    """The operator that the input goes to."""
-    return parts_of(definition)[0]
-
-
 def part_named(definition: Any, name: str) -> Any:
     """The operator of that name, in a definition that has it."""
     return next(p for p in parts_of(definition) if p.name == name)

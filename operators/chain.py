@@ -83,7 +83,9 @@ class ChainOperator:
 
         given: a table; where an operator is a join, tables by input.
         """
-        tables: Mapping[str, pa.Table] = given if self.definition.by_input else {self.first.definition.name: given}
+        tables: Mapping[str, pa.Table] = (
+            given if self.definition.by_input else {self.first.definition.name: given}
+        )
         names = [i.name for i in self.definition.inputs]
         unknown = sorted(set(tables) - set(names))
         if unknown:
@@ -129,7 +131,9 @@ class ChainOperator:
         """A step of a part as one of the chain."""
         definition = self.definition.parts[i]
         last = i == len(self.parts) - 1
-        inner = {definition.name: step.panes} if not last and definition.name in self._tell and step.panes else {}
+        inner = (
+            {definition.name: step.panes} if not last and definition.name in self._tell and step.panes else {}
+        )
         dead, marks = step.dead, step.marks
         if dead is not None:
             if i == 0 and self.definition.by_input and not isinstance(definition, JoinDefinition):
@@ -149,7 +153,9 @@ class ChainOperator:
             sides = part.known(kv)
             return None if sides is None else told_columns(part.definition, *sides)
         schema = Progress.load(kv, part.aux_cf).schema
-        return None if schema is None else message_schema(part.definition, Calculation(part.definition, schema))
+        return (
+            None if schema is None else message_schema(part.definition, Calculation(part.definition, schema))
+        )
 
     def _handed(self, kv: KV, part: Any, panes: list[pa.Table]) -> pa.Table | None:
         """What a part told, as messages: the nth row of its step s stands at (its name, 0, s, n)."""
@@ -242,7 +248,9 @@ def told_schema(definition: Any, inputs: Mapping[str, pa.Schema] | pa.Schema) ->
     return pane_schema(last, Calculation(last, *schemas))
 
 
-def input_schemas(definition: Any, inputs: Mapping[str, pa.Schema] | pa.Schema) -> list[tuple[pa.Schema, ...]]:
+def input_schemas(
+    definition: Any, inputs: Mapping[str, pa.Schema] | pa.Schema
+) -> list[tuple[pa.Schema, ...]]:
     """The columns of the inputs of each operator of a chain: one of an aggregate, those of the left and right of a join.
 
     Raises `UnknownColumn` where an operator needs a column that the rows of the one before it lack.

@@ -63,7 +63,11 @@ def watermark_of(
     A join's, or a chain's with a join in it, is the minimum over its inputs that are not static; one that was never seen
     holds it back. Of other chains it is the first operator's.
     """
-    if not (definition.by_input if isinstance(definition, ChainDefinition) else isinstance(definition, JoinDefinition)):
+    if not (
+        definition.by_input
+        if isinstance(definition, ChainDefinition)
+        else isinstance(definition, JoinDefinition)
+    ):
         idle = idle_partitions(definition.watermark, seen_us, now_us)
         return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
     least, idle = END_OF_TIME_US, frozenset[Partition]()

@@ -12,7 +12,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from windrow.checkpoint.records import Step
-from windrow.core.chain import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME, ChainDefinition, handed_input
+from windrow.core.chain import (
+    WINDOW_COLUMNS,
+    WINDOW_END,
+    WINDOW_START,
+    WINDOW_TIME,
+    ChainDefinition,
+    handed_input,
+)
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Pane, Position, Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime

@@ -193,7 +193,7 @@ class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
     """A chain with a join in it: messages name their input."""
 
     def _known(self, given: Input) -> pa.Schema | None:
-        return self._operator.schema_of(self._overlay, given.name)  # type: ignore[no-any-return]
+        return self._operator.schema_of(self._overlay, given.name)
 
 
 def open_chain(

@@ -81,9 +81,7 @@ class EmbeddedJoin(EmbeddedOperator):
         for given in inputs:
             if given.name == name:
                 return given
-        raise InputError(
-            f"input {name!r} of {self._whole.name!r}: say which, of {[i.name for i in inputs]}"
-        )
+        raise InputError(f"input {name!r} of {self._whole.name!r}: say which, of {[i.name for i in inputs]}")
 
     @property
     def _inputs(self) -> tuple[Input, ...]:

@@ -169,7 +169,11 @@ def chains_of_joins(draw: st.DrawFn) -> wr.Chain:
         first, time = draw(joins())
         column = {"o_t": "o_v", "s_t": "s_v", "t": "v"}[time]
     else:
-        first, time, column = draw(aggregates(None, "first", last=False).filter(lambda a: a.by)), "window_time", "n"
+        first, time, column = (
+            draw(aggregates(None, "first", last=False).filter(lambda a: a.by)),
+            "window_time",
+            "n",
+        )
     join, time, column = draw(followed(first, time, column))
     if time is None or draw(st.booleans()):
         return wr.chain(first, join)
@@ -257,10 +261,10 @@ class Run:
         )
         for before, after in zip(self.chain.parts, self.chain.parts[1:], strict=False):
             late = sum(row.timing is Timing.LATE for row in self.sinks[before.name].panes)
-            handed = [d for d in wanted.dead.get(after.name, []) if d.position and d.position.source == before.name]
-            assert len(handed) <= late, (
-                "what is not late for one is too late for the next"
-            )
+            handed = [
+                d for d in wanted.dead.get(after.name, []) if d.position and d.position.source == before.name
+            ]
+            assert len(handed) <= late, "what is not late for one is too late for the next"
         for part in self.chain.parts:
             if not isinstance(part, JoinDefinition):
                 got, want = self.op.get_windows(operator=part.name), oracle.windows(part.name)
