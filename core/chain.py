@@ -23,6 +23,7 @@ from windrow.core.errors import (
 )
 from windrow.core.join import Input, JoinDefinition, spans
 from windrow.core.show import call
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Global, Hopping, Tumbling
 
 Part: TypeAlias = "AggregateDefinition | JoinDefinition"
@@ -110,14 +111,6 @@ class ChainDefinition:
             return (definition.right if side == "left" else definition.left,)
         return (_input_of(definition),) if part == 0 else ()
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
-        """The columns that an input from outside must have."""
-        names: list[str] = []
-        for i, part in enumerate(self.parts):
-            if given in self.inputs_of(i):
-                names += join_columns(part, given) if isinstance(part, JoinDefinition) else part.needs
-        return tuple(dict.fromkeys(names))
-
     def key_columns(self, given: Input) -> tuple[int, tuple[str, ...]]:
         """(the operator that takes an input from outside, what `shared_keys` are called in it)."""
         part = next(i for i in range(len(self.parts)) if given in self.inputs_of(i))
@@ -171,6 +164,19 @@ class ChainDefinition:
         first, second = self.parts[part : part + 2]
         return _behind_us(first, _taker(first, second).event_time) if isinstance(first, JoinDefinition) else 0
 
+    def watermark_of(self, name: str, watermark_us: int) -> int:
+        """The watermark of an operator where the chain's is `watermark_us`."""
+        for i, part in enumerate(self.parts):
+            if i and watermark_us != END_OF_TIME_US:
+                watermark_us = max(watermark_us - self.behind_us(i - 1), START_OF_TIME_US)
+            if part.name == name:
+                break
+        return watermark_us
+
+    def source_prefix(self, name: str) -> str:
+        """What the sources of an aggregate's messages begin with, and whoever fed them did not write."""
+        return f"{name}:" if self.by_input and name == self.first.name else ""
+
     def with_first(self, first: Any) -> Self:
         return replace(self, parts=(first, *self.parts[1:]))
 
@@ -194,6 +200,14 @@ class ChainDefinition:
 def parts_of(definition: Any) -> tuple[Part, ...]:
     """The operators of a definition."""
     return definition.parts if isinstance(definition, ChainDefinition) else (definition,)
+
+
+def columns_of(definition: JoinDefinition | ChainDefinition, given: Input) -> tuple[str, ...]:
+    """The columns that an input from outside must have."""
+    if isinstance(definition, JoinDefinition):
+        return join_columns(definition, given)
+    part = definition.parts[definition.key_columns(given)[0]]
+    return join_columns(part, given) if isinstance(part, JoinDefinition) else part.needs
 
 
 def part_named(definition: Any, name: str) -> Any:

@@ -240,7 +240,7 @@ def told_columns(definition: Any, *inputs: pa.Schema) -> pa.Schema:
 
 
 def told_schema(definition: Any, inputs: Mapping[str, pa.Schema] | pa.Schema) -> pa.Schema:
-    """The schema of an operator's panes, or rows; of a chain's last operator. inputs: one, or by name where there are several."""
+    """The schema of an operator's panes, or rows; of a chain's last operator. inputs: one, or by name if there are several."""
     last = parts_of(definition)[-1]
     schemas = input_schemas(definition, inputs)[-1]
     if isinstance(last, JoinDefinition):

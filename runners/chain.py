@@ -115,9 +115,9 @@ def chain(*operators: AggregateDefinition | JoinDefinition | ChainDefinition) ->
     """Operators of which each takes the rows of the one before it as messages, in the same commit (window propagation).
 
     After an aggregate the event time is `window_time`, the last moment of the window of a pane, after a join that of an input;
-    the watermark is that of the one before. Panes bring `window_start` and `window_end`, keys and aggregates. A join that is not
-    the first takes the rows on the input that has the name of the operator before it; its other input comes from outside, and
-    messages of all inputs are then given by name (an aggregate's has its name). Only what is told once can be handed on:
+    the watermark is that of the one before. Panes bring `window_start`, `window_end`, keys and aggregates. A later join takes
+    the rows on the input that has the name of the operator before it; its other input comes from outside, and messages of all
+    inputs are then given by name (an aggregate's has its name). Only what is told once can be handed on:
     `wr.Emit.append()`, mode "discarding", joins.
 
     Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 002, "window propagation".

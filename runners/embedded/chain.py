@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from windrow.runners.embedded.queries import (
     joined_windows,
     messages_between,
     windows_between,
+    without_prefix,
 )
 
 
@@ -132,8 +133,7 @@ class EmbeddedChain(EmbeddedOperator):
         rows, values = self._read(lambda: windows_between(part, self._overlay, start, end, key))
         watermark_us = Progress.load(self._overlay, part.aux_cf).watermark_us
         infos = to_infos(part.definition, rows, values, watermark_us)
-        prefix = self._prefix(part)
-        return [replace(w, first=_without(prefix, w.first), last=_without(prefix, w.last)) for w in infos]
+        return without_prefix(infos, self.chain.source_prefix(part.definition.name))
 
     def get_messages(
         self,
@@ -151,14 +151,8 @@ class EmbeddedChain(EmbeddedOperator):
         if isinstance(definition, JoinDefinition):
             side = _side(definition, input)
             return self._read(lambda: joined_messages(part, self._overlay, side, start, end, key))
-        found = self._read(lambda: messages_between(part, self._overlay, start, end, key))
-        prefix = self._prefix(part)
-        return [replace(m, position=_without(prefix, m.position)) for m in found]
-
-    def _prefix(self, part: Any) -> str:
-        """What the sources of an aggregate's messages begin with, and whoever fed them did not write."""
-        first = part is self._operator.first and self.chain.by_input
-        return f"{part.definition.name}:" if first else ""
+        prefix = self.chain.source_prefix(definition.name)
+        return self._read(lambda: messages_between(part, self._overlay, start, end, key, prefix))
 
     def _joining(self, input: str | None) -> str | None:
         """The join that has an input of that name, be it from outside or of the rows of the operator before it."""
@@ -176,10 +170,6 @@ class EmbeddedChain(EmbeddedOperator):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"commit {self._job.progress.commit}"
         return f"<{self.chain!r} at {self._job.folders.location}, {state}>"
-
-
-def _without(prefix: str, position: Any) -> Any:
-    return None if position is None else position._replace(source=position.source.removeprefix(prefix))
 
 
 def _side(definition: JoinDefinition, input: str | None) -> int:

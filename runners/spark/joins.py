@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 
 from windrow.checkpoint.job import Plan
 from windrow.checkpoint.offsets import Partition
-from windrow.core.chain import ChainDefinition, join_columns, parts_of
+from windrow.core.chain import ChainDefinition, columns_of, parts_of
 from windrow.core.definition import Watermark
 from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
 from windrow.core.join import Input, JoinDefinition
@@ -119,11 +119,7 @@ def with_static(df: DataFrame, definition: Joining, static: Mapping[str, DataFra
 
 
 def _check_columns(definition: Joining, given: Input, frame: DataFrame) -> None:
-    if isinstance(definition, ChainDefinition):
-        names = definition.columns_of(given)
-    else:
-        names = join_columns(definition, given)
-    for name in names:
+    for name in columns_of(definition, given):
         if name not in frame.columns:
             raise UnknownColumn(
                 f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"

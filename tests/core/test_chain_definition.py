@@ -108,6 +108,7 @@ def test_keys_are_followed_through_the_names_that_joins_give_them() -> None:
     assert join(on="k").then(later(on={"x": "other"})).by == ()
 
 
+ROWS = wr.Input("one", event_time="t")
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "one operator": (lambda: wr.chain(one()), e.ConfigurationError, ["1", "two or more"]),
     "one name": (lambda: one().then(two(name="one")), e.ConfigurationError, ["['one', 'one']", "name="]),
@@ -154,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         ["'two'", "['a', 'b']", "neither", "wr.Input('one', event_time=...)"],
     ),
     "a join of the rows with themselves": (
-        lambda: join().then(wr.Join(left=(i := wr.Input("one", event_time="t")), right=i, on="k", within=("0 seconds", "1 second"), name="two")),
+        lambda: join().then(wr.Join(left=ROWS, right=ROWS, on="k", within=("0 seconds", "1 second"), name="two")),
         e.ConfigurationError, ["'two'", "'one' with itself", "input from outside"],
     ),
     "an input twice": (
@@ -179,7 +180,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         ["'a': wr.bounded(", "'c': wr.explicit()", "all inputs"],
     ),
     "a name with a colon": (
-        lambda: wr.chain(one(name="a:b", by=("k", "g")), two(name="one", emit=wr.Emit.append()), later(event_time="window_time")),
+        lambda: one(name="a:b").then(two(name="one", emit=wr.Emit.append())).then(later(event_time="window_time")),
         e.ConfigurationError, ["'a:b'", "without colons"],
     ),
     "a join of panes that are taken back": (

@@ -1,4 +1,4 @@
-"""Joins of three and more inputs in one process: a later join takes the rows of the operator before it, and an input of its own."""
+"""Joins of three and more inputs in one process: a later join takes the rows before it, and an input of its own."""
 
 from __future__ import annotations
 
