@@ -144,6 +144,9 @@ class ChainOperator:
         if i:
             prefixes = tuple(n.source_prefix for n in self.definition.inputs_of(i))
             marks = {p: t for p, t in marks.items() if p[0].startswith(prefixes)} if prefixes else {}
+        elif self.definition.by_input and not isinstance(definition, JoinDefinition):
+            # Rows without positions name no source: theirs is that of the input.
+            marks = {(s or f"{definition.name}:", p): t for (s, p), t in marks.items()}
         return StepResult(step.panes if last else [], dead, marks, step.counts, inner=inner)
 
     def _made(self, kv: KV, i: int) -> pa.Schema | None:

@@ -144,7 +144,7 @@ class JoinOperator:
             again = side == RIGHT and definition.is_self_join
             if given.name in tables:
                 sides[side] = self._learn(kv, side, sides[side], tables[given.name].schema)
-                table = with_positions(tables[given.name], progress.step)
+                table = with_positions(tables[given.name], progress.step, given.source_prefix)
                 # Messages of a join with itself are judged once.
                 letters = DeadLetters(0) if again else dead
                 letters.input = given.name

@@ -27,7 +27,7 @@ class Chain(ChainDefinition):
         return chain(self, second)
 
     def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedChain:
-        """Open the chain on a directory, in this process: fed as its first operator is.
+        """Open the chain on a directory, in this process: fed as its first operator is, or by input where one is a join.
 
         clock: where `now` comes from. sink: takes the last operator's panes as they are committed, or a dict by operator name,
         for those inside the chain too; without one, `get_result` hands out the last operator's.

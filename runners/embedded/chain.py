@@ -1,4 +1,4 @@
-"""A chain on a directory, in this process: fed as its first operator is, its results are the last one's."""
+"""A chain on a directory, in this process: fed as its first operator is, or by input; its results are the last one's."""
 
 from __future__ import annotations
 

@@ -83,6 +83,9 @@ def test_a_join_of_three_inputs_gives_every_triple_once(tmp_path: Path) -> None:
             for name, message in fed[:upto]:
                 op.add_message(message, name)
             assert {n: o["x", 0] for n, o in op.next_offsets().items()} == Counter(n for n, _ in fed[:upto])
+            assert set(op._marks) == {(f"{n}:x", 0) for n in INPUTS}, (
+                "only what comes from outside moves the watermark"
+            )
     wanted = plain(fed)
     assert len(wanted) > 100
     times = ("orders_t", "shipments_t", "t")

@@ -142,14 +142,18 @@ def test_readings_summed_then_joined_with_a_table_stay_in_one_commit(
     table = pa.table({"k": ["a", "b", "c"], "since": [at(0)] * 3, "most": [3, 100, 100]})
     chain = seconds.then(limits)
     frames = {"seconds": source.stream(spark), "limits": spark.createDataFrame(table)}
-    for _ in range(2):
+    for run in range(2):
         function = chain.foreach_batch(
             str(tmp_path / "windrow"), sink=sink, static={"limits": frames["limits"]}, shards=2
         )
         writer = chain.together(**frames).writeStream.foreachBatch(function)
         writer = writer.option("checkpointLocation", str(tmp_path / "spark")).trigger(availableNow=True)
         writer.start().awaitTermination()
-        if _:
+        if not run:
+            assert function.last_progress["eventTime"]["watermark"] > "1970", (
+                "without positions it moves, too"
+            )
+        else:
             function.input_schema = chain.together(**frames).schema
             function.drain(spark)
         function.close()
@@ -180,3 +184,6 @@ def test_what_cannot_lie_in_one_shard_or_lacks_a_column_is_refused(spark: Any, t
         shipped().then(paid()).apply(orders=frames["orders"])
     with pytest.raises(ConfigurationError, match=r"'paid'.*\['orders', 'shipments', 'payments'\].*orders=df"):
         shipped().then(paid()).apply(frames["orders"])
+    for definition in (shipped(), shipped().then(paid())):
+        with pytest.raises(ConfigurationError, match=r"'(shipped|paid)' takes the inputs.*a job of its own"):
+            wr.foreach_batch([definition], str(tmp_path / "d"))
