@@ -361,8 +361,8 @@ def _prove(chain: wr.Chain, actions: list[tuple[str, Any]]) -> None:
         for kind, value in actions:
             run.do(kind, value)
         run.check()
-        event(f"{[type(p).__name__ for p in chain.parts]}: {bool(run.sinks[chain.name].panes)}")
         run.end()
+        event(f"{[type(p).__name__ for p in chain.parts]}: {bool(run.sinks[chain.name].panes)}")
         run.op.close()
 
 

@@ -35,6 +35,16 @@ def test_a_chain_of_joins_answers_the_same_from_outside(tmp_path: Path) -> None:
                 assert len(state.panes()) == len(op.get_result()) and len(state.panes("paid")) == 0
                 with pytest.raises(ConfigurationError, match="'paid' is a join"):
                     state.explain(0, operator="paid")
+        for name in INPUTS:
+            op.add_message(at(-100), name)
+        op.timeout()
+        with wr.read_state(str(tmp_path)) as state:
+            letters = state.dead_letters_table().select(["operator", "input"]).to_pylist()
+            assert [tuple(row.values()) for row in letters] == [
+                ("shipped", "orders"),
+                ("shipped", "shipments"),
+                ("paid", "payments"),
+            ]
 
 
 def test_positions_of_a_first_aggregate_are_those_that_were_given(tmp_path: Path) -> None:
