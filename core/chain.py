@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
-from windrow.core.definition import UNBOUNDED_US, AggregateDefinition, bounded
+from windrow.core.definition import UNBOUNDED_US, AggregateDefinition, Watermark, bounded
 from windrow.core.emit import EveryBatch, Never
 from windrow.core.errors import (
     BadTrigger,
@@ -20,8 +21,9 @@ from windrow.core.errors import (
     ReservedColumn,
     UnknownColumn,
 )
-from windrow.core.join import JoinDefinition, spans
+from windrow.core.join import Input, JoinDefinition, spans
 from windrow.core.show import call
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Global, Hopping, Tumbling
 
 Part: TypeAlias = "AggregateDefinition | JoinDefinition"
@@ -48,28 +50,90 @@ class ChainDefinition:
             )
         for first, second in zip(self.parts, self.parts[1:], strict=False):
             _check_pair(first, second)
+        if any(isinstance(p, JoinDefinition) for p in self.parts[1:]):
+            _check_inputs(self)
 
     @property
     def first(self) -> Any:
         return self.parts[0]
 
     @property
-    def last(self) -> AggregateDefinition:
-        assert isinstance(self.parts[-1], AggregateDefinition)
+    def last(self) -> Any:
         return self.parts[-1]
 
     @property
     def name(self) -> str:
-        """That of the last operator, whose panes are the results."""
-        return self.last.name
+        """That of the last operator, whose panes or rows are the results."""
+        return self.parts[-1].name
 
     @property
     def by(self) -> tuple[str, ...]:
-        """The key columns that all operators share: rows that differ in them never meet."""
-        shared = set.intersection(*(set(p.by) for p in self.parts))
-        return tuple(b for b in self.first.by if b in shared)
+        """The key columns that all operators share, by their names in the first: rows that differ in them never meet."""
+        return tuple(names[0] for names in self.shared_keys)
 
-    # What a runner asks of its input is asked of the first operator's.
+    @property
+    def shared_keys(self) -> tuple[tuple[str, ...], ...]:
+        """Of each key that all operators share: its name in the rows of every operator. A join gives it its left name."""
+        return tuple(names for b in self.first.by if (names := self._followed(b)) is not None)
+
+    def _followed(self, name: str) -> tuple[str, ...] | None:
+        names = [name]
+        for before, part in zip(self.parts, self.parts[1:], strict=False):
+            if isinstance(part, JoinDefinition):
+                left = handed_side(before, part) == "left"
+                named = {(a if left else b): a for a, b in part.on}
+            else:
+                named = {b: b for b in part.by}
+            if names[-1] not in named:
+                return None
+            names.append(named[names[-1]])
+        return tuple(names)
+
+    # -- inputs: where messages come from outside -------------------------------------------------------------------
+
+    @property
+    def by_input(self) -> bool:
+        """True if messages name their input: an operator is a join."""
+        return any(isinstance(p, JoinDefinition) for p in self.parts)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The inputs from outside, in the order of the operators that take them; an aggregate's has its name."""
+        return tuple(i for part in range(len(self.parts)) for i in self.inputs_of(part))
+
+    def inputs_of(self, part: int) -> tuple[Input, ...]:
+        """The inputs of an operator that come from outside."""
+        definition = self.parts[part]
+        if isinstance(definition, JoinDefinition):
+            if part == 0:
+                return definition.inputs
+            side = handed_side(self.parts[part - 1], definition)
+            return (definition.right if side == "left" else definition.left,)
+        return (_input_of(definition),) if part == 0 else ()
+
+    def key_columns(self, given: Input) -> tuple[int, tuple[str, ...]]:
+        """(the operator that takes an input from outside, what `shared_keys` are called in it)."""
+        part = next(i for i in range(len(self.parts)) if given in self.inputs_of(i))
+        definition = self.parts[part]
+        names = tuple(followed[part] for followed in self.shared_keys)
+        if isinstance(definition, JoinDefinition) and given.name != definition.left.name:
+            right = dict(definition.on)
+            names = tuple(right[n] for n in names)
+        return part, names
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        """The same chain under other watermarks, by input; what shapes the state stays."""
+        parts: list[Part] = []
+        for i, part in enumerate(self.parts):
+            own = {n.name: watermarks.get(n.name, n.watermark) for n in self.inputs_of(i)}
+            if isinstance(part, JoinDefinition):
+                left, right = (own.get(n.name, n.watermark) for n in (part.left, part.right))
+                parts.append(part.with_watermarks(left, right))
+            else:
+                parts.append(part.with_watermark(own[part.name]) if own else part)
+        return replace(self, parts=tuple(parts))
+
+    # What a runner asks of its one input is asked of the first operator's.
 
     @property
     def event_time(self) -> str:
@@ -85,7 +149,7 @@ class ChainDefinition:
 
     @property
     def ids(self) -> Any:
-        return self.first.ids
+        return None if self.by_input else self.first.ids
 
     @property
     def positions(self) -> Any:
@@ -98,7 +162,20 @@ class ChainDefinition:
     def behind_us(self, part: int) -> int:
         """How far the watermark of the next operator stays behind that of `part`."""
         first, second = self.parts[part : part + 2]
-        return _behind_us(first, second.event_time) if isinstance(first, JoinDefinition) else 0  # type: ignore[union-attr]
+        return _behind_us(first, _taker(first, second).event_time) if isinstance(first, JoinDefinition) else 0
+
+    def watermark_of(self, name: str, watermark_us: int) -> int:
+        """The watermark of an operator where the chain's is `watermark_us`."""
+        for i, part in enumerate(self.parts):
+            if i and watermark_us != END_OF_TIME_US:
+                watermark_us = max(watermark_us - self.behind_us(i - 1), START_OF_TIME_US)
+            if part.name == name:
+                break
+        return watermark_us
+
+    def source_prefix(self, name: str) -> str:
+        """What the sources of an aggregate's messages begin with, and whoever fed them did not write."""
+        return f"{name}:" if self.by_input and name == self.first.name else ""
 
     def with_first(self, first: Any) -> Self:
         return replace(self, parts=(first, *self.parts[1:]))
@@ -125,9 +202,12 @@ def parts_of(definition: Any) -> tuple[Part, ...]:
     return definition.parts if isinstance(definition, ChainDefinition) else (definition,)
 
 
-def first_of(definition: Any) -> Any:
-    """The operator that the input goes to."""
-    return parts_of(definition)[0]
+def columns_of(definition: JoinDefinition | ChainDefinition, given: Input) -> tuple[str, ...]:
+    """The columns that an input from outside must have."""
+    if isinstance(definition, JoinDefinition):
+        return join_columns(definition, given)
+    part = definition.parts[definition.key_columns(given)[0]]
+    return join_columns(part, given) if isinstance(part, JoinDefinition) else part.needs
 
 
 def part_named(definition: Any, name: str) -> Any:
@@ -135,29 +215,137 @@ def part_named(definition: Any, name: str) -> Any:
     return next(p for p in parts_of(definition) if p.name == name)
 
 
+@dataclass(frozen=True)
+class _Taker:
+    """How an operator takes what the one before it tells: what it calls its event time, what columns it names."""
+
+    name: str
+    event_time: str
+    columns: tuple[str, ...]
+
+
+def handed_side(before: Part, join: JoinDefinition) -> str:
+    """The side of a join that takes the rows of the operator before it: the one that has its name."""
+    return "left" if join.left.name == before.name else "right"
+
+
+def handed_input(before: Part, join: JoinDefinition) -> Input:
+    """The input of a join that takes the rows of the operator before it."""
+    return join.left if handed_side(before, join) == "left" else join.right
+
+
+def join_columns(join: JoinDefinition, given: Input) -> tuple[str, ...]:
+    """The columns that an input of a join must have."""
+    keys = join.left_keys if given.name == join.left.name else ()
+    keys += join.right_keys if given.name == join.right.name else ()
+    return tuple(dict.fromkeys((given.event_time, *keys)))
+
+
+def _input_of(first: AggregateDefinition) -> Input:
+    """The input of an aggregate, as one of several."""
+    return Input(
+        first.name,
+        first.event_time,
+        None,
+        first.watermark,
+        first.time_zone,
+        first.max_ahead_us,
+        first.positions,
+    )
+
+
+def _taker(first: Part, second: Part) -> _Taker:
+    if isinstance(second, JoinDefinition):
+        given = handed_input(first, second)
+        return _Taker(second.name, given.event_time, join_columns(second, given))
+    wanted = dict.fromkeys([*second.by, *(c for a in second.agg.values() for c in a.columns)])
+    return _Taker(second.name, second.event_time, tuple(wanted))
+
+
 def _check_pair(first: Part, second: Part) -> None:
     if isinstance(second, JoinDefinition):
-        raise ConfigurationError(
-            f"{second.name!r} is a join and has two inputs, {first.name!r} gives it one: a join can only begin a chain"
-        )
-    if second.watermark != bounded():
+        _check_handed(first, second)
+        given = handed_input(first, second)
+        watermark, positions, ids = given.watermark, given.positions, None
+        outside = second.right if given is second.left else second.left
+        follows = outside.watermark.kind == "explicit" and watermark == outside.watermark
+    else:
+        watermark, positions, ids, follows = second.watermark, second.positions, second.ids, False
+    if watermark != bounded() and not follows:
         raise BadWatermark(
-            f"watermark={second.watermark!r} of {second.name!r}, which follows {first.name!r}: its watermark is that of "
+            f"watermark={watermark!r} of {second.name!r}, which follows {first.name!r}: its watermark is that of "
             f"{first.name!r}, leave it out"
         )
-    for option, value in (("positions", second.positions), ("ids", second.ids)):
+    for option, value in (("positions", positions), ("ids", ids)):
         if value is not None:
             raise ConfigurationError(
                 f"{option}={value!r} of {second.name!r}, which follows {first.name!r}: its messages are the rows of "
                 f"{first.name!r}, each told once and in order; leave it out"
             )
+    taker = _taker(first, second)
     if isinstance(first, JoinDefinition):
-        _check_join(first, second)
+        _check_join(first, taker)
     else:
-        _check_aggregate(first, second)
+        _check_aggregate(first, taker)
 
 
-def _check_aggregate(first: AggregateDefinition, second: AggregateDefinition) -> None:
+def _check_handed(first: Part, join: JoinDefinition) -> None:
+    """A join takes the rows of the operator before it on one side, and an input from outside on the other."""
+    names = [join.left.name, join.right.name]
+    if join.is_self_join:
+        raise ConfigurationError(
+            f"{join.name!r}, which follows {first.name!r}, joins {names[0]!r} with itself: a join in a chain takes the rows of "
+            f"{first.name!r} on one side and an input from outside on the other; name its inputs {first.name!r} and something "
+            "else"
+        )
+    if first.name not in names:
+        raise ConfigurationError(
+            f"{join.name!r}, which follows {first.name!r}, joins the inputs {names}, neither of which is {first.name!r}: name "
+            f"the input that takes its rows {first.name!r}, e.g. wr.Input({first.name!r}, event_time=...)"
+        )
+    if handed_input(first, join).static:
+        raise ConfigurationError(
+            f"input {first.name!r} of {join.name!r} takes the rows of {first.name!r} and is static=True: only an input from "
+            "outside can be static; leave it out"
+        )
+
+
+def _check_inputs(chain: ChainDefinition) -> None:
+    """Inputs from outside have names of their own, which are not those of operators, and one kind of watermark."""
+    names = [i.name for i in chain.inputs]
+    twice = [n for n in names if names.count(n) > 1]
+    if twice:
+        raise ConfigurationError(
+            f"the chain has the inputs {names}, and {twice[0]!r} twice: each message goes to one operator; give the inputs "
+            "names of their own, and feed it to both"
+        )
+    own = chain.first.name if isinstance(chain.first, AggregateDefinition) else None
+    for i, part in enumerate(chain.parts):
+        for given in chain.inputs_of(i):
+            if given.name != own and given.name in [p.name for p in chain.parts]:
+                raise ConfigurationError(
+                    f"input {given.name!r} of {part.name!r} comes from outside and has the name of an operator of the chain: "
+                    + (
+                        f"a join takes the rows of the operator before it, {chain.parts[i - 1].name!r}; "
+                        if i
+                        else ""
+                    )
+                    + "give the input another name"
+                )
+    if own is not None and ":" in own:
+        raise ConfigurationError(
+            f"{own!r}, with which the chain begins, gives its input its name, as one of {names}: use a name without colons"
+        )
+    kinds = {i.watermark.kind == "explicit" for i in chain.inputs}
+    if len(kinds) > 1:
+        shown = ", ".join(f"{i.name!r}: {i.watermark!r}" for i in chain.inputs)
+        raise BadWatermark(
+            f"the inputs of the chain have the watermarks {shown}: an explicit watermark is the whole chain's, use "
+            "wr.explicit() on all inputs"
+        )
+
+
+def _check_aggregate(first: AggregateDefinition, second: _Taker) -> None:
     """Panes that are each a contribution of their own: none says again what another one said."""
     if first.tuple_window or isinstance(first.window, Global):
         raise BadWindow(
@@ -184,8 +372,7 @@ def _check_aggregate(first: AggregateDefinition, second: AggregateDefinition) ->
             f"column {clash[0]!r} of {first.name!r} would clash with the column of that name that {second.name!r} gets (panes "
             f"bring {', '.join(WINDOW_COLUMNS)} beside keys and aggregates): rename it"
         )
-    wanted = dict.fromkeys([*second.by, *(c for a in second.agg.values() for c in a.columns)])
-    for column in wanted:
+    for column in second.columns:
         if column not in (*made, *WINDOW_COLUMNS):
             raise UnknownColumn(
                 f"column {column!r} of {second.name!r} is none of {first.name!r}, whose panes have "
@@ -204,7 +391,7 @@ def _trouble(first: AggregateDefinition) -> str:
     return "early and late panes tell a window several times, and it would be counted as often"
 
 
-def _check_join(first: JoinDefinition, second: AggregateDefinition) -> None:
+def _check_join(first: JoinDefinition, second: _Taker) -> None:
     """Rows that are each told once, at a time that lies in no past."""
     for timing, trigger in (("early", first.emit.early), ("late", first.emit.late)):
         if not isinstance(trigger, EveryBatch):

@@ -5,14 +5,24 @@ A chain is an operator: its two pure steps are those of its parts, one after the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.chain import WINDOW_END, WINDOW_START, WINDOW_TIME, ChainDefinition, parts_of
+from windrow.core.chain import (
+    WINDOW_END,
+    WINDOW_START,
+    WINDOW_TIME,
+    ChainDefinition,
+    handed_input,
+    handed_side,
+    join_columns,
+    parts_of,
+)
 from windrow.core.definition import RESERVED_COLUMNS, AggregateDefinition
+from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.join import JoinDefinition
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.aggregate import WindowAggregator
@@ -20,13 +30,13 @@ from windrow.operators.calculation import Calculation
 from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START, TIMING
 from windrow.operators.dead import of_operator
 from windrow.operators.groups import combine
-from windrow.operators.join_output import Columns, joined_rows, joined_schema
+from windrow.operators.join_output import Columns, joined_rows, joined_schema, letters_by_input
 from windrow.operators.join_rows import join_operator
 from windrow.operators.output import STAMP, pane_rows, pane_schema, stamps
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult, limit
 from windrow.operators.tuples import TupleAggregator
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Batch
 
 
 def operator_of(definition: Any, tell: Collection[str] = ()) -> Any:
@@ -39,7 +49,7 @@ def operator_of(definition: Any, tell: Collection[str] = ()) -> Any:
 
 
 class ChainOperator:
-    """One chain on one store. Its results are the last part's, its marks the first one's."""
+    """One chain on one store. Its results are the last part's, its marks those of what comes from outside."""
 
     def __init__(self, definition: ChainDefinition, tell: Collection[str] = ()) -> None:
         self.definition = definition
@@ -58,28 +68,97 @@ class ChainOperator:
 
         In this order: what the watermark lets the first tell, the second has before the watermark reaches it.
         """
-        return self._down(kv, self.first.advance(kv, watermark_us, now_us), now_us, watermark_us)
-
-    def ingest(self, kv: KV, table: Any, now_us: int) -> StepResult:
-        """Each part takes what the one before it told of the step's messages."""
-        return self._down(kv, self.first.ingest(kv, table, now_us), now_us, None)
-
-    def _down(self, kv: KV, step: StepResult, now_us: int, watermark_us: int | None) -> StepResult:
-        whole = StepResult(marks=step.marks)
+        whole, step = StepResult(), self.first.advance(kv, watermark_us, now_us)
         for i, part in enumerate(self.parts):
             if i:
                 rows = self._handed(kv, self.parts[i - 1], step.panes)
-                step = StepResult() if rows is None else part.ingest(kv, rows, now_us)
-                if watermark_us is not None:
-                    watermark_us = _behind(watermark_us, self.definition.behind_us(i - 1))
-                    step = step.then(part.advance(kv, watermark_us, now_us))
-            name = part.definition.name
-            last = i == len(self.parts) - 1
-            inner = {name: step.panes} if not last and name in self._tell and step.panes else {}
-            dead = None if step.dead is None else of_operator(step.dead, name)
-            told = StepResult(step.panes if last else [], dead, {}, step.counts, inner=inner)
-            whole = whole.then(told)
+                step = StepResult() if rows is None else self._take(kv, i, rows, {}, now_us)
+                watermark_us = _behind(watermark_us, self.definition.behind_us(i - 1))
+                step = step.then(part.advance(kv, watermark_us, now_us))
+            whole = whole.then(self._says(i, step))
         return whole
+
+    def ingest(self, kv: KV, given: Any, now_us: int) -> StepResult:
+        """Each part takes what the one before it told of the step's messages, and its own from outside.
+
+        given: a table; where an operator is a join, tables by input.
+        """
+        tables: Mapping[str, pa.Table] = (
+            given if self.definition.by_input else {self.first.definition.name: given}
+        )
+        names = [i.name for i in self.definition.inputs]
+        unknown = sorted(set(tables) - set(names))
+        if unknown:
+            raise InputError(f"{unknown[0]!r} is no input of {self.definition.name!r}, which has {names}")
+        whole, step = StepResult(), StepResult()
+        for i in range(len(self.parts)):
+            rows = self._handed(kv, self.parts[i - 1], step.panes) if i else None
+            own = {n.name: tables[n.name] for n in self.definition.inputs_of(i) if n.name in tables}
+            step = self._take(kv, i, rows, own, now_us)
+            whole = whole.then(self._says(i, step))
+        return whole
+
+    def _take(
+        self, kv: KV, i: int, rows: pa.Table | None, own: Mapping[str, pa.Table], now_us: int
+    ) -> StepResult:
+        """The ingest of a part: rows of the part before it, and tables from outside."""
+        part, definition = self.parts[i], self.definition.parts[i]
+        if isinstance(definition, JoinDefinition):
+            tables = dict(own)
+            if i:
+                schema = self._made(kv, i - 1) if rows is None else None
+                if schema is not None:
+                    rows = schema.empty_table()  # it tells what columns there are
+                if rows is not None:
+                    tables[handed_input(self.definition.parts[i - 1], definition).name] = rows
+            step: StepResult = part.ingest(kv, tables, now_us)
+            return step
+        if i == 0:
+            [rows] = own.values() or [None]
+            if rows is not None and not len(rows) and self.definition.by_input:
+                self._learn_columns(kv, rows.schema)
+                return StepResult()
+        return StepResult() if rows is None else part.ingest(kv, rows, now_us)
+
+    def _learn_columns(self, kv: KV, schema: pa.Schema) -> None:
+        """What columns the input of the first aggregate has, before its first message."""
+        progress, batch = Progress.load(kv, self.first.aux_cf), Batch()
+        self.first._learn(progress, schema)
+        progress.save(lambda key, value: batch.put(self.first.aux_cf, key, value))
+        kv.write(batch)
+
+    def _says(self, i: int, step: StepResult) -> StepResult:
+        """A step of a part as one of the chain."""
+        definition = self.definition.parts[i]
+        last = i == len(self.parts) - 1
+        inner = (
+            {definition.name: step.panes} if not last and definition.name in self._tell and step.panes else {}
+        )
+        dead, marks = step.dead, step.marks
+        if dead is not None:
+            if i == 0 and self.definition.by_input and not isinstance(definition, JoinDefinition):
+                names = pa.array([definition.name] * len(dead), pa.string())
+                dead = letters_by_input(dead.set_column(dead.column_names.index("input"), "input", names))
+                assert dead is not None
+            dead = of_operator(dead, definition.name)
+        if i:
+            prefixes = tuple(n.source_prefix for n in self.definition.inputs_of(i))
+            marks = {p: t for p, t in marks.items() if p[0].startswith(prefixes)} if prefixes else {}
+        elif self.definition.by_input and not isinstance(definition, JoinDefinition):
+            # Rows without positions name no source: theirs is that of the input.
+            marks = {(s or f"{definition.name}:", p): t for (s, p), t in marks.items()}
+        return StepResult(step.panes if last else [], dead, marks, step.counts, inner=inner)
+
+    def _made(self, kv: KV, i: int) -> pa.Schema | None:
+        """The columns of what a part tells; None before all of its inputs have said theirs."""
+        part = self.parts[i]
+        if isinstance(part.definition, JoinDefinition):
+            sides = part.known(kv)
+            return None if sides is None else told_columns(part.definition, *sides)
+        schema = Progress.load(kv, part.aux_cf).schema
+        return (
+            None if schema is None else message_schema(part.definition, Calculation(part.definition, schema))
+        )
 
     def _handed(self, kv: KV, part: Any, panes: list[pa.Table]) -> pa.Table | None:
         """What a part told, as messages: the nth row of its step s stands at (its name, 0, s, n)."""
@@ -112,11 +191,24 @@ class ChainOperator:
     def _calculation(self) -> Calculation | None:
         return self.first._calculation  # type: ignore[no-any-return]
 
-    def schemas(self, kv: KV) -> list[pa.Schema]:
-        return self.first.schemas(kv)  # type: ignore[no-any-return]
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        """What is known of the columns of an input from outside."""
+        for i, part in enumerate(self.parts):
+            if name not in [n.name for n in self.definition.inputs_of(i)]:
+                continue
+            if not isinstance(part.definition, JoinDefinition):
+                return Progress.load(kv, part.aux_cf).schema
+            known: pa.Schema = part.schemas(kv)[0 if name == part.definition.left.name else 1]
+            return known
+        raise InputError(f"{name!r} is no input of {self.definition.name!r}")
 
     def columns(self, kv: KV) -> list[str]:
-        return self.first.columns(kv)  # type: ignore[no-any-return]
+        """Of a join, with which the chain begins, the columns of its rows; else those of the input."""
+        if isinstance(self.first.definition, JoinDefinition):
+            names: list[str] = self.first.columns(kv)
+            return names
+        schema = Progress.load(kv, self.aux_cf).schema
+        return [] if schema is None else list(schema.names)
 
 
 def told_rows(operator: Any, panes: list[pa.Table], commit: int) -> pa.Table:
@@ -142,18 +234,52 @@ def messages(operator: Any, panes: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def told_schema(definition: Any, *inputs: pa.Schema) -> pa.Schema:
-    """The schema of an operator's panes, or rows, over such inputs (a join has two); of a chain's last operator."""
-    if isinstance(definition, JoinDefinition):
-        return joined_schema(Columns.of(definition, *inputs), *inputs)
-    for part in parts_of(definition)[:-1]:
-        if isinstance(part, JoinDefinition):
-            rows = told_schema(part, *inputs)
-            inputs = (pa.schema([f for f in rows if f.name not in RESERVED_COLUMNS]),)
-        else:
-            inputs = (message_schema(part, Calculation(part, *inputs)),)
-    last = definition.last if isinstance(definition, ChainDefinition) else definition
-    return pane_schema(last, Calculation(last, *inputs))
+def told_columns(definition: Any, *inputs: pa.Schema) -> pa.Schema:
+    """The columns of what an operator tells, as the next one sees them, over such inputs (a join has two)."""
+    if not isinstance(definition, JoinDefinition):
+        return message_schema(definition, Calculation(definition, *inputs))
+    rows = joined_schema(Columns.of(definition, *inputs), *inputs)
+    return pa.schema([f for f in rows if f.name not in RESERVED_COLUMNS])
+
+
+def told_schema(definition: Any, inputs: Mapping[str, pa.Schema] | pa.Schema) -> pa.Schema:
+    """The schema of an operator's panes, or rows; of a chain's last operator. inputs: one, or by name if there are several."""
+    last = parts_of(definition)[-1]
+    schemas = input_schemas(definition, inputs)[-1]
+    if isinstance(last, JoinDefinition):
+        return joined_schema(Columns.of(last, *schemas), *schemas)
+    return pane_schema(last, Calculation(last, *schemas))
+
+
+def input_schemas(
+    definition: Any, inputs: Mapping[str, pa.Schema] | pa.Schema
+) -> list[tuple[pa.Schema, ...]]:
+    """The columns of the inputs of each operator of a chain: one of an aggregate, those of the left and right of a join.
+
+    Raises `UnknownColumn` where an operator needs a column that the rows of the one before it lack.
+    """
+    parts, found = parts_of(definition), list[tuple[pa.Schema, ...]]()
+    for i, part in enumerate(parts):
+        handed = told_columns(parts[i - 1], *found[-1]) if i else None
+        if not isinstance(part, JoinDefinition):
+            if handed is None:
+                handed = inputs if isinstance(inputs, pa.Schema) else inputs[part.name]
+            found.append((handed,))
+            continue
+        assert not isinstance(inputs, pa.Schema)
+        if handed is None:
+            found.append((inputs[part.left.name], inputs[part.right.name]))
+            continue
+        given = handed_input(parts[i - 1], part)
+        for column in join_columns(part, given):
+            if column not in handed.names:
+                raise UnknownColumn(
+                    f"column {column!r} of input {given.name!r} of {part.name!r} is not in the rows of {given.name!r}, which "
+                    f"have {handed.names}"
+                )
+        left = handed_side(parts[i - 1], part) == "left"
+        found.append((handed, inputs[part.right.name]) if left else (inputs[part.left.name], handed))
+    return found
 
 
 def message_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:

@@ -94,8 +94,8 @@ def empty_rows(schema: pa.Schema) -> pa.Table:
     return pa.schema([*schema, *fields]).empty_table()
 
 
-def with_positions(table: pa.Table, step: int) -> pa.Table:
-    """Rows with all position columns; rows without positions are numbered by step, each a message of its own."""
+def with_positions(table: pa.Table, step: int, source: str = "") -> pa.Table:
+    """Rows with all position columns; rows without positions are numbered by step, each a message of its own of `source`."""
     n = len(table)
     if "__offset" in table.column_names:
         if ORDINAL not in table.column_names:
@@ -104,7 +104,7 @@ def with_positions(table: pa.Table, step: int) -> pa.Table:
     zeros = pa.array(np.zeros(n, dtype=np.int64))
     numbers = pa.array((step << 32) + np.arange(n, dtype=np.int64))
     for name, column in zip(
-        POSITION_COLUMNS, (pa.array([""] * n, pa.string()), zeros, numbers, zeros), strict=True
+        POSITION_COLUMNS, (pa.array([source] * n, pa.string()), zeros, numbers, zeros), strict=True
     ):
         table = table.append_column(name, column)
     return table

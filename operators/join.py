@@ -144,7 +144,7 @@ class JoinOperator:
             again = side == RIGHT and definition.is_self_join
             if given.name in tables:
                 sides[side] = self._learn(kv, side, sides[side], tables[given.name].schema)
-                table = with_positions(tables[given.name], progress.step)
+                table = with_positions(tables[given.name], progress.step, given.source_prefix)
                 # Messages of a join with itself are judged once.
                 letters = DeadLetters(0) if again else dead
                 letters.input = given.name
@@ -180,6 +180,11 @@ class JoinOperator:
             _declared(intake) if v is None else pa.ipc.read_schema(pa.py_buffer(v))
             for intake, v in zip(self.intakes, found, strict=True)
         ]
+
+    def known(self, kv: KV) -> list[pa.Schema] | None:
+        """The columns of both sides; None before each has told them, by a message or a table without rows."""
+        found = [v for v in kv.multi_get(self.aux_cf, list(_SCHEMA)) if v is not None]
+        return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(SIDES) else None
 
     def _learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
         schema = learn(known, seen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from windrow.core.chain import first_of
+from windrow.core.chain import ChainDefinition
 from windrow.core.definition import Watermark
 from windrow.core.join import JoinDefinition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -66,11 +66,14 @@ def watermark_of(
 ) -> tuple[int, frozenset[Partition]]:
     """(the watermark of an operator, the partitions judged idle for it). A partition in `unread` is not idle.
 
-    A join's is the minimum over its inputs that are not static; one that was never seen holds it back. A chain's is its
-    first operator's.
+    A join's, or a chain's with a join in it, is the minimum over its inputs that are not static; one that was never seen
+    holds it back. Of other chains it is the first operator's.
     """
-    definition = first_of(definition)
-    if not isinstance(definition, JoinDefinition):
+    if not (
+        definition.by_input
+        if isinstance(definition, ChainDefinition)
+        else isinstance(definition, JoinDefinition)
+    ):
         idle = idle_partitions(definition.watermark, seen_us, now_us, unread)
         return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
     least, idle = END_OF_TIME_US, frozenset[Partition]()

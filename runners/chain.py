@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 class Chain(ChainDefinition):
     """Operators in a chain, one commit for all. A frozen value, made by `wr.chain` or `first.then(second)`."""
 
-    def then(self, second: AggregateDefinition) -> Chain:
+    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """The chain with one operator more."""
         return chain(self, second)
 
     def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedChain:
-        """Open the chain on a directory, in this process: fed as its first operator is.
+        """Open the chain on a directory, in this process: fed as its first operator is, or by input where one is a join.
 
         clock: where `now` comes from. sink: takes the last operator's panes as they are committed, or a dict by operator name,
         for those inside the chain too; without one, `get_result` hands out the last operator's.
@@ -37,10 +37,11 @@ class Chain(ChainDefinition):
         return open_chain(self, location, clock=clock, sink=sink)
 
     def together(self, **frames: DataFrame) -> DataFrame:
-        """Of a chain that begins with a join: its inputs, by name, as the one stream that `foreach_batch` takes."""
+        """Of a chain with a join in it: its inputs, by name, as the one stream that `foreach_batch` takes."""
         from windrow.runners.spark.joins import together
 
-        return together(self._join(), frames)[0]
+        self._several_inputs()
+        return together(self, frames)[0]
 
     def foreach_batch(
         self,
@@ -70,17 +71,17 @@ class Chain(ChainDefinition):
             "clock": clock,
             "local_dir": local_dir,
         }
-        if isinstance(self.first, JoinDefinition):
+        if self.by_input:
             return JoinBatchFunction(self, location, static=static, **options)
         return BatchFunction([self], location, **options)
 
     def writeStream(self, stream: DataFrame | None = None, **frames: DataFrame) -> WindowStreamWriter:
-        """Spark, builder, over the stream of the first operator; where that is a join, over its inputs by name."""
+        """Spark, builder, over the stream of the first operator; where one is a join, over all inputs by name."""
         from windrow.runners.spark.joins import JoinStreamWriter
         from windrow.runners.spark.stream import WindowStreamWriter
 
         if stream is None or frames:
-            self._join()
+            self._several_inputs()
             return JoinStreamWriter(self, frames)
         return WindowStreamWriter([self], self._one_input(stream))
 
@@ -89,23 +90,22 @@ class Chain(ChainDefinition):
         from windrow.runners.spark import bounded, joins
 
         if df is None or frames:
-            self._join()
+            self._several_inputs()
             return joins.apply(self, frames)
         return bounded.apply([self], self._one_input(df), self.name)
 
-    def _join(self) -> JoinDefinition:
-        if not isinstance(self.first, JoinDefinition):
+    def _several_inputs(self) -> None:
+        if not self.by_input:
             raise ConfigurationError(
                 f"{self.first.name!r}, with which the chain begins, has one input, and inputs are given by name: "
                 "give one DataFrame"
             )
-        return self.first
 
     def _one_input(self, df: DataFrame) -> DataFrame:
-        if isinstance(self.first, JoinDefinition):
-            names = [i.name for i in self.first.inputs]
+        if self.by_input:
+            names = [i.name for i in self.inputs]
             raise ConfigurationError(
-                f"{self.first.name!r}, with which the chain begins, joins the inputs {names}, and one DataFrame is given: "
+                f"{self.name!r}, with which the chain ends, takes the inputs {names}, and one DataFrame is given: "
                 "give each by its name, e.g. " + ", ".join(f"{n}=df" for n in names)
             )
         return df
@@ -114,9 +114,11 @@ class Chain(ChainDefinition):
 def chain(*operators: AggregateDefinition | JoinDefinition | ChainDefinition) -> Chain:
     """Operators of which each takes the rows of the one before it as messages, in the same commit (window propagation).
 
-    The first is a join or an aggregate, the others are aggregates over `window_time`, the last moment of the window of a pane
-    (after a join: the event time of an input), whose watermark is that of the one before. Panes bring `window_start` and
-    `window_end`, keys and aggregates. Only what is told once can be handed on: `wr.Emit.append()`, mode "discarding", joins.
+    After an aggregate the event time is `window_time`, the last moment of the window of a pane, after a join that of an input;
+    the watermark is that of the one before. Panes bring `window_start`, `window_end`, keys and aggregates. A later join takes
+    the rows on the input that has the name of the operator before it; its other input comes from outside, and messages of all
+    inputs are then given by name (an aggregate's has its name). Only what is told once can be handed on:
+    `wr.Emit.append()`, mode "discarding", joins.
 
     Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 002, "window propagation".
     """

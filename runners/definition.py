@@ -18,6 +18,7 @@ from windrow.core.definition import (
     normalise,
 )
 from windrow.core.emit import Emit
+from windrow.core.errors import ConfigurationError
 from windrow.core.join import Input as JoinInput
 from windrow.core.join import JoinDefinition, Where, make_input, normalise_join
 from windrow.core.positions import Ids, Positions
@@ -198,7 +199,7 @@ class Aggregate(AggregateDefinition):
 
         return apply([self], df, self.name)
 
-    def then(self, second: Aggregate) -> Chain:
+    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """This operator and one that takes its panes as messages: `wr.chain(self, second)`."""
         from windrow.runners.chain import chain
 
@@ -211,6 +212,7 @@ def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **o
     """
     from windrow.runners.spark.batch import BatchFunction
 
+    _check_one_input(definitions)
     return BatchFunction(list(definitions), location, **options)
 
 
@@ -220,7 +222,18 @@ def writeStream(
     """The builder for several operators on one stream, one commit for all."""
     from windrow.runners.spark.stream import WindowStreamWriter
 
+    _check_one_input(definitions)
     return WindowStreamWriter(list(definitions), stream)
+
+
+def _check_one_input(definitions: Sequence[Any]) -> None:
+    for definition in definitions:
+        inputs = getattr(definition, "inputs", ())
+        if isinstance(definition, JoinDefinition) or getattr(definition, "by_input", False):
+            raise ConfigurationError(
+                f"{definition.name!r} takes the inputs {[i.name for i in inputs]}, and operators of one job share one input: "
+                "give it a job of its own, by its own foreach_batch or writeStream"
+            )
 
 
 class Join(JoinDefinition):
@@ -335,7 +348,7 @@ class Join(JoinDefinition):
 
         return apply(self, frames)
 
-    def then(self, second: Aggregate) -> Chain:
+    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """This join and an operator that takes its rows as messages: `wr.chain(self, second)`."""
         from windrow.runners.chain import chain
 

@@ -310,8 +310,8 @@ def _chain(
     """The steps of a chain, and its panes as rows, by operator."""
     operator = ChainOperator(definition, plan.tell)
     steps = operator.advance(overlay, plan.watermarks_us[definition.name], plan.now_us)
-    if isinstance(definition.first, JoinDefinition):
-        steps = steps.then(operator.ingest(overlay, tables_of_inputs(definition.first, mine), plan.now_us))
+    if definition.by_input:
+        steps = steps.then(operator.ingest(overlay, tables_of_inputs(definition, mine), plan.now_us))
     elif len(mine):
         steps = steps.then(operator.ingest(overlay, mine, plan.now_us))
     _note(steps, answer, dead, counters, definition.name)
@@ -319,7 +319,7 @@ def _chain(
     return {name: operator.told(name, panes, plan.commit) for name, panes in told.items()}
 
 
-def tables_of_inputs(definition: JoinDefinition, table: pa.Table) -> dict[str, pa.Table]:
+def tables_of_inputs(definition: JoinDefinition | ChainDefinition, table: pa.Table) -> dict[str, pa.Table]:
     """The rows of a shard by input, with the columns of each."""
     if INPUT not in table.column_names:
         return {}

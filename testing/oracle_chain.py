@@ -12,8 +12,15 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from windrow.checkpoint.records import Step
-from windrow.core.chain import WINDOW_END, WINDOW_START, WINDOW_TIME, ChainDefinition
-from windrow.core.join import JoinDefinition
+from windrow.core.chain import (
+    WINDOW_COLUMNS,
+    WINDOW_END,
+    WINDOW_START,
+    WINDOW_TIME,
+    ChainDefinition,
+    handed_input,
+)
+from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Pane, Position, Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.testing.oracle import AggregateOracle
@@ -38,29 +45,31 @@ class ChainStep:
 class ChainOracle:
     """The expected behaviour of one `wr.chain`.
 
-    `advance(watermark_us, now_us)` and `ingest(messages, now_us, watermark_us)` are the two kinds of step; a join's messages
-    are given by input. schemas: the columns of the inputs of a join, where they are known before the first message.
+    `advance(watermark_us, now_us)` and `ingest(messages, now_us, watermark_us)` are the two kinds of step; where an operator
+    is a join, messages are given by input. schemas: the columns of all inputs, where they are known before the first message.
     """
 
     def __init__(self, definition: ChainDefinition, schemas: Mapping[str, pa.Schema] | None = None) -> None:
         self.definition = definition
         self._oracles: list[Any] = [
-            JoinOracle(p, schemas) if isinstance(p, JoinDefinition) else AggregateOracle(p)
-            for p in definition.parts
+            JoinOracle(p, _of(definition.inputs_of(i), schemas))
+            if isinstance(p, JoinDefinition)
+            else AggregateOracle(p)
+            for i, p in enumerate(definition.parts)
         ]
         self._steps = [0] * len(self._oracles)
+        for i, part in enumerate(definition.parts[1:]):
+            if schemas is not None and isinstance(part, JoinDefinition):
+                self._oracles[i + 1].know(handed_input(definition.parts[i], part).name, self._columns(i))
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> ChainStep:
-        """Each operator takes what the one before it told of the step's messages."""
-        whole, taken = ChainStep(), messages
-        for i, part in enumerate(self.definition.parts):
+        """Each operator takes what the one before it told of the step's messages; a join also its own from outside."""
+        whole, told = ChainStep(), list[Any]()
+        for i in range(len(self._oracles)):
+            taken = self._handed(i - 1, told) if i else None
             if i:
                 watermark_us = self._oracles[i].watermark_us
-            if i and not taken:
-                break
-            told = self._ingest(i, taken, now_us, watermark_us, whole)
-            taken = self._handed(i, told)
-            assert part.name in whole.told
+            told = self._take(i, taken, messages, now_us, watermark_us, whole)
         return whole
 
     def advance(self, watermark_us: int, now_us: int) -> ChainStep:
@@ -71,7 +80,7 @@ class ChainOracle:
             if i:
                 watermark_us = self._behind(i - 1, watermark_us)
                 if taken:
-                    told += self._ingest(i, taken, now_us, self._oracles[i].watermark_us, whole)
+                    told += self._take(i, taken, {}, now_us, self._oracles[i].watermark_us, whole)
             done = self._oracles[i].advance(watermark_us, now_us)
             self._steps[i] += 1
             whole.add(part.name, done[0], done[1])
@@ -101,6 +110,27 @@ class ChainOracle:
         found: list[WindowInfo] = self._oracles[names.index(name or names[-1])].windows()
         return found
 
+    def _take(
+        self,
+        i: int,
+        handed: Sequence[Message] | None,
+        outside: Messages,
+        now_us: int,
+        watermark_us: int,
+        whole: ChainStep,
+    ) -> list[Any]:
+        """An operator's ingest of what the one before it told and of its own; an aggregate's of nothing is none."""
+        part = self.definition.parts[i]
+        if isinstance(part, JoinDefinition):
+            assert isinstance(outside, Mapping)
+            given = {n.name: outside[n.name] for n in self.definition.inputs_of(i) if n.name in outside}
+            if handed:
+                given[handed_input(self.definition.parts[i - 1], part).name] = handed
+            return self._ingest(i, given, now_us, watermark_us, whole)
+        own = outside.get(part.name, ()) if isinstance(outside, Mapping) else outside
+        taken = own if handed is None else handed
+        return self._ingest(i, taken, now_us, watermark_us, whole) if taken else []
+
     def _ingest(
         self, i: int, messages: Messages, now_us: int, watermark_us: int, whole: ChainStep
     ) -> list[Any]:
@@ -108,6 +138,14 @@ class ChainOracle:
         self._steps[i] += 1
         whole.add(self.definition.parts[i].name, done[0], done[1])
         return list(done[0])
+
+    def _columns(self, i: int) -> list[str]:
+        """The columns of what an operator tells."""
+        part = self.definition.parts[i]
+        if isinstance(part, JoinDefinition):
+            names: list[str] = self._oracles[i].columns
+            return names
+        return [*part.by, *part.agg, *WINDOW_COLUMNS]
 
     def _handed(self, i: int, told: Told) -> list[Message]:
         """What an operator told in its last step, as messages."""
@@ -120,13 +158,17 @@ class ChainOracle:
         return max(watermark_us - self.definition.behind_us(i), START_OF_TIME_US)
 
     def _by_input(self, messages: Sequence[Message]) -> Messages:
-        first = self.definition.first
-        if not isinstance(first, JoinDefinition):
+        if not self.definition.by_input:
             return messages
         return {
             i.name: [m for m in messages if m.position and m.position.source.startswith(i.source_prefix)]
-            for i in first.inputs
+            for i in self.definition.inputs
         }
+
+
+def _of(inputs: Iterable[Input], schemas: Mapping[str, pa.Schema] | None) -> dict[str, pa.Schema]:
+    """The schemas of these inputs: an aggregate's has the name under which a join takes its panes."""
+    return {i.name: schemas[i.name] for i in inputs if schemas is not None and i.name in schemas}
 
 
 def _payload(row: Pane | JoinedRow) -> dict[str, Any]:

@@ -124,6 +124,15 @@ class JoinOracle:
                 found |= {m.position: m for m in self._held[side]}
         return [m.message for m in sorted(found.values(), key=lambda m: (m.time_us, m.position))]
 
+    def know(self, input_name: str, columns: Sequence[str]) -> None:
+        """Columns of an input, before the first message has them."""
+        self._columns.see(input_name, dict.fromkeys(columns))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the rows, as known so far."""
+        return self._columns.names
+
     @property
     def is_empty(self) -> bool:
         """True when nothing is kept: no messages, no rows that wait."""

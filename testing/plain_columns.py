@@ -30,6 +30,14 @@ class JoinColumns:
         """Remember which columns an input has, be it from a dead letter."""
         self._names[name] += [column for column in payload if column not in self._names[name]]
 
+    @property
+    def names(self) -> list[str]:
+        """The columns of the output."""
+        if self.join.how not in ("semi", "anti"):
+            return list(self._output())
+        own = [name for name in self._names[self.join.left.name] if name not in self.join.left_keys]
+        return [*self.join.left_keys, *own]
+
     def learn(self, name: str, payload: Payload) -> None:
         """Remember what type columns are, so that a null is a null of that type."""
         for column, value in payload.items():
@@ -43,8 +51,7 @@ class JoinColumns:
         """The output of a pair, or of a message without a partner."""
         if self.join.how in ("semi", "anti"):
             assert left is not None
-            own = [name for name in self._names[self.join.left.name] if name not in self.join.left_keys]
-            return {name: left.get(name) for name in (*self.join.left_keys, *own)}
+            return {name: left.get(name) for name in self.names}
         return {
             out: _value(left, right, left_name, right_name)
             for out, (left_name, right_name) in self._output().items()

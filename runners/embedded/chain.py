@@ -1,4 +1,4 @@
-"""A chain on a directory, in this process: fed as its first operator is, its results are the last one's."""
+"""A chain on a directory, in this process: fed as its first operator is, or by input; its results are the last one's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
-from windrow.core.join import JoinDefinition
-from windrow.core.messages import Pane, StoredMessage, Token, WindowInfo
+from windrow.core.join import Input, JoinDefinition
+from windrow.core.messages import JoinedRow, Pane, StoredMessage, Token, WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.chain import ChainOperator
+from windrow.operators.join_output import to_joined
 from windrow.operators.output import to_infos, to_panes
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
@@ -26,6 +27,7 @@ from windrow.runners.embedded.queries import (
     joined_windows,
     messages_between,
     windows_between,
+    without_prefix,
 )
 
 
@@ -59,7 +61,7 @@ class SinksByOperator:
 
 
 class EmbeddedChain(EmbeddedOperator):
-    """A chain that begins with an aggregate. Use it as a context manager, from one thread."""
+    """A chain of aggregates. Use it as a context manager, from one thread."""
 
     def __init__(
         self,
@@ -102,13 +104,16 @@ class EmbeddedChain(EmbeddedOperator):
     # -- results ----------------------------------------------------------------------------------------------------
 
     def get_result(self) -> Any:
-        """The last operator's panes of committed steps since the last `flush`. Commits what is staged first."""
+        """The last operator's panes, or rows, of committed steps since the last `flush`. Commits what is staged first."""
         self._ready()
         self._commit()
-        panes: list[Pane] = []
+        told: list[Pane | JoinedRow] = []
         for table in self._outputs:
-            panes += to_panes(self.chain.last, table, self._job.job)
-        return panes
+            if isinstance(self.chain.last, JoinDefinition):
+                told += to_joined(table, self._job.job)
+            else:
+                told += to_panes(self.chain.last, table, self._job.job)
+        return told
 
     def get_windows(
         self,
@@ -119,15 +124,16 @@ class EmbeddedChain(EmbeddedOperator):
         input: str | None = None,
         operator: str | None = None,
     ) -> list[WindowInfo]:
-        """As of a single operator; `operator`: which of the chain's, by default the last. `input`: of a join."""
+        """As of a single operator; `operator`: which of the chain's, by default the join with that `input`, or the last."""
         self._ready()
-        part = self._part(operator or self.chain.name)
+        part = self._part(operator or self._joining(input) or self.chain.name)
         if isinstance(part.definition, JoinDefinition):
             side = _side(part.definition, input)
             return self._read(lambda: joined_windows(part, self._overlay, side, start, end, key))
         rows, values = self._read(lambda: windows_between(part, self._overlay, start, end, key))
         watermark_us = Progress.load(self._overlay, part.aux_cf).watermark_us
-        return to_infos(part.definition, rows, values, watermark_us)
+        infos = to_infos(part.definition, rows, values, watermark_us)
+        return without_prefix(infos, self.chain.source_prefix(part.definition.name))
 
     def get_messages(
         self,
@@ -138,14 +144,20 @@ class EmbeddedChain(EmbeddedOperator):
         key: Any = None,
         operator: str | None = None,
     ) -> list[StoredMessage]:
-        """As of a single operator; `operator`: which of the chain's, by default the first. `input`: of a join."""
+        """As of a single operator; `operator`: which of the chain's, by default the join with that `input`, or the first."""
         self._ready()
-        part = self._part(operator or self.chain.first.name)
+        part = self._part(operator or self._joining(input) or self.chain.first.name)
         definition = part.definition
         if isinstance(definition, JoinDefinition):
             side = _side(definition, input)
             return self._read(lambda: joined_messages(part, self._overlay, side, start, end, key))
-        return self._read(lambda: messages_between(part, self._overlay, start, end, key))
+        prefix = self.chain.source_prefix(definition.name)
+        return self._read(lambda: messages_between(part, self._overlay, start, end, key, prefix))
+
+    def _joining(self, input: str | None) -> str | None:
+        """The join that has an input of that name, be it from outside or of the rows of the operator before it."""
+        joins = [p for p in self.chain.parts if isinstance(p, JoinDefinition)]
+        return next((p.name for p in joins if input in (p.left.name, p.right.name)), None)
 
     def _part(self, name: str) -> Any:
         for part in self._operator.parts:
@@ -168,12 +180,15 @@ def _side(definition: JoinDefinition, input: str | None) -> int:
 
 
 class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
-    """A chain that begins with a join: messages name their input."""
+    """A chain with a join in it: messages name their input."""
+
+    def _known(self, given: Input) -> pa.Schema | None:
+        return self._operator.schema_of(self._overlay, given.name)
 
 
 def open_chain(
     chain: ChainDefinition, location: str, *, clock: Clock | None = None, sink: Any = None
 ) -> EmbeddedChain:
     """The chain on a directory."""
-    kind = EmbeddedJoinChain if isinstance(chain.first, JoinDefinition) else EmbeddedChain
+    kind = EmbeddedJoinChain if chain.by_input else EmbeddedChain
     return kind(chain, location, clock=clock, sink=sink)

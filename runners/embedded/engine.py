@@ -166,7 +166,7 @@ class Engine:
     def _watermark(self, now_us: int) -> int:
         seen = {p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None}
         largest = {p: m.max_time_us for p, m in self._marks.items() if m.max_time_us is not None}
-        return watermark_of(self.definition, largest, seen, now_us, self._watermark_us)[0]
+        return watermark_of(self._whole, largest, seen, now_us, self._watermark_us)[0]
 
     def _advance_to(self, watermark: int, now_us: int, *, always: bool = False) -> None:
         self._watermark_us, self._last_advance_us = watermark, now_us

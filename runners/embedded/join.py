@@ -75,15 +75,17 @@ class EmbeddedJoin(EmbeddedOperator):
             self._commit()
 
     def _input(self, name: str | None) -> Input:
-        inputs = self.definition.inputs
+        inputs = self._inputs
         if name is None and len(inputs) == 1:
             return inputs[0]
         for given in inputs:
             if given.name == name:
                 return given
-        raise InputError(
-            f"input {name!r} of {self.definition.name!r}: say which, of {[i.name for i in inputs]}"
-        )
+        raise InputError(f"input {name!r} of {self._whole.name!r}: say which, of {[i.name for i in inputs]}")
+
+    @property
+    def _inputs(self) -> tuple[Input, ...]:
+        return self._whole.inputs  # type: ignore[no-any-return]
 
     def _table_for(self, given: Input, messages: Messages) -> pa.Table:
         """New messages of an input as a slice, in position order; their sources carry the input's name."""
@@ -116,10 +118,11 @@ class EmbeddedJoin(EmbeddedOperator):
             schema=self._known(given),
         )
 
-    def _known(self, given: Input) -> pa.Schema:
+    def _known(self, given: Input) -> pa.Schema | None:
         """The columns of an input as known so far."""
         side = 0 if given.name == self.definition.left.name else 1
-        return self._operator.schemas(self._overlay)[side]
+        known: pa.Schema = self._operator.schemas(self._overlay)[side]
+        return known
 
     def _learn_schema(self) -> None:
         """Each side's columns are in the state."""
@@ -174,7 +177,7 @@ class EmbeddedJoin(EmbeddedOperator):
         """
         self._ready()
         self._commit()
-        by_input: dict[str, dict[tuple[str, int], int]] = {i.name: {} for i in self.definition.inputs}
+        by_input: dict[str, dict[tuple[str, int], int]] = {i.name: {} for i in self._inputs}
         for (source, partition), offset in self._offsets.items():
             name, _, rest = source.partition(":")
             by_input[name][rest, partition] = offset

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,10 +76,12 @@ def windows_between(
     return rows.take(order), {a: combine(v).take(order) for a, v in values.items()}
 
 
-def messages_between(operator: Operator, kv: KV, start: Any, end: Any, key: Any) -> list[StoredMessage]:
-    """Stored messages in key order, both bounds inclusive."""
+def messages_between(
+    operator: Operator, kv: KV, start: Any, end: Any, key: Any, prefix: str = ""
+) -> list[StoredMessage]:
+    """Stored messages in key order, both bounds inclusive; their sources without `prefix`."""
     rows = message_rows(operator, kv, start, end, key)
-    return [] if rows is None else stored(rows)
+    return [] if rows is None else stored(rows_without_prefix(rows, prefix))
 
 
 def message_rows(operator: Operator, kv: KV, start: Any, end: Any, key: Any) -> Slice | None:
@@ -140,9 +143,7 @@ def joined_message_rows(operator: JoinOperator, kv: KV, side: int, start: Any, e
     if wanted:
         rows = rows.take(np.flatnonzero(of_key(rows.table, wanted)))
     prefix = (operator.definition.left, operator.definition.right)[side].source_prefix
-    table = rows.table
-    named = pa.array([s.removeprefix(prefix) for s in table.column(SOURCE).to_pylist()], pa.string())
-    return Slice(table.set_column(table.column_names.index(SOURCE), SOURCE, named), rows.times)
+    return rows_without_prefix(rows, prefix)
 
 
 def stored(rows: Slice) -> list[StoredMessage]:
@@ -155,6 +156,26 @@ def stored(rows: Slice) -> list[StoredMessage]:
         StoredMessage(int(t), Position(*p), payload)
         for t, p, payload in zip(rows.times, positions, payloads, strict=True)
     ]
+
+
+def without_prefix(infos: Sequence[WindowInfo], prefix: str) -> list[WindowInfo]:
+    """Windows with the positions that whoever fed the messages gave."""
+    if not prefix:
+        return list(infos)
+    return [replace(w, first=_as_given(w.first, prefix), last=_as_given(w.last, prefix)) for w in infos]
+
+
+def rows_without_prefix(rows: Slice, prefix: str) -> Slice:
+    """Rows of messages with the sources that whoever fed them gave."""
+    if not prefix:
+        return rows
+    table = rows.table
+    named = pa.array([s.removeprefix(prefix) for s in table.column(SOURCE).to_pylist()], pa.string())
+    return Slice(table.set_column(table.column_names.index(SOURCE), SOURCE, named), rows.times)
+
+
+def _as_given(position: Any, prefix: str) -> Any:
+    return None if position is None else position._replace(source=position.source.removeprefix(prefix))
 
 
 def letters_of(path_of: Callable[[str], str], result: ShardResult, commit: int) -> list[DeadLetter]:

@@ -1,13 +1,13 @@
-"""Two streams in one query: how the inputs of a join travel through one `foreachBatch`.
+"""Several streams in one query: how the inputs of a join, or of a chain with joins in it, travel through one `foreachBatch`.
 
-Both inputs are one DataFrame: `__input` says whose row it is, a struct of the input's name holds its columns, and the position
+All inputs are one DataFrame: `__input` says whose row it is, a struct of the input's name holds its columns, and the position
 columns are shared, sources beginning with the input's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,13 +17,13 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 
 from windrow.checkpoint.job import Plan
 from windrow.checkpoint.offsets import Partition
-from windrow.core.chain import ChainDefinition, first_of
+from windrow.core.chain import ChainDefinition, columns_of, parts_of
 from windrow.core.definition import Watermark
 from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.time import show_duration
 from windrow.core.windows import Rows
-from windrow.operators.chain import told_schema
+from windrow.operators.chain import input_schemas, told_schema
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.join_output import Columns
 from windrow.runners.spark import plan as plans
@@ -33,16 +33,18 @@ from windrow.runners.spark.stream import WindowStreamWriter
 from windrow.runners.tasks import INPUT, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
+#: What takes its messages by input: a join, or a chain with a join in it.
+Joining: TypeAlias = "JoinDefinition | ChainDefinition"
 
 
 def together(
-    definition: JoinDefinition, frames: Mapping[str, DataFrame], *, of_files: bool = False
+    definition: Joining, frames: Mapping[str, DataFrame], *, of_files: bool = False
 ) -> tuple[DataFrame, bool]:
     """(one frame of the inputs, by name; True if its positions are of files). `of_files`: give files positions."""
     names = [i.name for i in definition.inputs]
     if set(frames) != set(names):
         raise ConfigurationError(
-            f"{definition.name!r} joins the inputs {names}, given are {sorted(frames)}: give each by its name, e.g. "
+            f"{definition.name!r} takes the inputs {names}, given are {sorted(frames)}: give each by its name, e.g. "
             + ", ".join(f"{n}=df" for n in names)
         )
     streaming = any(frame.isStreaming for frame in frames.values())
@@ -53,7 +55,7 @@ def together(
         if streaming and not frame.isStreaming:
             if not given.static:
                 raise ConfigurationError(
-                    f"the frame of input {given.name!r} is bounded and the other is a stream: declare it with static=True, or "
+                    f"the frame of input {given.name!r} is bounded and another is a stream: declare it with static=True, or "
                     "give a stream"
                 )
             absent.append(given)
@@ -64,7 +66,7 @@ def together(
     if len(kinds) > 1:
         raise ConfigurationError(
             f"the inputs of {definition.name!r} have positions of different kinds ({', '.join(sorted(kinds))}): replays could "
-            "be told on one side only; name position columns on both with positions=wr.positions(...)"
+            "be told of some only; name position columns on all with positions=wr.positions(...)"
         )
     frame = parts[0]
     for part in parts[1:]:
@@ -96,7 +98,7 @@ def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame,
     return part, kind
 
 
-def with_static(df: DataFrame, definition: JoinDefinition, static: Mapping[str, DataFrame]) -> DataFrame:
+def with_static(df: DataFrame, definition: Joining, static: Mapping[str, DataFrame]) -> DataFrame:
     """A batch, and the rows of static inputs, which are numbered as they come."""
     for given in definition.inputs:
         if given.name not in static:
@@ -116,25 +118,22 @@ def with_static(df: DataFrame, definition: JoinDefinition, static: Mapping[str, 
     return df
 
 
-def _check_columns(definition: JoinDefinition, given: Input, frame: DataFrame) -> None:
-    keys = definition.left_keys if given.name == definition.left.name else ()
-    keys += definition.right_keys if given.name == definition.right.name else ()
-    for name in dict.fromkeys((given.event_time, *keys)):
+def _check_columns(definition: Joining, given: Input, frame: DataFrame) -> None:
+    for name in columns_of(definition, given):
         if name not in frame.columns:
             raise UnknownColumn(
                 f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
             )
 
 
-def honour_watermarks(definition: JoinDefinition, frame: DataFrame) -> JoinDefinition:
-    """The join under the watermarks that `withWatermark` gave its inputs, where it has none of its own accord."""
-    found = []
-    for given in (definition.left, definition.right):
+def honour_watermarks(definition: Any, frame: DataFrame) -> Any:
+    """The definition under the watermarks that `withWatermark` gave its inputs, where they have none of their own accord."""
+    found: dict[str, Watermark] = {}
+    for given in definition.inputs:
         kind = frame.schema[given.name].dataType
         assert isinstance(kind, T.StructType)
         delay_ms = kind[given.event_time].metadata.get(plans.WATERMARK_DELAY)
         if delay_ms is None:
-            found.append(given.watermark)
             continue
         theirs = Watermark("bounded", int(delay_ms) * 1000)
         if given.watermark not in (Watermark("bounded"), theirs):
@@ -142,66 +141,76 @@ def honour_watermarks(definition: JoinDefinition, frame: DataFrame) -> JoinDefin
                 f"the frame of {given.name!r} says withWatermark({show_duration(theirs.delay_us)!r}), the definition says "
                 f"{given.watermark!r}: make them equal, or leave one of them out"
             )
-        found.append(theirs)
-    return definition.with_watermarks(*found)
+        found[given.name] = theirs
+    if isinstance(definition, ChainDefinition):
+        return definition.with_watermarks(found) if found else definition
+    left, right = (found.get(i.name, i.watermark) for i in (definition.left, definition.right))
+    return definition.with_watermarks(left, right)
 
 
-def check_shards(definition: JoinDefinition, shards: int | None) -> int | None:
+def check_shards(definition: Any, shards: int | None) -> int | None:
     """One shard where partners may be anywhere, or the rows of an input are counted; refuses more."""
     reason = None
-    if not definition.on:
-        reason = "it has no keys"
-    if definition.is_self_join and definition.left_keys != definition.right_keys:
-        reason = f"it joins {definition.left.name!r} with itself on different columns"
+    joins = [p for p in parts_of(definition) if isinstance(p, JoinDefinition)]
+    for join in joins:
+        if not join.on:
+            reason = "it has no keys"
+        if join.is_self_join and join.left_keys != join.right_keys:
+            reason = f"it joins {join.left.name!r} with itself on different columns"
+        for given in (join.left, join.right):
+            if isinstance(given.window, Rows) and given.window.per == "input":
+                reason = f"{given.window!r} counts the rows of a whole input"
+        if reason is not None and shards is not None and shards > 1:
+            raise SparkUnsupported(
+                f"{join.name!r} needs one shard, not {shards}, because {reason}: use shards=1"
+            )
+    return shards if reason is None else 1
+
+
+def schemas(definition: Joining, frame: DataFrame) -> dict[str, pa.Schema]:
+    """The columns of the inputs as the operators will see them."""
+    found = {}
     for given in definition.inputs:
-        if isinstance(given.window, Rows) and given.window.per == "input":
-            reason = f"{given.window!r} counts the rows of a whole input"
-    if reason is None:
-        return shards
-    if shards is not None and shards > 1:
-        raise SparkUnsupported(
-            f"{definition.name!r} needs one shard, not {shards}, because {reason}: use shards=1"
-        )
-    return 1
-
-
-def schemas(definition: JoinDefinition, frame: DataFrame) -> list[pa.Schema]:
-    """The columns of both sides as the operator will see them."""
-    found = []
-    for given in (definition.left, definition.right):
         kind = frame.schema[given.name].dataType
         assert isinstance(kind, T.StructType)
-        found.append(to_arrow_schema(kind, timezone="UTC"))
+        found[given.name] = to_arrow_schema(kind, timezone="UTC")
     return found
 
 
-def prepare(
-    frame: DataFrame, definition: JoinDefinition, shards: int, by: tuple[str, ...] | None = None
-) -> DataFrame:
-    """Each row with the shard of its key, or of those of its fields that `by` names."""
-    if shards == 1 or not definition.on:
+def prepare(frame: DataFrame, definition: Joining, shards: int) -> DataFrame:
+    """Each row with the shard of its key; in a chain, of those of its fields that all operators share."""
+    by_part = input_schemas(definition, schemas(definition, frame))
+    if shards == 1 or not definition.by:
         return frame.selectExpr(f"0 as {SHARD}", "*")
-    columns = Columns.of(definition, *schemas(definition, frame), both=True)
     cases = []
-    for side, given in enumerate((definition.left, definition.right)):
-        keys = [
-            f"cast(`{given.name}`.`{key[1 + side]}` as {from_arrow_type(key[3]).simpleString()})"
-            for key in columns.keys
-            if by is None or key[0] in by
-        ]
-        group = f"pmod(xxhash64({', '.join(keys)}), {plans.KEY_GROUPS})"
+    for given in definition.inputs:
+        group = f"pmod(xxhash64({', '.join(_keys(definition, given, by_part))}), {plans.KEY_GROUPS})"
         shard = f"cast(({group} * {shards}) div {plans.KEY_GROUPS} as int)"
         cases.append(f"when {INPUT} = '{given.name}' then {shard}")
     return frame.selectExpr(f"case {' '.join(cases)} end as {SHARD}", "*")
 
 
-def begun_with(definition: Any, join: JoinDefinition) -> Any:
-    """The join, or the chain with it as its first operator."""
-    return definition.with_first(join) if isinstance(definition, ChainDefinition) else join
+def _keys(definition: Joining, given: Input, by_part: Sequence[tuple[pa.Schema, ...]]) -> list[str]:
+    """SQL of the shared key fields of an input's rows, each in the type in which the joins that it passes compare it."""
+    if isinstance(definition, ChainDefinition):
+        first, columns = definition.key_columns(given)
+        followed = definition.shared_keys
+    else:
+        first = 0
+        columns = definition.left_keys if given.name == definition.left.name else definition.right_keys
+        followed = tuple((name,) for name in definition.left_keys)
+    found = [f"`{given.name}`.`{column}`" for column in columns]
+    for i, part in enumerate(parts_of(definition)):
+        if i < first or not isinstance(part, JoinDefinition):
+            continue
+        types = {key[0]: key[3] for key in Columns.of(part, *by_part[i], both=True).keys}
+        for n, names in enumerate(followed):
+            found[n] = f"cast({found[n]} as {from_arrow_type(types[names[i]]).simpleString()})"
+    return found
 
 
 class JoinBatchFunction(BatchFunction):
-    """`foreach_batch` of a join, or of a chain that begins with one: its batches come from `together`."""
+    """`foreach_batch` of a join, or of a chain with one in it: its batches come from `together`."""
 
     def __init__(
         self,
@@ -212,54 +221,53 @@ class JoinBatchFunction(BatchFunction):
         **options: Any,
     ) -> None:
         self.static = dict(static or {})
-        options["shards"] = check_shards(first_of(definition), options.get("shards"))
+        options["shards"] = check_shards(definition, options.get("shards"))
         super().__init__([definition], location, **options)
 
     @property
-    def join(self) -> JoinDefinition:
-        definition: JoinDefinition = first_of(self.definitions[0])
+    def joining(self) -> Joining:
+        definition: Joining = self.definitions[0]
         return definition
 
     def _honour(self, df: DataFrame) -> None:
-        missing = [c for c in (INPUT, *(i.name for i in self.join.inputs)) if c not in df.columns]
+        missing = [c for c in (INPUT, *(i.name for i in self.joining.inputs)) if c not in df.columns]
         if missing:
             raise UnknownColumn(
                 f"column {missing[0]!r} is not in the batch, which has {df.columns}: write the stream that "
-                f"{self.join.name}.together(...) gives"
+                f"{self.joining.name}.together(...) gives"
             )
-        self.definitions = (begun_with(self.definitions[0], honour_watermarks(self.join, df)),)
+        self.definitions = (honour_watermarks(self.joining, df),)
 
     def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
         if self.static and self.job.progress.commit == 0:
-            df = with_static(df, self.join, self.static)
+            df = with_static(df, self.joining, self.static)
         return df, OFFSET in df.columns
 
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        return prepare(df, self.join, self.job.shards, self.definitions[0].by), None
+        return prepare(df, self.joining, self.job.shards), None
 
     def _watermark_partition(self, partition: Partition) -> Partition:
         """All files of one input are one partition of its watermark."""
         return (partition[0].partition(":")[0] + ":files", 0) if self.of_files else partition
 
     def pane_schema(self, df: DataFrame, operator: str) -> T.StructType:
-        return from_arrow_schema(told_schema(self.definitions[0], *schemas(self.join, df)))
+        return from_arrow_schema(told_schema(self.joining, schemas(self.joining, df)))
 
 
 class JoinStreamWriter(WindowStreamWriter):
-    """Configures and starts a join of two streams. The verbs are Spark's."""
+    """Configures and starts a join of streams, or a chain with one in it. The verbs are Spark's."""
 
-    def __init__(self, definition: Any, frames: Mapping[str, DataFrame]) -> None:
-        join: JoinDefinition = first_of(definition)
+    def __init__(self, definition: Joining, frames: Mapping[str, DataFrame]) -> None:
         bounded = sorted(name for name, frame in frames.items() if not frame.isStreaming)
         if len(bounded) == len(frames):
             raise ConfigurationError(
                 "writeStream needs streaming DataFrames, these are bounded: use apply(...)"
             )
-        stream, self._of_files = together(join, frames, of_files=True)
+        stream, self._of_files = together(definition, frames, of_files=True)
         self._static = {name: frame for name, frame in frames.items() if not frame.isStreaming}
-        self._begin((begun_with(definition, honour_watermarks(join, stream)),), stream)
+        self._begin((honour_watermarks(definition, stream),), stream)
 
     def _batch_function(self, location: str, **options: Any) -> BatchFunction:
         [definition] = self._definitions
@@ -272,5 +280,5 @@ class JoinStreamWriter(WindowStreamWriter):
 
 def apply(definition: Any, frames: Mapping[str, DataFrame]) -> DataFrame:
     """The rows of bounded frames: one commit of all of them, then the end of time. Lives as long as this process."""
-    df, _ = together(first_of(definition), frames)
+    df, _ = together(definition, frames)
     return rows_of(JoinBatchFunction(definition, scratch_location()), df, definition.name)

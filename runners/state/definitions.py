@@ -12,23 +12,29 @@ from collections.abc import Iterable
 from typing import Any
 
 from windrow.checkpoint.records import Epoch
+from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
 from windrow.core.join import JoinDefinition
 
 Definition = AggregateDefinition | JoinDefinition
+#: What a job is opened with.
+Opened = AggregateDefinition | JoinDefinition | ChainDefinition
 
 
 class Definitions:
-    """The definitions of one job by operator name. Those that cannot be had are asked for when they are needed."""
+    """The definitions of one job by operator name. Those that cannot be had are asked for when they are needed.
+
+    Operators of a chain are found by their own names; `chains` has the chain of each.
+    """
 
     def __init__(self, epoch: Epoch, location: str, given: Any = None) -> None:
         self.location = location
         self.found: dict[str, Definition] = {}
+        self.chains: dict[str, ChainDefinition] = {}
         self.missing: dict[str, ConfigurationError] = {}
-        listed: Iterable[Definition] = (
-            () if given is None else (given,) if isinstance(given, Definition) else given
-        )
+        self._opened = tuple(epoch.fingerprints)
+        listed: Iterable[Opened] = () if given is None else (given,) if isinstance(given, Opened) else given
         for definition in listed:
             self._take(epoch, definition)
         texts = epoch.meta.get("definitions", {})
@@ -40,10 +46,20 @@ class Definitions:
     def names(self) -> tuple[str, ...]:
         return tuple(sorted({*self.found, *self.missing}))
 
-    def of(self, name: str | None) -> Definition:
-        """The definition of an operator, which may be left unnamed where there is but one."""
+    def of(self, name: str | None, input: str | None = None) -> Definition:
+        """The definition of an operator. It may be left unnamed where there is but one; in a chain it is then the join that has
+        that `input`, or the last.
+        """
         names = self.names
+        if name is None and input is not None:
+            chained = (self.found[n] for n in self.chains)
+            joins = [
+                d for d in chained if isinstance(d, JoinDefinition) and input in (d.left.name, d.right.name)
+            ]
+            name = joins[0].name if joins else None
         if name is None:
+            if len(self._opened) == 1:
+                return self.of(self._opened[0])  # of a chain the last
             if len(names) != 1:
                 raise ConfigurationError(
                     f"{self.location} has the operators {list(names)}: say which, with operator="
@@ -57,7 +73,13 @@ class Definitions:
             raise ConfigurationError(f"operator {name!r} is none of {list(names)} at {self.location}")
         return self.found[name]
 
-    def _take(self, epoch: Epoch, definition: Definition) -> None:
+    def _find(self, definition: Opened) -> None:
+        for part in parts_of(definition):
+            self.found[part.name] = part
+            if isinstance(definition, ChainDefinition):
+                self.chains[part.name] = definition
+
+    def _take(self, epoch: Epoch, definition: Opened) -> None:
         name = definition.name
         if name not in epoch.fingerprints:
             raise JobMismatch(
@@ -70,7 +92,7 @@ class Definitions:
                 f"the state at {self.location} was written by\n  {before}\nand would be misread by\n  {definition!r}\n"
                 "Pass the former as definition="
             )
-        self.found[name] = definition
+        self._find(definition)
 
     def _evaluate(self, name: str, fingerprint: str, text: str | None) -> None:
         try:
@@ -78,8 +100,8 @@ class Definitions:
             why = "gives something else" if text is not None else "is not kept"
         except Exception as error:
             definition, why = None, f"cannot be built again ({error})"
-        if isinstance(definition, Definition) and definition.fingerprint == fingerprint:
-            self.found[name] = definition
+        if isinstance(definition, Opened) and definition.fingerprint == fingerprint:
+            self._find(definition)
             return
         self.missing[name] = ConfigurationError(
             f"the definition of {name!r} that {self.location} names\n  {text}\n{why}: pass definition=, the one that the job "

@@ -58,14 +58,17 @@ def explained(
     specs: Sequence[ShardSpec],
     commits: Sequence[Commit],
     definition: Any,
+    prefix: str = "",
 ) -> Explanation:
-    """Why the window that `info` tells of holds what it holds."""
+    """Why the window that `info` tells of holds what it holds. Positions are without the `prefix` of their sources."""
     positions: tuple[Position, ...] | None = None
     touches: list[Touch] = []
     complete = True
     for (operator, kv), spec in zip(shards, specs, strict=True):
         if operator.history is not None:
-            positions = (positions or ()) + tuple(_positions(info, operator, kv))
+            positions = (positions or ()) + tuple(
+                p._replace(source=p.source.removeprefix(prefix)) for p in _positions(info, operator, kv)
+            )
         found, whole = _touches(info, operator, kv, spec, commits)
         touches += found
         complete = complete and whole

@@ -30,7 +30,7 @@ from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.operators.intake import Slice
 from windrow.operators.output import to_infos
 from windrow.runners.embedded.engine import operator_of
-from windrow.runners.embedded.queries import letters_of, stored
+from windrow.runners.embedded.queries import letters_of, rows_without_prefix, stored, without_prefix
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definition, Definitions
 from windrow.runners.state.explain import Explanation, explained, window_start
@@ -167,7 +167,13 @@ class State:
         """Microseconds since the epoch, by operator."""
         record = self._known.get(self.commit)
         told = {} if record is None else record.meta.get("watermarks", {})
-        return {name: told.get(name, START_OF_TIME_US) for name in self.operators}
+        chains = self._definitions.chains
+        return {
+            name: chains[name].watermark_of(name, told.get(chains[name].name, START_OF_TIME_US))
+            if name in chains
+            else told.get(name, START_OF_TIME_US)
+            for name in self.operators
+        }
 
     @property
     def watermark(self) -> int:
@@ -193,13 +199,14 @@ class State:
 
         As `get_windows` of an open operator.
         """
-        definition = self._definitions.of(operator)
+        definition = self._definitions.of(operator, input)
         if isinstance(definition, JoinDefinition):
             return self._read(
                 lambda: rows.windows_of_join(self._of(definition), definition, start, end, key, input)
             )
         found, values = self._read(lambda: rows.windows(self._of(definition), definition, start, end, key))
-        return to_infos(definition, found, values, self.watermarks[definition.name])
+        infos = to_infos(definition, found, values, self.watermarks[definition.name])
+        return without_prefix(infos, self._prefix(definition.name))
 
     def windows_table(
         self,
@@ -213,7 +220,15 @@ class State:
         definition = self._aggregate(operator, "table of windows")
         watermark_us = self.watermarks[definition.name]
         return self._read(
-            lambda: rows.windows_table(self._of(definition), definition, start, end, key, watermark_us)
+            lambda: rows.windows_table(
+                self._of(definition),
+                definition,
+                start,
+                end,
+                key,
+                watermark_us,
+                self._prefix(definition.name),
+            )
         )
 
     def get_messages(
@@ -238,7 +253,7 @@ class State:
         input: str | None = None,
     ) -> pa.Table:
         """`get_messages` as rows: `stored` (time and position), then the messages' own columns."""
-        definition = self._definitions.of(operator)
+        definition = self._definitions.of(operator, input)
         found = self._messages(start, end, key, operator, input)
         schema = self._read(lambda: rows.message_schema(self._of(definition), definition, input))
         return rows.messages_table(found, schema)
@@ -255,7 +270,12 @@ class State:
         return self._read(
             lambda: [
                 explained(
-                    info, self._of(definition), [v.spec for v in self._views], self.commits(), definition
+                    info,
+                    self._of(definition),
+                    [v.spec for v in self._views],
+                    self.commits(),
+                    definition,
+                    self._prefix(definition.name),
                 )
                 for info in infos
             ]
@@ -300,7 +320,7 @@ class State:
 
     def key_types(self, operator: str | None = None, input: str | None = None) -> dict[str, pa.DataType]:
         """The types of the key columns, as far as they are known."""
-        definition = self._definitions.of(operator)
+        definition = self._definitions.of(operator, input)
         if isinstance(definition, JoinDefinition):
             by = definition.right_keys if input == definition.right.name else definition.left_keys
             schema = self._read(
@@ -316,8 +336,14 @@ class State:
     def _messages(
         self, start: Any, end: Any, key: Any, operator: str | None, input: str | None
     ) -> list[Slice]:
-        definition = self._definitions.of(operator)
-        return self._read(lambda: rows.messages(self._of(definition), definition, start, end, key, input))
+        definition = self._definitions.of(operator, input)
+        found = self._read(lambda: rows.messages(self._of(definition), definition, start, end, key, input))
+        return [rows_without_prefix(some, self._prefix(definition.name)) for some in found]
+
+    def _prefix(self, operator: str) -> str:
+        """What sources begin with in the state of an operator, and whoever fed them did not write."""
+        chain = self._definitions.chains.get(operator)
+        return "" if chain is None else chain.source_prefix(operator)
 
     def _of(self, definition: Definition) -> list[tuple[Any, Any]]:
         """(operator, store) of each shard that is open."""

@@ -105,9 +105,9 @@ def windows_of_join(
 
 
 def windows_table(
-    shards: Shards, definition: Any, start: Any, end: Any, key: Any, watermark_us: int
+    shards: Shards, definition: Any, start: Any, end: Any, key: Any, watermark_us: int, prefix: str
 ) -> pa.Table:
-    """Windows as rows; those of a job without messages have the columns that are known."""
+    """Windows as rows; those of a job without messages have the columns that are known. Sources are without `prefix`."""
     rows, values = windows(shards, definition, start, end, key)
     panes = panes_schema(shards, definition)
     schema = pa.schema(
@@ -132,20 +132,21 @@ def windows_table(
         *(combine(rows.column(b)).cast(schema.field(b).type) for b in definition.by),
         *(combine(values[a]).cast(schema.field(a).type) for a in definition.agg),
         combine(rows.column(MESSAGES)),
-        _positions(rows.column(FIRST).to_pylist()),
-        _positions(rows.column(LAST).to_pylist()),
+        _positions(rows.column(FIRST).to_pylist(), prefix),
+        _positions(rows.column(LAST).to_pylist(), prefix),
         combine(rows.column(PANES)),
         pa.array(fired),
     ]
     return pa.table(columns, schema=schema)
 
 
-def _positions(encoded: Iterable[bytes | None]) -> pa.Array:
+def _positions(encoded: Iterable[bytes | None], prefix: str) -> pa.Array:
     names = [field.name for field in POSITION]
-    return pa.array(
-        [None if e is None else dict(zip(names, decode_position(e)[0], strict=True)) for e in encoded],
-        POSITION,
-    )
+    found = [None if e is None else dict(zip(names, decode_position(e)[0], strict=True)) for e in encoded]
+    for at in found:
+        if at is not None:
+            at["source"] = str(at["source"]).removeprefix(prefix)
+    return pa.array(found, POSITION)
 
 
 def panes_schema(shards: Shards, definition: Any) -> pa.Schema:

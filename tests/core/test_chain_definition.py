@@ -31,6 +31,15 @@ def join(how: str = "inner", **changes: Any) -> wr.Join:
     return wr.Join(left=wr.Input("a", event_time="t"), right=right, how=how, **settings)
 
 
+def later(side: str = "right", **changes: Any) -> wr.Join:
+    """A join that takes the rows of "one" on a side, and the input "c" on the other."""
+    rows = wr.Input("one", event_time=changes.pop("event_time", "t"), **changes.pop("rows", {}))
+    other = wr.Input(changes.pop("other", "c"), event_time="w", **changes.pop("outside", {}))
+    left, right = (rows, other) if side == "left" else (other, rows)
+    settings: dict[str, Any] = {"within": ("-2 seconds", "5 seconds"), "on": "k", "name": "two", **changes}
+    return wr.Join(left=left, right=right, **settings)
+
+
 def test_a_chain_is_a_value_that_prints_as_what_builds_it() -> None:
     chain = one().then(two())
     assert chain == wr.chain(one(), two()) and hash(chain) == hash(wr.chain(one(), two()))
@@ -68,6 +77,38 @@ def test_a_watermark_stays_behind_by_what_rows_may_wait(first: Any, event_time: 
     assert first.then(two(event_time=event_time, agg=agg)).behind_us(0) == seconds * 1_000_000
 
 
+def test_a_later_join_takes_the_rows_on_either_side_and_has_an_input_of_its_own() -> None:
+    agg = two(name="three", event_time="t", agg={"n": wr.count()})
+    for chain in (join().then(later()).then(agg), join().then(later("left")).then(agg)):
+        assert eval(repr(chain)) == chain == pickle.loads(pickle.dumps(chain))
+        assert [i.name for i in chain.inputs] == ["a", "b", "c"] and chain.by_input and chain.name == "three"
+        assert chain.behind_us(0) == 5_000_000
+    assert join().then(later()).then(agg).behind_us(1) == 2_000_000
+    assert join().then(later("left")).then(agg).behind_us(1) == 5_000_000
+    chain = one(watermark="3 seconds").then(later(event_time="window_time"))
+    assert [(i.name, i.watermark) for i in chain.inputs] == [
+        ("one", wr.bounded("3 seconds")),
+        ("c", wr.bounded()),
+    ]
+
+
+def test_keys_are_followed_through_the_names_that_joins_give_them() -> None:
+    chain = wr.chain(
+        join(on={"k": "b", "j": "l"}),
+        later(on={"x": "j", "y": "k"}),
+        two(name="three", by="x", event_time="t", agg={"n": wr.count()}),
+    )
+    assert chain.by == ("j",) and chain.shared_keys == (("j", "x", "x"),)
+    assert [chain.key_columns(i) for i in chain.inputs] == [(0, ("j",)), (0, ("l",)), (1, ("x",))]
+    left = join(on={"k": "b", "j": "l"}).then(later("left", on={"j": "x", "k": "y"}))
+    assert left.shared_keys == (("k", "k"), ("j", "j")) and left.key_columns(left.inputs[2]) == (
+        1,
+        ("y", "x"),
+    )
+    assert join(on="k").then(later(on={"x": "other"})).by == ()
+
+
+ROWS = wr.Input("one", event_time="t")
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "one operator": (lambda: wr.chain(one()), e.ConfigurationError, ["1", "two or more"]),
     "one name": (lambda: one().then(two(name="one")), e.ConfigurationError, ["['one', 'one']", "name="]),
@@ -109,7 +150,55 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a column that is not there": (
         lambda: one().then(two(agg={"x": wr.sum("x")})), e.UnknownColumn, ["'x'", "['k', 'n', 'window_time'", "agg="],
     ),
-    "a join second": (lambda: wr.chain(one(), join(name="two")), e.ConfigurationError, ["'two'", "begin a chain"]),
+    "a join of others": (
+        lambda: wr.chain(one(), join(name="two")), e.ConfigurationError,
+        ["'two'", "['a', 'b']", "neither", "wr.Input('one', event_time=...)"],
+    ),
+    "a join of the rows with themselves": (
+        lambda: join().then(wr.Join(left=ROWS, right=ROWS, on="k", within=("0 seconds", "1 second"), name="two")),
+        e.ConfigurationError, ["'two'", "'one' with itself", "input from outside"],
+    ),
+    "an input twice": (
+        lambda: join().then(later(other="b")), e.ConfigurationError, ["['a', 'b', 'b']", "'b' twice", "names of their own"],
+    ),
+    "an input named as an operator": (
+        lambda: wr.chain(join(), later(), wr.Join(left=wr.Input("two", event_time="t"), right=wr.Input("one", event_time="t"),
+                                                  on="k", within=("0 seconds", "1 second"), name="three")),
+        e.ConfigurationError, ["input 'one' of 'three'", "'two'", "another name"],
+    ),
+    "rows that are static": (
+        lambda: join().then(later(rows={"static": True})), e.ConfigurationError, ["'one'", "static=True", "leave it out"],
+    ),
+    "rows with a watermark": (
+        lambda: join().then(later(rows={"watermark": "2 hours"})), e.BadWatermark, ["'2 hours'", "'two'", "leave it out"],
+    ),
+    "rows with positions": (
+        lambda: join().then(later(rows={"positions": wr.positions("n")})), e.ConfigurationError, ["positions=", "leave it out"],
+    ),
+    "one explicit watermark": (
+        lambda: join().then(later(rows={"watermark": wr.explicit()}, outside={"watermark": wr.explicit()})), e.BadWatermark,
+        ["'a': wr.bounded(", "'c': wr.explicit()", "all inputs"],
+    ),
+    "a name with a colon": (
+        lambda: one(name="a:b").then(two(name="one", emit=wr.Emit.append())).then(later(event_time="window_time")),
+        e.ConfigurationError, ["'a:b'", "without colons"],
+    ),
+    "a join of panes that are taken back": (
+        lambda: one(emit=wr.Emit(mode="retracting", late=wr.never)).then(later(event_time="window_time")), e.BadTrigger,
+        ["'retracting'", "'two'", "taken back"],
+    ),
+    "a join of early panes": (
+        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(later(event_time="window_time")), e.BadTrigger, ["several times"],
+    ),
+    "a join by another time": (
+        lambda: one().then(later(event_time="t")), e.UnknownColumn, ["'t'", "event_time='window_time'"],
+    ),
+    "a join on what panes lack": (
+        lambda: one().then(later(on={"x": "g"}, event_time="window_time")), e.UnknownColumn, ["'g'", "'two'", "['k', 'n'"],
+    ),
+    "a join by a time that is null": (
+        lambda: join("left").then(later(event_time="u")), e.ConfigurationError, ["'u'", "'two'", "how='inner'"],
+    ),
     "a join by periods": (
         lambda: join(emit=wr.Emit(early=wr.every("1 second"), late=wr.every_batch)).then(two(event_time="t")),
         e.BadTrigger, ["early=wr.every('1 second')", "wr.every_batch"],

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 import windrow as wr
 from windrow.core.time import START_OF_TIME_US
+from windrow.operators.join_rows import join_operator
 from windrow.operators.watermarks import watermark_of
+from windrow.stores.kv import MemoryKV
 
 S = 1_000_000
 
@@ -50,3 +54,13 @@ def test_a_static_input_neither_holds_it_back_nor_moves_it() -> None:
 
 def test_sources_of_one_name_are_of_their_own_input() -> None:
     assert at(define({}, {}), {"a:topic": 50, "b:topic": 30})[0] == 30 * S
+
+
+def test_rows_without_positions_move_that_of_their_input() -> None:
+    join = define({}, {})
+    operator = join_operator(join)
+    kv = MemoryKV(operator.cfs())
+    tables = {name: pa.table({"t": pa.array([second * S])}) for name, second in (("a", 50), ("b", 60))}
+    marks = operator.ingest(kv, tables, 0).marks
+    assert marks == {("a:", 0): 50 * S, ("b:", 0): 60 * S}
+    assert watermark_of(join, marks, {}, 0, START_OF_TIME_US)[0] == 50 * S
