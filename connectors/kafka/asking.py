@@ -52,7 +52,7 @@ class Cluster:
                     if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                         continue
                     raise
-                found[topic] = (str(told.topic_id), sorted(p.id for p in told.partitions))
+                found[topic] = (_shown(told.topic_id), sorted(p.id for p in told.partitions))
             return found
 
         return self._patiently(ask)
@@ -143,6 +143,11 @@ def _may_pass(error: Any) -> bool:
         KafkaError.NETWORK_EXCEPTION,
     )
     return bool(error.retriable()) or error.code() in passing
+
+
+def _shown(topic_id: Any) -> str:
+    """A topic's id as Kafka's own tools show it; librdkafka uses the alphabet that has a slash."""
+    return str(topic_id).replace("+", "-").replace("/", "_")
 
 
 def _by_topic(futures: Mapping[Any, Any]) -> dict[str, dict[int, int]]:

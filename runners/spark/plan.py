@@ -175,7 +175,7 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
     """The frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions."""
     if OFFSET in df.columns:
         return df, True
-    if named is None and _is_kafka(df):
+    if named is None and of_kafka(df):
         named = Positions("offset", "partition", "topic")
     if named is None:
         return df, False
@@ -191,7 +191,7 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
     )
 
 
-def _is_kafka(df: DataFrame) -> bool:
+def of_kafka(df: DataFrame) -> bool:
     """True if the frame has the position columns of a Kafka source, under Kafka's names and of Kafka's types."""
     kinds = {f.name: f.dataType for f in df.schema.fields}
     wanted = {"topic": T.StringType(), "partition": T.IntegerType(), "offset": T.LongType()}

@@ -161,7 +161,7 @@ class WindowStreamWriter:
 
     def _with_positions(self) -> tuple[DataFrame, bool]:
         """The stream with what positions the builder can give it; True if they are of files."""
-        if all(d.positions is None for d in self._definitions):
+        if all(d.positions is None for d in self._definitions) and not plans.of_kafka(self._stream):
             of_files = plans.with_file_positions(self._stream)
             if of_files is not None:
                 return of_files, True
