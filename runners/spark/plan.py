@@ -172,11 +172,15 @@ def honour_watermark(df: DataFrame, definition: D) -> D:
 
 
 def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]:
-    """The frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions."""
+    """The frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions.
+
+    Rows made from one record of Kafka get their ordinals in the tasks: a null stands for them.
+    """
     if OFFSET in df.columns:
         return df, True
+    ordinal = F.lit(0)
     if named is None and of_kafka(df):
-        named = Positions("offset", "partition", "topic")
+        named, ordinal = Positions("offset", "partition", "topic"), F.lit(None)
     if named is None:
         return df, False
     return (
@@ -186,7 +190,7 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
             F.lit(0).cast("bigint") if named.partition is None else F.col(_q(named.partition)).cast("bigint"),
         )
         .withColumn(OFFSET, F.col(_q(named.offset)).cast("bigint"))
-        .withColumn(ORDINAL, F.lit(0).cast("bigint")),
+        .withColumn(ORDINAL, ordinal.cast("bigint")),
         True,
     )
 

@@ -225,3 +225,28 @@ def test_offsets_of_a_job_name_every_partition_and_refuse_what_has_expired(
         wr.kafka_offsets(str(tmp_path), kafka, [topic])
     with pytest.raises(SourceLost, match="not on"):
         wr.kafka_offsets(str(tmp_path), kafka, "no-such-topic")
+
+
+@pytest.mark.spark
+def test_all_rows_made_from_one_record_are_kept(
+    spark: Any, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F
+
+    topic = new_topic()
+    sender.send_rows(topic, [row(1, value=10), row(2, value=20)])
+    job = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("10 seconds"),
+        agg={"n": wr.count(), "total": wr.sum("v"), "middle": wr.median("v")},
+        retention="1 day",
+    )
+    frame = stream(spark, kafka, "windrow-kafka", topic)
+    parts = F.explode(F.array(F.col("v"), F.col("v") + 1, F.col("v") + 2))
+    run(job, frame.withColumn("v", parts), tmp_path, drain=True)
+    [pane] = wr.read_panes(str(tmp_path / "out")).to_pylist()
+    assert (pane["n"], pane["total"], pane["middle"]) == (6, 96, 16.0)
+    with wr.read_state(str(tmp_path / "ckpt" / "windrow")) as state:
+        messages = state.messages_table(None, None).to_pylist()
+    assert sorted(m["v"] for m in messages) == [10, 11, 12, 20, 21, 22]

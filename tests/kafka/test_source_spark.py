@@ -65,7 +65,9 @@ def test_a_stream_is_read_in_batches_of_the_asked_size_and_goes_on_by_its_checkp
     query = run()
     assert batches == [["a0", "a1", "b0", "b1"], ["a2", "b2"]]
     [told] = query.recentProgress[0]["sources"]
-    newest = json.loads(told["latestOffset"]) if isinstance(told["latestOffset"], str) else told["latestOffset"]
+    newest = (
+        json.loads(told["latestOffset"]) if isinstance(told["latestOffset"], str) else told["latestOffset"]
+    )
     [told_topic] = newest["topics"].values()
     assert told_topic["next"] == {"0": 3, "1": 3}
     sender.send(topic, ["a3"], 0)
@@ -74,5 +76,5 @@ def test_a_stream_is_read_in_batches_of_the_asked_size_and_goes_on_by_its_checkp
 
 
 def test_a_bad_option_is_refused_when_the_frame_is_made(spark: Any, kafka: wr.Kafka) -> None:
-    with pytest.raises(Exception, match="WR100.*did you mean 'startingOffsets'"):
+    with pytest.raises(Exception, match=r"WR100.*did you mean 'startingOffsets'"):
         read(spark, kafka, "windrow-kafka", "t", startingOffset="earliest")
