@@ -247,6 +247,3 @@ def test_all_rows_made_from_one_record_are_kept(
     run(job, frame.withColumn("v", parts), tmp_path, drain=True)
     [pane] = wr.read_panes(str(tmp_path / "out")).to_pylist()
     assert (pane["n"], pane["total"], pane["middle"]) == (6, 96, 16.0)
-    with wr.read_state(str(tmp_path / "ckpt" / "windrow")) as state:
-        messages = state.messages_table(None, None).to_pylist()
-    assert sorted(m["v"] for m in messages) == [10, 11, 12, 20, 21, 22]
