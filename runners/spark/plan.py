@@ -218,7 +218,7 @@ def resumes_from(stream: DataFrame, location: str) -> bool:
     found = []
     for i in range(leaves.size()):
         leaf = leaves.apply(i)
-        if not hasattr(leaf, "extraOptions"):
+        if leaf.getClass().getSimpleName() != "StreamingRelationV2":
             return False
         found.append(leaf.extraOptions().get("resumefrom"))
     return bool(found) and all(at is not None and os.path.abspath(at) in wanted for at in found)
