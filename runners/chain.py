@@ -14,6 +14,7 @@ from windrow.core.join import JoinDefinition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windrow.connectors.kafka.source import KafkaSource
     from windrow.runners.embedded import EmbeddedChain
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
@@ -53,6 +54,7 @@ class Chain(ChainDefinition):
         clock: Clock | None = None,
         local_dir: str | None = None,
         static: Mapping[str, DataFrame] | None = None,
+        source: KafkaSource | None = None,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`, one commit for all operators; `sink` as in `open`.
 
@@ -70,6 +72,7 @@ class Chain(ChainDefinition):
             "shards": shards,
             "clock": clock,
             "local_dir": local_dir,
+            "source": source,
         }
         if self.by_input:
             return JoinBatchFunction(self, location, static=static, **options)

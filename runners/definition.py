@@ -28,6 +28,7 @@ from windrow.core.windows import JoinWindowSpec, WindowSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windrow.connectors.kafka.source import KafkaSource
     from windrow.connectors.kafka.stream import KafkaStream
     from windrow.runners.chain import Chain
     from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
@@ -163,6 +164,7 @@ class Aggregate(AggregateDefinition):
         clock: Clock | None = None,
         local_dir: str | None = None,
         replay: Callable[[], DataFrame] | None = None,
+        source: KafkaSource | None = None,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
 
@@ -171,7 +173,8 @@ class Aggregate(AggregateDefinition):
         idempotent on it. dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files). shards: fixed at the
         first commit; default the parallelism of the session. local_dir: where executors keep their stores; environment
         variables are expanded there. replay: gives a bounded DataFrame of the source, transformed as the stream is and with its
-        position columns; read where messages that the operators keep are lost with their snapshots and segments.
+        position columns; read where messages that the operators keep are lost with their snapshots and segments. source:
+        wr.KafkaSource(...), whom to ask which silent partitions have more that was not read.
         """
         from windrow.runners.spark.batch import BatchFunction
 
@@ -184,6 +187,7 @@ class Aggregate(AggregateDefinition):
             clock=clock,
             local_dir=local_dir,
             replay=replay,
+            source=source,
         )
 
     def writeStream(self, stream: DataFrame | KafkaStream) -> WindowStreamWriter:
@@ -318,6 +322,7 @@ class Join(JoinDefinition):
         clock: Clock | None = None,
         local_dir: str | None = None,
         static: Mapping[str, DataFrame] | None = None,
+        source: KafkaSource | None = None,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives, as `Aggregate`'s.
 
@@ -334,6 +339,7 @@ class Join(JoinDefinition):
             shards=shards,
             clock=clock,
             local_dir=local_dir,
+            source=source,
         )
 
     def writeStream(self, **frames: DataFrame) -> WindowStreamWriter:

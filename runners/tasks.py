@@ -31,6 +31,7 @@ from windrow.operators.columns import (
     LAST,
     MESSAGES,
     OFFSET,
+    ORDINAL,
     PARTITION,
     POSITION_COLUMNS,
     SOURCE,
@@ -163,7 +164,28 @@ def rows_of_shard(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.Table] | N
     if len(shards) != 1:
         raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
     control = combine(table.column(CONTROL)).is_valid()
-    return shards[0], table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL])
+    return shards[0], with_ordinals(table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL]))
+
+
+def with_ordinals(table: pa.Table) -> pa.Table:
+    """Rows without an ordinal get one: their number among the rows of their record, in the order they came in."""
+    if ORDINAL not in table.column_names or not table.column(ORDINAL).null_count:
+        return table
+    n = len(table)
+    records = [c for c in (OPERATOR, SOURCE, PARTITION, OFFSET) if c in table.column_names]
+    ordinals = np.zeros(n, dtype=np.int64)
+    if len(table.group_by(records).aggregate([])) < n:
+        where = table.select(records)
+        order = pc.sort_indices(where, sort_keys=[(c, "ascending") for c in records]).to_numpy()  # stable
+        begins = np.zeros(n, dtype=bool)
+        begins[0] = True
+        for column in where.take(order).columns:
+            values = combine(column)
+            begins[1:] |= pc.not_equal(values[1:], values[:-1]).to_numpy(zero_copy_only=False)
+        numbers = np.arange(n)
+        ordinals[order] = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
+    filled = pc.coalesce(table.column(ORDINAL), pa.chunked_array([ordinals]))
+    return table.set_column(table.column_names.index(ORDINAL), ORDINAL, filled)
 
 
 def reply(number: int, answer: Any) -> pa.RecordBatch:

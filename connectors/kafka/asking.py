@@ -145,6 +145,11 @@ def _may_pass(error: Any) -> bool:
     return bool(error.retriable()) or error.code() in passing
 
 
+def _shown(topic_id: Any) -> str:
+    """A topic's id as Kafka's own tools show it; librdkafka uses the alphabet that has a slash."""
+    return str(topic_id).replace("+", "-").replace("/", "_")
+
+
 def _by_topic(futures: Mapping[Any, Any]) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for tp, future in futures.items():

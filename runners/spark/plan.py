@@ -177,11 +177,15 @@ def honour_watermark(df: DataFrame, definition: D) -> D:
 
 
 def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]:
-    """The frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions."""
+    """The frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions.
+
+    Rows made from one record of Kafka get their ordinals in the tasks: a null stands for them.
+    """
     if OFFSET in df.columns:
         return df, True
-    if named is None and _is_kafka(df):
-        named = Positions("offset", "partition", "topic")
+    ordinal = F.lit(0)
+    if named is None and of_kafka(df):
+        named, ordinal = Positions("offset", "partition", "topic"), F.lit(None)
     if named is None:
         return df, False
     return (
@@ -191,12 +195,12 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
             F.lit(0).cast("bigint") if named.partition is None else F.col(_q(named.partition)).cast("bigint"),
         )
         .withColumn(OFFSET, F.col(_q(named.offset)).cast("bigint"))
-        .withColumn(ORDINAL, F.lit(0).cast("bigint")),
+        .withColumn(ORDINAL, ordinal.cast("bigint")),
         True,
     )
 
 
-def _is_kafka(df: DataFrame) -> bool:
+def of_kafka(df: DataFrame) -> bool:
     """True if the frame has the position columns of a Kafka source, under Kafka's names and of Kafka's types."""
     kinds = {f.name: f.dataType for f in df.schema.fields}
     wanted = {"topic": T.StringType(), "partition": T.IntegerType(), "offset": T.LongType()}
@@ -219,7 +223,7 @@ def resumes_from(stream: DataFrame, location: str) -> bool:
     found = []
     for i in range(leaves.size()):
         leaf = leaves.apply(i)
-        if not hasattr(leaf, "extraOptions"):
+        if leaf.getClass().getSimpleName() != "StreamingRelationV2":
             return False
         found.append(leaf.extraOptions().get("resumefrom"))
     return bool(found) and all(at is not None and os.path.abspath(at) in wanted for at in found)

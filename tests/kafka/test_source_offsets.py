@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.connectors.kafka.asking import _shown
 from windrow.connectors.kafka.offsets import (
     Extent,
     Range,
@@ -149,6 +150,13 @@ def test_a_job_goes_on_under_the_present_id_or_none_and_not_under_a_former_one()
     assert resumed({(f"t@{B}", 0): 40}, ends) == {"t": Topic(B, {0: 40})}  # which is a loss
     assert resumed({(f"left:t@{A}", 0): 5, (f"right:t@{A}", 0): 3}, ends) == {"t": Topic(A, {0: 3})}
     assert resumed({("file:///data/t", 0): 5}, ends) == {}
+
+
+def test_ids_are_shown_as_kafka_shows_them() -> None:
+    from confluent_kafka import Uuid
+
+    assert _shown(Uuid(-1, -1)) == "_" * 21 + "w"
+    assert topic_of(topic_source("t", _shown(Uuid(-298, -5)))) == ("t", _shown(Uuid(-298, -5)))
 
 
 def test_one_topic_under_two_names_is_found() -> None:

@@ -71,7 +71,8 @@ def test_a_clone_without_symbolic_links_does_not_build(tree: Path) -> None:
 
 
 def test_the_wheel_built_from_the_sdist_holds_every_module(tree: Path, tmp_path: Path) -> None:
-    expected = {"windrow/__init__.py", "windrow/py.typed", "pyspark_windrow/__init__.py"}
+    expected = {"windrow/__init__.py", "windrow/py.typed"}
+    expected |= {"pyspark_windrow/__init__.py", "pyspark_windrow_kafka/__init__.py"}
     for folder in FOLDERS:
         files = (path for path in (tree / folder).rglob("*") if path.suffix in SHIPPED_SUFFIXES)
         expected |= {f"windrow/{path.relative_to(tree).as_posix()}" for path in files}
