@@ -137,10 +137,13 @@ class Aggregate(AggregateDefinition):
         group: str | None = None,
         sink: Any = None,
         stop: Callable[[], bool] | None = None,
+        available_now: bool = False,
         tick: Duration = "1 second",
         clock: Clock | None = None,
     ) -> None:
         """Read a source, in this process, until `stop()` is true or for ever: a consumer loop on what `open` opens.
+
+        available_now: until what the source has at the call is read and committed, as Spark's trigger of that name.
 
         source: `wr.sources.kafka(...)`. It is read from the offsets of the last commit. group: share the partitions with other
         processes under this name, each with an operator and a folder below `location` of its own; keys have to lie in one
@@ -152,7 +155,7 @@ class Aggregate(AggregateDefinition):
         def open_at(place: str) -> EmbeddedOperator:
             return self.open(place, clock=clock, sink=sink)
 
-        run(open_at, location, source, group=group, stop=stop, tick=tick)
+        run(open_at, location, source, group=group, stop=stop, available_now=available_now, tick=tick)
 
     def foreach_batch(
         self,

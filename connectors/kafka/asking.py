@@ -155,8 +155,3 @@ def _by_topic(futures: Mapping[Any, Any]) -> dict[str, dict[int, int]]:
     for tp, future in futures.items():
         found.setdefault(tp.topic, {})[tp.partition] = future.result().offset
     return found
-
-
-def _shown(topic_id: Any) -> str:
-    """An id as Kafka shows it: librdkafka writes the same bits with `+` and `/`."""
-    return str(topic_id).translate(str.maketrans("+/", "-_")).rstrip("=")

@@ -136,6 +136,13 @@ def place(topic: str, partition: int, offset: int | None = None) -> Any:
     return TopicPartition(topic, partition) if offset is None else TopicPartition(topic, partition, offset)
 
 
+def ended_at(message: Any) -> int | None:
+    """The end of its partition, where that is what a message tells."""
+    from confluent_kafka import KafkaError
+
+    return int(message.offset()) if message.error().code() == KafkaError._PARTITION_EOF else None
+
+
 def passes(error: Any) -> bool:
     """True for an error of a consumer that librdkafka mends by itself."""
     from confluent_kafka import KafkaError

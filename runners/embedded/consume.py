@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
-from windrow.connectors.kafka.cluster import passes, place
+from windrow.connectors.kafka.cluster import ended_at, passes, place
 from windrow.connectors.kafka.offsets import Topic
 from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
@@ -49,16 +49,25 @@ def run(
     *,
     group: str | None = None,
     stop: Stop | None = None,
+    available_now: bool = False,
     tick: Duration = "1 second",
 ) -> None:
-    """Run until `stop()` is true. `open_at` opens the operator at a location. Raises what operator and source raise."""
+    """Run until `stop()` is true, or what is there now is read. `open_at` opens the operator at a location.
+
+    Raises what operator and source raise.
+    """
     tick_s = duration_us(tick, "tick") / 1_000_000
     if tick_s <= 0:
         raise ConfigurationError(f"tick {tick!r} is no time: give at least '1 millisecond'")
+    if group is not None and available_now:
+        raise ConfigurationError(
+            f"group {group!r} and available_now: what is there is shared with others, so nobody knows when all of it is read"
+        )
     loop: _Loop = _Alone(stream) if group is None else _Member(stream, group)
     try:
         loop.begin(open_at, location)
-        while not (stop is not None and stop()):
+        ends = loop.ends() if available_now else None
+        while not (stop is not None and stop()) and not (ends is not None and loop.has_read(ends)):
             loop.turn(tick_s)
         loop.end()
     finally:
@@ -73,7 +82,8 @@ class _Loop(ABC):
         self.cluster = cluster_of(stream.kafka)
         self.ids: dict[str, str] = {}
         self.held: set[At] = set()  # partitions that are not read at the moment
-        self.consumer = stream.kafka.consumer(**settings)
+        self.empty_at: dict[At, int] = {}  # the offset at which a partition last had nothing more
+        self.consumer = stream.kafka.consumer(enable_partition_eof=True, **settings)
 
     @abstractmethod
     def begin(self, open_at: Open, location: str) -> None: ...
@@ -88,6 +98,16 @@ class _Loop(ABC):
     @abstractmethod
     def mend(self, error: Any) -> None:
         """Go on after the broker refused an offset or a partition; raise where that cannot be."""
+
+    def ends(self) -> dict[At, int]:
+        """Where what can be read now ends, by partition."""
+        extents = self.stream.extents(self.cluster, {})
+        return {(name, p): end for name, extent in extents.items() for p, end in extent.stable.items()}
+
+    def has_read(self, ends: Mapping[At, int]) -> bool:
+        """True if all partitions are read up to there, and everything is out."""
+        read = all(end == 0 or self.empty_at.get(at, 0) >= end for at, end in ends.items())
+        return read and not any(op.paused for op in self.operators())
 
     def turn(self, tick_s: float) -> None:
         """What has come goes to the operators, time passes, panes go out."""
@@ -104,6 +124,8 @@ class _Loop(ABC):
         for message in self.consumer.consume(self.stream.max_offsets or STEP_RECORDS, wait_s):
             if message.error() is None:
                 by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+            elif (end := ended_at(message)) is not None:
+                self.empty_at[message.topic(), message.partition()] = end
             elif not passes(message.error()):
                 refused = message.error()
         tables: dict[int, tuple[EmbeddedOperator, list[pa.Table]]] = {}

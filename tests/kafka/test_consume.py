@@ -279,6 +279,25 @@ def test_members_of_a_group_share_partitions_and_take_over_from_who_leaves(
     assert published() == Counter({at: n for at, n in sent.items() if at[0] < 6})
 
 
+def test_what_is_there_now_is_read_and_then_it_ends(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
+) -> None:
+    """Though the last offsets are those of a transaction that was aborted, and a partition is empty."""
+    topic, sink = new_topic(3), Panes()
+    sender.send_rows(topic, [row(1), row(12)], 0)
+    sender.transact(topic, [json.dumps(row(2)), json.dumps(row(13))], 1)
+    sender.transact(topic, [json.dumps(row(3))], 1, commit=False)
+    source = wr.sources.kafka(kafka, topic, value=VALUE)
+    for _ in range(2):
+        COUNTS.run(str(tmp_path), source, sink=sink, available_now=True, tick="50 milliseconds")
+    assert sink.counted == 2
+
+
+def test_a_member_of_a_group_does_not_know_when_all_is_read(kafka: wr.Kafka, tmp_path: Path) -> None:
+    with pytest.raises(wr.ConfigurationError, match="group 'g' and available_now"):
+        COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), group="g", available_now=True)
+
+
 def test_a_tick_that_is_no_time_is_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
     with pytest.raises(wr.ConfigurationError, match="tick '0 seconds'"):
         COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), tick="0 seconds")

@@ -1,0 +1,44 @@
+"""The example that README shows, on Spark and alone: every window is what pandas makes of the flights."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+import windrow as wr
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True], ids=["on Spark", "alone"])
+def test_every_window_is_what_pandas_makes_of_the_flights(
+    kafka: wr.Kafka, tmp_path: Path, alone: bool
+) -> None:
+    """And again: nothing is sent, nothing is counted, nothing is published."""
+    name = uuid.uuid4().hex[:8]
+    command = [
+        *(sys.executable, str(ROOT / "examples" / "kafka_delays.py"), "--servers", kafka.servers),
+        *("--out", str(tmp_path), "--topic", f"flights-{name}", "--panes", f"delays-{name}"),
+        *(["--alone"] if alone else []),
+    ]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    told = []
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        told.append(
+            re.search(
+                r"^([\d,]+) flights sent.*^([\d,]+) panes of 9,833 windows.*EQUAL$", done.stdout, re.M | re.S
+            )
+        )
+    assert [t is not None and t[1] for t in told] == ["27,004", "0"]
+    assert told[0] is not None and told[1] is not None and told[0][2] == told[1][2]
