@@ -24,7 +24,7 @@ from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import DefinitionChanged, JobMismatch
+from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch
 from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.watermarks import watermark_of
@@ -272,8 +272,19 @@ class Job:
                 commit=progress.commit, recorded=progress.published, sink=sink_has, panes_from=panes_from
             )
         )
+        if sink_has is not None and sink_has > progress.commit:
+            self.check_epoch()  # more likely than a log that has lost commits: another driver has made them
         decision.raise_if_refused()
         return [c for c in candidates if c.commit in decision.publish]
+
+    def check_epoch(self) -> None:
+        """Read the log on. Raises `Fenced` if another driver has opened the job since."""
+        last = self.log.tail().epoch
+        if last is not None and last.epoch != self.epoch.epoch:
+            raise Fenced(
+                f"driver {last.driver!r} has opened this job with epoch {last.epoch}, which ends epoch "
+                f"{self.epoch.epoch} of this driver: stop one of the two"
+            )
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
         """The pane files of a commit, by operator, shards in order."""

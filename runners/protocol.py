@@ -23,7 +23,7 @@ from windrow.checkpoint.replay import FILING, filing, is_total
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.connectors.sinks import PaneFiles, Sink
 from windrow.core.chain import part_named, parts_of
-from windrow.core.errors import SinkFailed, StateError
+from windrow.core.errors import Fenced, SinkFailed, StateError
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US
 from windrow.runners.tasks import Answer
@@ -77,7 +77,8 @@ class BatchProtocol:
         if plan is None:
             plan = self.job.plan(query_id=query_id, batch_id=batch_id)
             self.job.record_intent(plan)
-        record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
+        answers = self._acted(lambda: act(plan, decision))
+        record = self.commit(plan, answers, query_id, batch_id, positioned)
         self.publish()
         return record
 
@@ -94,9 +95,22 @@ class BatchProtocol:
             watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
         )
         job.record_intent(plan)
-        record = self.commit(plan, act(plan), query_id, batch_id, False)
+        record = self.commit(plan, self._acted(lambda: act(plan)), query_id, batch_id, False)
         self.publish()
         return record
+
+    def _acted(self, act: Callable[[], Sequence[Answer]]) -> Sequence[Answer]:
+        """The answers of the action. A driver that is over learns that, and not what its tasks have missed: files that the
+        next driver has swept.
+        """
+        try:
+            return act()
+        except Exception as error:
+            try:
+                self.job.check_epoch()
+            except Fenced as over:
+                raise over from error
+            raise
 
     @property
     def drained(self) -> bool:

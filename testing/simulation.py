@@ -344,6 +344,7 @@ class Driver:
 
     def _task(self, plan: TaskPlan, shard: int, table: pa.Table) -> Answer:
         world = self.world
+        failed: Exception = TaskFailed(f"shard {shard} of commit {plan.commit}: every attempt died")
         for attempt in range(TASK_ATTEMPTS):
             name = f"attempt {attempt} at shard {shard} of commit {plan.commit} of {self.process}"
             if (
@@ -363,7 +364,11 @@ class Driver:
             except ProcessDied as died:
                 if died.process is not process:
                     raise
-        raise TaskFailed(f"shard {shard} of commit {plan.commit} was tried {TASK_ATTEMPTS} times")
+            except Exception as error:
+                if world.calm:
+                    raise
+                failed = error
+        raise failed
 
     def _executor(self, plan: TaskPlan) -> TaskPlan:
         """The plan, where any executor may have got it."""
@@ -540,8 +545,10 @@ class Simulation:
 
     def _forget_plan(self) -> None:
         """Spark's last plan was not on the disk yet; the batch comes again with another slice."""
-        last = max(self._checkpoint.planned, default=-1)
-        if last > self._checkpoint.done:
+        checkpoint, commit = self._checkpoint, RecordLog(self.world.records).tail().last_commit
+        last = max(checkpoint.planned, default=-1)
+        done = -1 if commit is None or commit.query_id != checkpoint.query_id else commit.batch_id or 0
+        if last > max(checkpoint.done, done):
             self.world.say(f"    the plan of batch {last} is lost")
             del self._checkpoint.planned[last]
 
@@ -745,7 +752,6 @@ class _Checks:
 
     def intents_are_kept(self) -> None:
         """A batch that is done again is done with the same `now` and watermark."""
-        begun: dict[tuple[Any, ...], Intent] = {}
         last: Intent | None = None
         for _, data in sorted(self.world.records.records.items()):
             try:
@@ -753,10 +759,9 @@ class _Checks:
             except CorruptState:
                 continue  # torn, and declared void
             if isinstance(record, Intent):
-                first = begun.setdefault((record.commit, record.query_id, record.batch_id), record)
-                drains = record.watermark_us == END_OF_TIME_US
-                if not drains and (first.now_us, first.watermark_us) != (record.now_us, record.watermark_us):
-                    raise Broken(f"the intent of commit {record.commit} was first {first} and then {record}")
+                again = last is not None and _batch(last) == _batch(record)
+                if again and record.watermark_us != END_OF_TIME_US:
+                    raise Broken(f"the intent {record} follows {last}, which should have been kept")
                 last = record
             elif isinstance(record, Commit):
                 if (
@@ -893,6 +898,10 @@ def _at(spec: ShardSpec, shard: int, local: str) -> ShardSpec:
 def _place(pane: Pane) -> tuple[Any, ...]:
     window = tuple(vars(pane.window).values()) if hasattr(pane.window, "__dict__") else repr(pane.window)
     return (repr(pane.key), window)
+
+
+def _batch(intent: Intent) -> tuple[Any, ...]:
+    return intent.commit, intent.query_id, intent.batch_id
 
 
 def _short(offsets: Mapping[Partition, Any]) -> dict[int, Any]:
