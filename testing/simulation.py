@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import logging
 import os
-import pathlib
 import shutil
 import sys
 import tempfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Intent, R, decode
 from windrow.checkpoint.recovery import BatchDecision
-from windrow.checkpoint.shard import MARKER_CF, Shard, ShardSpec
+from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.connectors import sinks
 from windrow.connectors.kafka import client
 from windrow.connectors.sinks import PaneFiles, Sink
@@ -58,7 +59,6 @@ from windrow.testing.simulated_world import (
     Clock,
     Process,
     ProcessDied,
-    SimulatedRecords,
     SimulatedStore,
     World,
 )
@@ -225,12 +225,8 @@ class Driver:
             self.world.say(
                 f"    {self.process} brings batch {batch_id} of {self.checkpoint.query_id}: {_short(ranges)}"
             )
-            record = protocol.batch(
-                self.checkpoint.query_id,
-                batch_id,
-                True,
-                lambda plan, decision: self._act(plan, decision, ranges),
-            )
+            act = partial(self._act, ranges)
+            record = protocol.batch(self.checkpoint.query_id, batch_id, True, act)
             if record is not None:
                 self.world.say(f"    {self.process} has made commit {record.commit}")
             self.world.point("1 Spark", f"before batch {batch_id} is noted")
@@ -280,20 +276,20 @@ class Driver:
         if batch_id not in checkpoint.planned:
             begin = checkpoint.offsets(batch_id)
             ends = {(INPUT, n): len(rows) for n, rows in enumerate(self.simulation.rows)}
-            size = self.world.random.choice([4, 8, 30])
+            size = self.world.random.choice([5, 10, 30])
             ranges = {
                 p: (begin.get(p, 0), max(begin.get(p, 0), min(e, begin.get(p, 0) + size)))
                 for p, e in ends.items()
             }
             news = any(end > first for first, end in ranges.values())
-            if not news and (self.world.calm or not self.world.chance(0.15)):
+            if not news and (self.world.calm or not self.world.chance(0.06)):
                 return None
             checkpoint.planned[batch_id] = ranges
             self.world.point("1 Spark", f"batch {batch_id} is planned")
         return checkpoint.planned[batch_id]
 
     def _act(
-        self, plan: Plan, decision: BatchDecision, ranges: Mapping[Partition, tuple[int, int]]
+        self, ranges: Mapping[Partition, tuple[int, int]], plan: Plan, decision: BatchDecision
     ) -> list[Answer]:
         rows = self._read(ranges)
         assert self.protocol is not None
@@ -354,7 +350,7 @@ class Driver:
             ):
                 twin = Process(f"zombie {name}")
                 there = self._executor(plan)
-                world.start(twin, lambda there=there: self._attempt(there, shard, table))  # type: ignore[misc]
+                world.start(twin, partial(self._attempt, there, shard, table))
                 if world.chance(0.5):
                     world.park()
             process = Process(name)
@@ -428,13 +424,53 @@ def table_of(
 
 @dataclass
 class Report:
-    """What one schedule was. failure: None if all is as promised."""
+    """What one schedule was. failure: what is not as promised; None if all is."""
 
     seed: int
     faults: int
     trace: list[str]
     counts: Counter[str]
-    failure: str | None
+    failure: BaseException | None
+
+
+def play(seed: int, *, outlet: OutletOf | None = None, faults: int | None = None) -> Report:
+    """Play the schedule of a seed, with the first so many of its faults (default: all)."""
+    shared = "/dev/shm"
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="windrow-", dir=shared if os.path.isdir(shared) else None
+        ) as folder,
+        _one_core(),
+    ):
+        simulation = Simulation(seed, folder, outlet=outlet, faults=faults)
+        failure: BaseException | None = None
+        try:
+            simulation.run()
+        except (Exception, ProcessDied) as error:
+            failure = error
+        world = simulation.world
+        return Report(seed, world.faults, world.trace, world.counts, failure)
+
+
+def shrink(seed: int, *, outlet: OutletOf | None = None) -> Report:
+    """The schedule of a failing seed with as few of its faults as it takes to fail: its tail is cut."""
+    report = play(seed, outlet=outlet)
+    for faults in range(report.faults):
+        shorter = play(seed, outlet=outlet, faults=faults)
+        if shorter.failure is not None:
+            return shorter
+    return report
+
+
+@contextlib.contextmanager
+def _one_core() -> Iterator[None]:
+    """Tables of a few rows: more threads only cost."""
+    before = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(before)
 
 
 class Simulation:
@@ -447,7 +483,7 @@ class Simulation:
         chance = world.random
         self.kind = chance.choice(sorted(DEFINITIONS))
         self.definition = DEFINITIONS[self.kind]
-        self.shards = chance.choice([2, 2, 3])
+        self.shards = chance.choice([2, 2, 2, 2, 3])
         self.location = os.path.join(folder, "job")
         os.makedirs(self.location)
         for n in range(EXECUTORS):
@@ -457,7 +493,7 @@ class Simulation:
         self._source = self.kafka.producer()
         #: All rows of the input, by partition and offset.
         self.rows: list[list[tuple[str, int, int]]] = [[] for _ in range(PARTITIONS)]
-        self._to_come = chance.randint(24, 50)
+        self._to_come = chance.randint(14, 36)
         self._came = 0
         self.believed: list[tuple[str, Commit]] = []
         self._queries = 0
@@ -483,7 +519,7 @@ class Simulation:
         world = self.world
         self._checkpoint = self._new_query(None)
         self._driver: Driver | None = None
-        for _ in range(world.random.randint(12, 36)):
+        for _ in range(world.random.randint(8, 26)):
             world.now_us += 0 if world.chance(0.2) else world.random.randrange(3 * S)
             if self._came < self._to_come and world.chance(0.4):
                 self._produce(world.random.randint(3, 12))
@@ -517,10 +553,14 @@ class Simulation:
         elif chosen < 0.12:
             if world.goes_wrong("checkpoints lost", "Spark's checkpoint is lost"):
                 self._checkpoint = self._new_query(self._checkpoint)
-        elif chosen < 0.16 and self.kafka.late:
+        elif chosen < 0.22 and self.kafka.late:
             world.say("    a late request arrives at the broker")
             self.kafka.deliver_late()
-        elif chosen < 0.17 and world.goes_wrong("transactions expired", "open transactions expire"):
+        elif (
+            chosen > 0.97
+            and self.kafka.open_transactions
+            and world.goes_wrong("transactions expired", "open transactions expire")
+        ):
             self.kafka.expire_transactions()
 
     def _harm_store(self) -> None:
@@ -530,7 +570,11 @@ class Simulation:
             path
             for n in range(EXECUTORS)
             for shard in range(self.shards)
-            if os.path.isdir(path := os.path.join(world.folder, f"executor-{n}", f"shard-{shard:04d}"))
+            if os.path.exists(
+                os.path.join(
+                    path := os.path.join(world.folder, f"executor-{n}", f"shard-{shard:04d}"), "000001.sst"
+                )
+            )
             and path not in world.open_stores
         ]
         if not found:
@@ -711,8 +755,6 @@ class Simulation:
         )
 
     def on_executor(self, plan: TaskPlan, executor: int) -> TaskPlan:
-        from dataclasses import replace
-
         return replace(plan, spec=self.spec(plan.spec.job, executor))
 
 
@@ -725,7 +767,7 @@ class _Checks:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.world = simulation.world
-        self.log = RecordLog(SimulatedRecordsView(self.world.records))
+        self.log = RecordLog(self.world.records)
         self.log.tail()
         self.commits = list(self.log.commits())
 
@@ -764,13 +806,10 @@ class _Checks:
                     raise Broken(f"the intent {record} follows {last}, which should have been kept")
                 last = record
             elif isinstance(record, Commit):
-                if (
-                    last is None
-                    or last.commit != record.commit
-                    or any(
-                        (s.now_us, s.watermark_us) != (last.now_us, last.watermark_us) for s in record.steps
-                    )
-                ):
+                kept = last is not None and last.commit == record.commit
+                due = None if last is None else (last.now_us, last.watermark_us)
+                kept = kept and all((step.now_us, step.watermark_us) == due for step in record.steps)
+                if not kept:
                     raise Broken(f"commit {record} was not computed from its intent {last}")
 
     def oracle(self) -> dict[int, list[Pane]]:
@@ -846,25 +885,24 @@ class _Checks:
                 )
 
     def state(self) -> None:
-        """Every shard, from any executor's store and from none, is what an undisturbed run over the same steps gives."""
+        """Every shard, from any executor's store or from none, is what an undisturbed run over the same steps gives."""
         simulation = self.simulation
         assert self.log.epoch is not None
         total = len(self.commits)
         for shard in range(simulation.shards):
             wanted = self._undisturbed(shard)
             stores = [os.path.join(self.world.folder, f"executor-{n}") for n in range(EXECUTORS)]
-            for local in [self.world.random.choice(stores), os.path.join(self.world.folder, "nothing")]:
-                spec = simulation.on_executor(_no_plan(simulation.spec(self.log.epoch.job, 0)), 0).spec
-                spec = _at(spec, shard, local)
-                opened = Shard.open(spec, total, lambda: iter(self.commits), lock_wait_s=0.0)
-                for cf in wanted.cfs:
-                    found, due = dict(opened.kv.scan(cf)), dict(wanted.scan(cf))
-                    if found != due:
-                        odd = sorted(k for k in {*found, *due} if found.get(k) != due.get(k))
-                        raise Broken(
-                            f"{len(odd)} keys of {cf} of shard {shard} are not as undisturbed: {odd[:3]}"
-                        )
-                opened.close()
+            local = self.world.random.choice([*stores, os.path.join(self.world.folder, "nothing")])
+            spec = replace(simulation.spec(self.log.epoch.job, 0), shard=shard, local=local)
+            opened = Shard.open(spec, total, lambda: iter(self.commits), lock_wait_s=0.0)
+            for cf in wanted.cfs:
+                found, due = dict(opened.kv.scan(cf)), dict(wanted.scan(cf))
+                if found != due:
+                    odd = sorted(k for k in {*found, *due} if found.get(k) != due.get(k))
+                    raise Broken(
+                        f"{len(odd)} keys of {cf} of shard {shard} are not as undisturbed: {odd[:3]}"
+                    )
+            opened.close()
 
     def _undisturbed(self, shard: int) -> MemoryKV:
         simulation, operator = self.simulation, self.simulation.operator
@@ -881,20 +919,6 @@ class _Checks:
         return kv
 
 
-def SimulatedRecordsView(records: SimulatedRecords) -> SimulatedRecords:
-    return records
-
-
-def _no_plan(spec: ShardSpec) -> TaskPlan:
-    return TaskPlan(spec, (), 0, 0, {}, b"", None, ())
-
-
-def _at(spec: ShardSpec, shard: int, local: str) -> ShardSpec:
-    from dataclasses import replace
-
-    return replace(spec, shard=shard, local=local)
-
-
 def _place(pane: Pane) -> tuple[Any, ...]:
     window = tuple(vars(pane.window).values()) if hasattr(pane.window, "__dict__") else repr(pane.window)
     return (repr(pane.key), window)
@@ -908,4 +932,71 @@ def _short(offsets: Mapping[Partition, Any]) -> dict[int, Any]:
     return {partition: value for (_, partition), value in sorted(offsets.items())}
 
 
-assert MARKER_CF
+# -- command ------------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns how many seeds have failed, at most 100."""
+    parser = argparse.ArgumentParser(
+        prog="python -m windrow.testing.simulation", description=str(__doc__).splitlines()[0]
+    )
+    parser.add_argument("--seed", type=int, help="play this seed and print its schedule")
+    parser.add_argument("--faults", type=int, help="with --seed: only its first so many faults happen")
+    parser.add_argument(
+        "--shrink", action="store_true", help="with --seed: with as few of its faults as it takes to fail"
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: 10,000)")
+    parser.add_argument(
+        "--sink", help=f"one of {', '.join(sorted(OUTLETS))}, or module:factory (default: any)"
+    )
+    given = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    outlet = _outlet(given.sink)
+    if given.seed is not None:
+        report = (
+            shrink(given.seed, outlet=outlet)
+            if given.shrink
+            else play(given.seed, outlet=outlet, faults=given.faults)
+        )
+        print("\n".join(report.trace))
+        print("all is as promised" if report.failure is None else _told(report, given.sink))
+        return int(report.failure is not None)
+    totals: Counter[str] = Counter()
+    failed = 0
+    seeds = tqdm(range(given.first, given.first + given.seeds), unit="schedule", disable=None)
+    for seed in seeds:
+        report = play(seed, outlet=outlet)
+        totals += report.counts
+        if report.failure is not None:
+            failed += 1
+            seeds.write(_told(report, given.sink))
+    print(_summary(given.seeds, totals, failed))
+    return min(failed, 100)
+
+
+def _outlet(name: str | None) -> OutletOf | None:
+    if name is None or name in OUTLETS:
+        return None if name is None else OUTLETS[name]
+    module, _, attribute = name.partition(":")
+    made: OutletOf = getattr(importlib.import_module(module), attribute)
+    return made
+
+
+def _told(report: Report, sink: str | None) -> str:
+    again = f"python -m windrow.testing.simulation --seed {report.seed}" + (f" --sink {sink}" if sink else "")
+    return f"seed {report.seed}, {report.faults} faults: {type(report.failure).__name__}: {report.failure}\n  {again} --shrink"
+
+
+def _summary(schedules: int, counts: Counter[str], failed: int) -> str:
+    deaths = {k.removeprefix("dies: "): n for k, n in counts.items() if k.startswith("dies: ")}
+    others = {k: n for k, n in counts.items() if not k.startswith("dies: ")}
+    lines = [f"{schedules:,} schedules, {failed} failed"]
+    for title, some in (("processes died at", deaths), ("besides", others)):
+        lines.append(f"{title}:")
+        lines += [f"  {name:<24}{n:>10,}" for name, n in sorted(some.items())]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
