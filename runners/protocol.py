@@ -7,8 +7,9 @@ every shard and returns the answers of one attempt.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,19 +69,19 @@ class BatchProtocol:
 
     def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
         """Steps 1 to 5 for one batch. None if it was committed before; its panes are then out all the same."""
-        decision = self.decide(query_id, batch_id, positioned, SliceRelation.UNKNOWN)
-        decision.raise_if_refused()
-        self.publish()
-        if decision.action is BatchAction.SKIP_AND_PUBLISH:
-            return None
-        plan = self.job.pending_plan() if decision.reuse_intent else None
-        if plan is None:
-            plan = self.job.plan(query_id=query_id, batch_id=batch_id)
-            self.job.record_intent(plan)
-        answers = self._acted(lambda: act(plan, decision))
-        record = self.commit(plan, answers, query_id, batch_id, positioned)
-        self.publish()
-        return record
+        with self._unless_over():
+            decision = self.decide(query_id, batch_id, positioned, SliceRelation.UNKNOWN)
+            decision.raise_if_refused()
+            self.publish()
+            if decision.action is BatchAction.SKIP_AND_PUBLISH:
+                return None
+            plan = self.job.pending_plan() if decision.reuse_intent else None
+            if plan is None:
+                plan = self.job.plan(query_id=query_id, batch_id=batch_id)
+                self.job.record_intent(plan)
+            record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
+            self.publish()
+            return record
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
         """One more commit, with the watermark at the end of time. None if it is there already."""
@@ -94,17 +95,19 @@ class BatchProtocol:
             job.plan(query_id=query_id, batch_id=batch_id),
             watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
         )
-        job.record_intent(plan)
-        record = self.commit(plan, self._acted(lambda: act(plan)), query_id, batch_id, False)
-        self.publish()
-        return record
+        with self._unless_over():
+            job.record_intent(plan)
+            record = self.commit(plan, act(plan), query_id, batch_id, False)
+            self.publish()
+            return record
 
-    def _acted(self, act: Callable[[], Sequence[Answer]]) -> Sequence[Answer]:
-        """The answers of the action. A driver that is over learns that, and not what its tasks have missed: files that the
-        next driver has swept.
-        """
+    @contextlib.contextmanager
+    def _unless_over(self) -> Iterator[None]:
+        """A driver that is over learns that, and not what it has missed by it: files that the next driver has swept."""
         try:
-            return act()
+            yield
+        except Fenced:
+            raise
         except Exception as error:
             try:
                 self.job.check_epoch()
@@ -172,11 +175,13 @@ class BatchProtocol:
                     counters[name] = counters.get(name, 0) + n
         last = job.log.last_commit
         another = last is not None and last.query_id != query_id
-        # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers); another query may
-        # begin anywhere.
-        if another and positioned and not self.of_files and query_id is not None and batch_id is not None:
-            slice_relation = relation(job.progress.next_offsets, first, following)
-            self.decide(query_id, batch_id, positioned, slice_relation).raise_if_refused()
+        if positioned and not self.of_files and query_id is not None and batch_id is not None:
+            # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers), once it has read a
+            # partition; in any other it may begin anywhere.
+            explained = frozenset() if another else job.partitions_of(query_id)
+            slice_relation = relation(job.progress.next_offsets, first, following, explained)
+            if another or slice_relation is SliceRelation.GAP:
+                self.decide(query_id, batch_id, positioned, slice_relation).raise_if_refused()
         rows = sum(a.rows for a in answers)
         watermark_us = min(plan.watermarks_us.values())
         steps = [

@@ -187,10 +187,10 @@ class World:
             self.say(f"    {process} waits: {what}")
             self.park()
 
-    def unanswered(self, step: str, what: str) -> Outcome | None:
-        """What becomes of a request whose sender hears nothing; None for all others."""
+    def unanswered(self, step: str, what: str, times: int = 1) -> Outcome | None:
+        """What becomes of a request whose sender hears nothing, so many times as often as usual; None for all others."""
         self.point(step, what)
-        if self.actor is None or self.calm or not self.chance(UNANSWERED):
+        if self.actor is None or self.calm or not self.chance(times * UNANSWERED):
             return None
         outcome = self.random.choice(list(Outcome))
         if self.goes_wrong("unknown outcome", f"{self.process} hears nothing: {what}, {outcome.value}"):
