@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
+import structlog.testing
 
 from tests.simulation.reference_sink import KafkaOutlet, ReferenceSink
 from windrow.checkpoint import log as logs
