@@ -1,4 +1,4 @@
-"""What the simulator has found: each story once more, without it."""
+"""What was found by the simulator, or in writing it: each story once more, without it."""
 
 from __future__ import annotations
 
