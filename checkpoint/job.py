@@ -24,7 +24,7 @@ from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch
+from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.watermarks import watermark_of
@@ -103,6 +103,7 @@ class Job:
         )
         self.progress = _progress(self.log.state)
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
+        self._read: dict[str | None, frozenset[Partition]] = {}
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
 
@@ -271,6 +272,8 @@ class Job:
             totals,
         )
         self.recent = [*self.recent[-3:], record]
+        if query_id in self._read:
+            self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
         return record
 
@@ -303,8 +306,25 @@ class Job:
                 commit=progress.commit, recorded=progress.published, sink=sink_has, panes_from=panes_from
             )
         )
-        decision.raise_if_refused()
+        try:
+            decision.raise_if_refused()
+        except StateError as error:
+            # More likely than a loss: another driver has gone on, and has swept what it has published.
+            try:
+                self.check_epoch()
+            except Fenced as over:
+                raise over from error
+            raise
         return [c for c in candidates if c.commit in decision.publish]
+
+    def check_epoch(self) -> None:
+        """Read the log on. Raises `Fenced` if another driver has opened the job since."""
+        last = self.log.tail().epoch
+        if last is not None and last.epoch != self.epoch.epoch:
+            raise Fenced(
+                f"driver {last.driver!r} has opened this job with epoch {last.epoch}, which ends epoch "
+                f"{self.epoch.epoch} of this driver: stop one of the two"
+            )
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
         """The pane files of a commit, by operator, shards in order."""
@@ -324,6 +344,13 @@ class Job:
             for source, _ in step.next_offsets
         }
         return sorted(names)
+
+    def partitions_of(self, query_id: str) -> frozenset[Partition]:
+        """The partitions that commits of this query have read."""
+        if query_id not in self._read:
+            own = [_partitions(record) for record in self.log.commits() if record.query_id == query_id]
+            self._read[query_id] = frozenset[Partition]().union(*own)
+        return self._read[query_id]
 
     def mark_published(self, commit: int) -> None:
         self.progress.published = max(self.progress.published, commit)
@@ -382,6 +409,10 @@ def dead_files(folders: JobFolders, record: Commit) -> list[str]:
         if result.counters.get(DEAD_FILE) and name is not None:
             found.append(folders.dead(name))
     return found
+
+
+def _partitions(record: Commit) -> frozenset[Partition]:
+    return frozenset(partition for step in record.steps for partition in step.next_offsets)
 
 
 def _parse(name: str) -> tuple[int | None, int | None]:

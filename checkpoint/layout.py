@@ -16,6 +16,8 @@ import os
 import secrets
 from dataclasses import dataclass
 
+from windrow.stores.files import sync_directory
+
 
 @dataclass(frozen=True)
 class JobFolders:
@@ -27,8 +29,13 @@ class JobFolders:
         object.__setattr__(self, "location", os.path.abspath(os.fspath(self.location)))
 
     def make(self) -> None:
+        """Make the folders. Their names survive a power cut: files that are synced inside would be lost with them."""
+        missing = [p for p in parents(self.location) if not os.path.isdir(p)]
         for name in ("log", "changelog", "segments", "panes", "dead", "snapshots"):
             os.makedirs(os.path.join(self.location, name), exist_ok=True)
+        for folder in missing:
+            sync_directory(os.path.dirname(folder))
+        sync_directory(self.location)  # always: who made them before may have died before it came to this
 
     @property
     def log(self) -> str:
@@ -56,6 +63,14 @@ class JobFolders:
 
     def store(self, shard: int, local: str | None = None) -> str:
         return os.path.join(local or self.local, f"shard-{shard:04d}")
+
+
+def parents(path: str) -> list[str]:
+    """The folder itself and those that it lies in, innermost first."""
+    found = [path]
+    while (above := os.path.dirname(found[-1])) != found[-1]:
+        found.append(above)
+    return found
 
 
 def attempt_name(commit: int, shard: int) -> str:

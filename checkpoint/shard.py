@@ -22,7 +22,7 @@ import structlog
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name, base_part_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
-from windrow.core.errors import CorruptState, NewerFormat, StateLocked, StateLost
+from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, LocalStore, Overlay
 from windrow.stores.rocks import RocksKV, destroy
@@ -138,7 +138,11 @@ class Shard:
             decision = on_shard_open(facts)
             try:
                 decision.raise_if_refused()
-            except StateLost as error:
+            except StateError as error:
+                if kv is not None:
+                    kv.close()  # or nobody else could open it as long as this process lives
+                if not isinstance(error, StateLost):
+                    raise
                 if on_shard_open(dataclasses.replace(facts, can_replay=True)).replay_messages:
                     raise MessagesLost(error.message) from None
                 raise
@@ -314,6 +318,8 @@ class Shard:
         kept = _bases(spec)[:2]
         folder = os.path.dirname(path)
         for name in os.listdir(folder):
+            if not name.endswith(".seg"):
+                continue  # what a killed process has left, or another is writing
             kind, *rest = name.removesuffix(".seg").split("-")
             if kind in ("base", "base_part") and int(rest[0]) == spec.shard and int(rest[1]) < kept[-1]:
                 with contextlib.suppress(FileNotFoundError):

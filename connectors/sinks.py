@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -144,9 +145,12 @@ class ParquetSink:
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
         manifest = self._manifest(token.job, panes.operator, token.commit)
+        folder = os.path.dirname(manifest)
         if os.path.exists(manifest):
+            # Who made it may have died before its name was synced, and from now on the log says that it is out.
+            sync_directory(folder)
             return
-        os.makedirs(os.path.dirname(manifest), exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
         names = []
         for source in panes.files:
             name = "part-" + os.path.basename(source)
@@ -161,7 +165,7 @@ class ParquetSink:
             "rows": panes.rows,
             "files": names,
         }
-        temporary = f"{manifest}.{os.getpid()}.tmp"
+        temporary = f"{manifest}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
         with open(temporary, "w", encoding="utf-8") as out:
             json.dump(body, out)
             out.flush()
@@ -172,7 +176,7 @@ class ParquetSink:
             pass
         finally:
             os.unlink(temporary)
-        sync_directory(os.path.dirname(manifest))
+        sync_directory(folder)
 
     def last_commit(self, job: str, operator: str) -> int | None:
         commits = [m["commit"] for m in manifests(self.path) if m["job"] == job and m["operator"] == operator]
@@ -185,7 +189,7 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:
-        temporary = target + ".tmp"
+        temporary = f"{target}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
         shutil.copyfile(source, temporary)
         descriptor = os.open(temporary, os.O_RDONLY)
         try:

@@ -7,8 +7,9 @@ every shard and returns the answers of one attempt.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,18 +79,19 @@ class BatchProtocol:
 
     def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
         """Steps 1 to 5 for one batch. None if it was committed before; its panes are then out all the same."""
-        decision = self.decide(query_id, batch_id, positioned, SliceRelation.UNKNOWN)
-        decision.raise_if_refused()
-        self.publish()
-        if decision.action is BatchAction.SKIP_AND_PUBLISH:
-            return None
-        plan = self.job.pending_plan() if decision.reuse_intent else None
-        if plan is None:
-            plan = self.job.plan(query_id=query_id, batch_id=batch_id, unread=self.unread())
-            self.job.record_intent(plan)
-        record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
-        self.publish()
-        return record
+        with self._unless_over():
+            decision = self.decide(query_id, batch_id, positioned, SliceRelation.UNKNOWN)
+            decision.raise_if_refused()
+            self.publish()
+            if decision.action is BatchAction.SKIP_AND_PUBLISH:
+                return None
+            plan = self.job.pending_plan() if decision.reuse_intent else None
+            if plan is None:
+                plan = self.job.plan(query_id=query_id, batch_id=batch_id, unread=self.unread())
+                self.job.record_intent(plan)
+            record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
+            self.publish()
+            return record
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
         """One more commit, with the watermark at the end of time. None if it is there already."""
@@ -103,10 +105,25 @@ class BatchProtocol:
             job.plan(query_id=query_id, batch_id=batch_id),
             watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
         )
-        job.record_intent(plan)
-        record = self.commit(plan, act(plan), query_id, batch_id, False)
-        self.publish()
-        return record
+        with self._unless_over():
+            job.record_intent(plan)
+            record = self.commit(plan, act(plan), query_id, batch_id, False)
+            self.publish()
+            return record
+
+    @contextlib.contextmanager
+    def _unless_over(self) -> Iterator[None]:
+        """A driver that is over learns that, and not what it has missed by it: files that the next driver has swept."""
+        try:
+            yield
+        except Fenced:
+            raise
+        except Exception as error:
+            try:
+                self.job.check_epoch()
+            except Fenced as over:
+                raise over from error
+            raise
 
     @property
     def drained(self) -> bool:
@@ -168,13 +185,16 @@ class BatchProtocol:
                     counters[name] = counters.get(name, 0) + n
         last = job.log.last_commit
         another = last is not None and last.query_id != query_id
-        # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers); another query may
-        # begin anywhere.
-        if another and positioned and not self.of_files and query_id is not None and batch_id is not None:
-            slice_relation = relation(
-                job.progress.next_offsets, first, following, self.explained(first, batch_id)
-            )
-            self.decide(query_id, batch_id, positioned, slice_relation).raise_if_refused()
+        if positioned and not self.of_files and query_id is not None and batch_id is not None:
+            # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers), once it has read a
+            # partition; in any other it may begin anywhere.
+            explained = frozenset[Partition]() if another else job.partitions_of(query_id)
+            slice_relation = relation(job.progress.next_offsets, first, following, explained)
+            if slice_relation is SliceRelation.GAP:
+                explained |= set(self.explained(first, batch_id))
+                slice_relation = relation(job.progress.next_offsets, first, following, explained)
+            if another or slice_relation is SliceRelation.GAP:
+                self.decide(query_id, batch_id, positioned, slice_relation).raise_if_refused()
         named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
         if named_twice is not None:
             raise PositionsMissing(

@@ -85,6 +85,7 @@ class SnapshotStore:
             shutil.rmtree(copy, ignore_errors=True)
         if self._fsync:
             sync_directory(self._blobs)
+            sync_directory(self.directory)  # the names of the folders, which may be new
         data = seal(Kind.SNAPSHOT_MANIFEST, msgpack.packb([shard, commit, files]))
         name = f"{shard}-{commit}-{_digest(data)}.manifest"
         write_whole(os.path.join(self._manifests, name), [data], fsync=self._fsync)

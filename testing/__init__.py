@@ -19,3 +19,4 @@ from windrow.testing.oracle import AggregateOracle as AggregateOracle
 from windrow.testing.oracle import WatermarkOracle as WatermarkOracle
 from windrow.testing.oracle_chain import ChainOracle as ChainOracle
 from windrow.testing.oracle_join import JoinOracle as JoinOracle
+from windrow.testing.simulated_kafka import SimulatedKafka as SimulatedKafka

@@ -122,6 +122,10 @@ class SimulatedKafka:
         """How many requests are still on their way."""
         return len(self._late)
 
+    @property
+    def open_transactions(self) -> int:
+        return sum(known.open for known in self._coordinator.values())
+
     def deliver_late(self) -> None:
         """Requests that are on their way arrive; nobody hears the answers."""
         late, self._late = self._late, []
@@ -487,7 +491,8 @@ class SimulatedMessage:
     def partition(self) -> int:
         return self._place[1]
 
-    def offset(self) -> int | None:
+    def offset(self) -> Any:
+        """None where the record was not written."""
         return None if self._offset < 0 else self._offset
 
     def key(self) -> bytes | None:

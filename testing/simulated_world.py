@@ -28,7 +28,9 @@ from windrow.testing.faults import FaultyKV, SimulatedCrash
 from windrow.testing.simulated_kafka import Outcome
 
 #: How often what happens where it can.
-DIES, PARKS, UNANSWERED = 0.008, 0.02, 0.025
+DIES, PARKS, UNANSWERED = 0.015, 0.025, 0.04
+
+READS = "reads the log"
 
 _STEP_OF = {
     "changelog": "3.2 files",
@@ -70,7 +72,7 @@ class Process:
 class Actor:
     """A thread that runs when it is given the turn. `error`: what it ended with, if not with its process."""
 
-    def __init__(self, world: World, process: Process, main: Callable[[], None]) -> None:
+    def __init__(self, world: World, process: Process, main: Callable[[], object]) -> None:
         self.process = process
         self.running: Process = process
         self.ended = False
@@ -157,7 +159,7 @@ class World:
         """Who runs; None while the schedule itself does."""
         return None if self.actor is None else self.actor.running
 
-    def start(self, process: Process, main: Callable[[], None]) -> Actor:
+    def start(self, process: Process, main: Callable[[], object]) -> Actor:
         actor = Actor(self, process, main)
         self.actors.append(actor)
         return actor
@@ -172,7 +174,8 @@ class World:
             raise ProcessDied(process if not process.alive else actor.process)
         if self.calm:
             return
-        chosen = self.random.random()
+        # The log is read often, and nothing changes by it.
+        chosen = self.random.random() * (5 if step == READS else 1)
         if chosen < DIES:
             victim = process
             if process is not actor.process and self.chance(0.5):
@@ -184,10 +187,10 @@ class World:
             self.say(f"    {process} waits: {what}")
             self.park()
 
-    def unanswered(self, step: str, what: str) -> Outcome | None:
-        """What becomes of a request whose sender hears nothing; None for all others."""
+    def unanswered(self, step: str, what: str, times: int = 1) -> Outcome | None:
+        """What becomes of a request whose sender hears nothing, so many times as often as usual; None for all others."""
         self.point(step, what)
-        if self.actor is None or self.calm or not self.chance(UNANSWERED):
+        if self.actor is None or self.calm or not self.chance(times * UNANSWERED):
             return None
         outcome = self.random.choice(list(Outcome))
         if self.goes_wrong("unknown outcome", f"{self.process} hears nothing: {what}, {outcome.value}"):
@@ -380,7 +383,7 @@ class SimulatedRecords(MemoryRecords):
         return True
 
     def read(self, seq: int) -> bytes | None:
-        self._world.point("reads the log", "reads the log")
+        self._world.point(READS, READS)
         return super().read(seq)
 
     def lose(self) -> None:

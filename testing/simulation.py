@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import logging
 import os
-import pathlib
 import shutil
 import sys
 import tempfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Intent, R, decode
 from windrow.checkpoint.recovery import BatchDecision
-from windrow.checkpoint.shard import MARKER_CF, Shard, ShardSpec
+from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.connectors import sinks
 from windrow.connectors.kafka import client
 from windrow.connectors.sinks import PaneFiles, Sink
@@ -58,7 +59,6 @@ from windrow.testing.simulated_world import (
     Clock,
     Process,
     ProcessDied,
-    SimulatedRecords,
     SimulatedStore,
     World,
 )
@@ -187,7 +187,6 @@ class Checkpoint:
 
     query_id: str
     start: dict[Partition, int]
-    gap: bool = False  # it begins above our offsets, which has to be refused
     planned: dict[int, dict[Partition, tuple[int, int]]] = field(default_factory=dict)
     done: int = -1
 
@@ -225,12 +224,8 @@ class Driver:
             self.world.say(
                 f"    {self.process} brings batch {batch_id} of {self.checkpoint.query_id}: {_short(ranges)}"
             )
-            record = protocol.batch(
-                self.checkpoint.query_id,
-                batch_id,
-                True,
-                lambda plan, decision: self._act(plan, decision, ranges),
-            )
+            act = partial(self._act, ranges)
+            record = protocol.batch(self.checkpoint.query_id, batch_id, True, act)
             if record is not None:
                 self.world.say(f"    {self.process} has made commit {record.commit}")
             self.world.point("1 Spark", f"before batch {batch_id} is noted")
@@ -280,20 +275,20 @@ class Driver:
         if batch_id not in checkpoint.planned:
             begin = checkpoint.offsets(batch_id)
             ends = {(INPUT, n): len(rows) for n, rows in enumerate(self.simulation.rows)}
-            size = self.world.random.choice([4, 8, 30])
+            size = self.world.random.choice([5, 10, 30])
             ranges = {
                 p: (begin.get(p, 0), max(begin.get(p, 0), min(e, begin.get(p, 0) + size)))
                 for p, e in ends.items()
             }
             news = any(end > first for first, end in ranges.values())
-            if not news and (self.world.calm or not self.world.chance(0.15)):
+            if not news and (self.world.calm or not self.world.chance(0.06)):
                 return None
             checkpoint.planned[batch_id] = ranges
             self.world.point("1 Spark", f"batch {batch_id} is planned")
         return checkpoint.planned[batch_id]
 
     def _act(
-        self, plan: Plan, decision: BatchDecision, ranges: Mapping[Partition, tuple[int, int]]
+        self, ranges: Mapping[Partition, tuple[int, int]], plan: Plan, decision: BatchDecision
     ) -> list[Answer]:
         rows = self._read(ranges)
         assert self.protocol is not None
@@ -344,6 +339,7 @@ class Driver:
 
     def _task(self, plan: TaskPlan, shard: int, table: pa.Table) -> Answer:
         world = self.world
+        failed: Exception = TaskFailed(f"shard {shard} of commit {plan.commit}: every attempt died")
         for attempt in range(TASK_ATTEMPTS):
             name = f"attempt {attempt} at shard {shard} of commit {plan.commit} of {self.process}"
             if (
@@ -353,7 +349,7 @@ class Driver:
             ):
                 twin = Process(f"zombie {name}")
                 there = self._executor(plan)
-                world.start(twin, lambda there=there: self._attempt(there, shard, table))  # type: ignore[misc]
+                world.start(twin, partial(self._attempt, there, shard, table))
                 if world.chance(0.5):
                     world.park()
             process = Process(name)
@@ -363,7 +359,11 @@ class Driver:
             except ProcessDied as died:
                 if died.process is not process:
                     raise
-        raise TaskFailed(f"shard {shard} of commit {plan.commit} was tried {TASK_ATTEMPTS} times")
+            except Exception as error:
+                if world.calm:
+                    raise
+                failed = error
+        raise failed
 
     def _executor(self, plan: TaskPlan) -> TaskPlan:
         """The plan, where any executor may have got it."""
@@ -423,13 +423,53 @@ def table_of(
 
 @dataclass
 class Report:
-    """What one schedule was. failure: None if all is as promised."""
+    """What one schedule was. failure: what is not as promised; None if all is."""
 
     seed: int
     faults: int
     trace: list[str]
     counts: Counter[str]
-    failure: str | None
+    failure: BaseException | None
+
+
+def play(seed: int, *, outlet: OutletOf | None = None, faults: int | None = None) -> Report:
+    """Play the schedule of a seed, with the first so many of its faults (default: all)."""
+    shared = "/dev/shm"
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="windrow-", dir=shared if os.path.isdir(shared) else None
+        ) as folder,
+        _one_core(),
+    ):
+        simulation = Simulation(seed, folder, outlet=outlet, faults=faults)
+        failure: BaseException | None = None
+        try:
+            simulation.run()
+        except (Exception, ProcessDied) as error:
+            failure = error
+        world = simulation.world
+        return Report(seed, world.faults, world.trace, world.counts, failure)
+
+
+def shrink(seed: int, *, outlet: OutletOf | None = None) -> Report:
+    """The schedule of a failing seed with as few of its faults as it takes to fail: its tail is cut."""
+    report = play(seed, outlet=outlet)
+    for faults in range(report.faults):
+        shorter = play(seed, outlet=outlet, faults=faults)
+        if shorter.failure is not None:
+            return shorter
+    return report
+
+
+@contextlib.contextmanager
+def _one_core() -> Iterator[None]:
+    """Tables of a few rows: more threads only cost."""
+    before = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(before)
 
 
 class Simulation:
@@ -442,7 +482,7 @@ class Simulation:
         chance = world.random
         self.kind = chance.choice(sorted(DEFINITIONS))
         self.definition = DEFINITIONS[self.kind]
-        self.shards = chance.choice([2, 2, 3])
+        self.shards = chance.choice([2, 2, 2, 2, 3])
         self.location = os.path.join(folder, "job")
         os.makedirs(self.location)
         for n in range(EXECUTORS):
@@ -452,10 +492,11 @@ class Simulation:
         self._source = self.kafka.producer()
         #: All rows of the input, by partition and offset.
         self.rows: list[list[tuple[str, int, int]]] = [[] for _ in range(PARTITIONS)]
-        self._to_come = chance.randint(24, 50)
+        self._to_come = chance.randint(14, 36)
         self._came = 0
         self.believed: list[tuple[str, Commit]] = []
         self._queries = 0
+        self._gaps = 0  # queries that began above our offsets, which has to be refused
         self._drivers = 0
         name = chance.choice(sorted(OUTLETS))
         self.outlet: Outlet = (outlet or OUTLETS[name])(self)
@@ -477,8 +518,7 @@ class Simulation:
     def _disturbed(self) -> None:
         world = self.world
         self._checkpoint = self._new_query(None)
-        self._driver: Driver | None = None
-        for _ in range(world.random.randint(12, 36)):
+        for _ in range(world.random.randint(8, 26)):
             world.now_us += 0 if world.chance(0.2) else world.random.randrange(3 * S)
             if self._came < self._to_come and world.chance(0.4):
                 self._produce(world.random.randint(3, 12))
@@ -512,10 +552,14 @@ class Simulation:
         elif chosen < 0.12:
             if world.goes_wrong("checkpoints lost", "Spark's checkpoint is lost"):
                 self._checkpoint = self._new_query(self._checkpoint)
-        elif chosen < 0.16 and self.kafka.late:
+        elif chosen < 0.22 and self.kafka.late:
             world.say("    a late request arrives at the broker")
             self.kafka.deliver_late()
-        elif chosen < 0.17 and world.goes_wrong("transactions expired", "open transactions expire"):
+        elif (
+            chosen > 0.97
+            and self.kafka.open_transactions
+            and world.goes_wrong("transactions expired", "open transactions expire")
+        ):
             self.kafka.expire_transactions()
 
     def _harm_store(self) -> None:
@@ -525,7 +569,11 @@ class Simulation:
             path
             for n in range(EXECUTORS)
             for shard in range(self.shards)
-            if os.path.isdir(path := os.path.join(world.folder, f"executor-{n}", f"shard-{shard:04d}"))
+            if os.path.exists(
+                os.path.join(
+                    path := os.path.join(world.folder, f"executor-{n}", f"shard-{shard:04d}"), "000001.sst"
+                )
+            )
             and path not in world.open_stores
         ]
         if not found:
@@ -540,8 +588,10 @@ class Simulation:
 
     def _forget_plan(self) -> None:
         """Spark's last plan was not on the disk yet; the batch comes again with another slice."""
-        last = max(self._checkpoint.planned, default=-1)
-        if last > self._checkpoint.done:
+        checkpoint, commit = self._checkpoint, RecordLog(self.world.records).tail().last_commit
+        last = max(checkpoint.planned, default=-1)
+        done = -1 if commit is None or commit.query_id != checkpoint.query_id else commit.batch_id or 0
+        if last > max(checkpoint.done, done):
             self.world.say(f"    the plan of batch {last} is lost")
             del self._checkpoint.planned[last]
 
@@ -561,11 +611,12 @@ class Simulation:
             start = dict.fromkeys(start, 0)
         elif chosen < 0.5:
             partition = self.world.random.choice(sorted(start))
-            if partition in reached and start[partition] + 1 < len(self.rows[partition[1]]):
+            if partition in reached:
                 start[partition] += 1
                 gap = True
         self.world.say(f"    {name} begins at {_short(start)}")
-        return Checkpoint(name, start, gap)
+        self._gaps += gap
+        return Checkpoint(name, start)
 
     def _reached(self) -> dict[Partition, int]:
         last = RecordLog(self.world.records).tail().last_commit
@@ -585,14 +636,17 @@ class Simulation:
     # -- drivers --------------------------------------------------------------------------------------------------
 
     def _kafka_step(self, what: str) -> Outcome | None:
-        return self.world.unanswered("1 source" if what == "consume" else "5 broker", f"before {what}")
+        if self.kafka.late and self.world.chance(0.3):
+            self.world.say("    a late request arrives at the broker")
+            self.kafka.deliver_late()
+        step = "1 source" if what == "consume" else "5 broker"
+        return self.world.unanswered(step, f"before {what}", 5 if what == "commit_transaction" else 1)
 
     def _start(self) -> Driver:
         self._drivers += 1
         driver = Driver(self, self._checkpoint, self._drivers)
         self.world.say(f"    {driver.process} starts with {self._checkpoint.query_id}")
         actor = self.world.start(driver.process, driver.main)
-        self._driver = driver
         actor.resume()
         self._look(actor)
         return driver
@@ -607,8 +661,8 @@ class Simulation:
             self.world.say(f"    {actor.process} ends: {type(error).__name__}: {str(error)[:160]}")
         if actor.process.name.startswith("zombie"):
             return  # it computes what nobody asks for any more, from files that may be gone
-        if isinstance(error, OffsetGap) and self._driver is not None:
-            if not any(c.gap for c in self._all_checkpoints()):
+        if isinstance(error, OffsetGap):
+            if not self._gaps:
                 raise error
             self._checkpoint = self._new_query(self._checkpoint, obedient=True)
         elif isinstance(error, SourceBehind):
@@ -617,9 +671,6 @@ class Simulation:
             isinstance(error, FileNotFoundError)
         ):
             raise error
-
-    def _all_checkpoints(self) -> list[Checkpoint]:
-        return [self._checkpoint]
 
     def _undisturbed(self) -> None:
         """All rows come, processes that wait end one after the other, and a last driver finishes the job."""
@@ -704,8 +755,6 @@ class Simulation:
         )
 
     def on_executor(self, plan: TaskPlan, executor: int) -> TaskPlan:
-        from dataclasses import replace
-
         return replace(plan, spec=self.spec(plan.spec.job, executor))
 
 
@@ -718,7 +767,7 @@ class _Checks:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.world = simulation.world
-        self.log = RecordLog(SimulatedRecordsView(self.world.records))
+        self.log = RecordLog(self.world.records)
         self.log.tail()
         self.commits = list(self.log.commits())
 
@@ -745,7 +794,6 @@ class _Checks:
 
     def intents_are_kept(self) -> None:
         """A batch that is done again is done with the same `now` and watermark."""
-        begun: dict[tuple[Any, ...], Intent] = {}
         last: Intent | None = None
         for _, data in sorted(self.world.records.records.items()):
             try:
@@ -753,19 +801,15 @@ class _Checks:
             except CorruptState:
                 continue  # torn, and declared void
             if isinstance(record, Intent):
-                first = begun.setdefault((record.commit, record.query_id, record.batch_id), record)
-                drains = record.watermark_us == END_OF_TIME_US
-                if not drains and (first.now_us, first.watermark_us) != (record.now_us, record.watermark_us):
-                    raise Broken(f"the intent of commit {record.commit} was first {first} and then {record}")
+                again = last is not None and _batch(last) == _batch(record)
+                if again and record.watermark_us != END_OF_TIME_US:
+                    raise Broken(f"the intent {record} follows {last}, which should have been kept")
                 last = record
             elif isinstance(record, Commit):
-                if (
-                    last is None
-                    or last.commit != record.commit
-                    or any(
-                        (s.now_us, s.watermark_us) != (last.now_us, last.watermark_us) for s in record.steps
-                    )
-                ):
+                kept = last is not None and last.commit == record.commit
+                due = None if last is None else (last.now_us, last.watermark_us)
+                kept = kept and all((step.now_us, step.watermark_us) == due for step in record.steps)
+                if not kept:
                     raise Broken(f"commit {record} was not computed from its intent {last}")
 
     def oracle(self) -> dict[int, list[Pane]]:
@@ -841,25 +885,24 @@ class _Checks:
                 )
 
     def state(self) -> None:
-        """Every shard, from any executor's store and from none, is what an undisturbed run over the same steps gives."""
+        """Every shard, from any executor's store or from none, is what an undisturbed run over the same steps gives."""
         simulation = self.simulation
         assert self.log.epoch is not None
         total = len(self.commits)
         for shard in range(simulation.shards):
             wanted = self._undisturbed(shard)
             stores = [os.path.join(self.world.folder, f"executor-{n}") for n in range(EXECUTORS)]
-            for local in [self.world.random.choice(stores), os.path.join(self.world.folder, "nothing")]:
-                spec = simulation.on_executor(_no_plan(simulation.spec(self.log.epoch.job, 0)), 0).spec
-                spec = _at(spec, shard, local)
-                opened = Shard.open(spec, total, lambda: iter(self.commits), lock_wait_s=0.0)
-                for cf in wanted.cfs:
-                    found, due = dict(opened.kv.scan(cf)), dict(wanted.scan(cf))
-                    if found != due:
-                        odd = sorted(k for k in {*found, *due} if found.get(k) != due.get(k))
-                        raise Broken(
-                            f"{len(odd)} keys of {cf} of shard {shard} are not as undisturbed: {odd[:3]}"
-                        )
-                opened.close()
+            local = self.world.random.choice([*stores, os.path.join(self.world.folder, "nothing")])
+            spec = replace(simulation.spec(self.log.epoch.job, 0), shard=shard, local=local)
+            opened = Shard.open(spec, total, lambda: iter(self.commits), lock_wait_s=0.0)
+            for cf in wanted.cfs:
+                found, due = dict(opened.kv.scan(cf)), dict(wanted.scan(cf))
+                if found != due:
+                    odd = sorted(k for k in {*found, *due} if found.get(k) != due.get(k))
+                    raise Broken(
+                        f"{len(odd)} keys of {cf} of shard {shard} are not as undisturbed: {odd[:3]}"
+                    )
+            opened.close()
 
     def _undisturbed(self, shard: int) -> MemoryKV:
         simulation, operator = self.simulation, self.simulation.operator
@@ -876,27 +919,84 @@ class _Checks:
         return kv
 
 
-def SimulatedRecordsView(records: SimulatedRecords) -> SimulatedRecords:
-    return records
-
-
-def _no_plan(spec: ShardSpec) -> TaskPlan:
-    return TaskPlan(spec, (), 0, 0, {}, b"", None, ())
-
-
-def _at(spec: ShardSpec, shard: int, local: str) -> ShardSpec:
-    from dataclasses import replace
-
-    return replace(spec, shard=shard, local=local)
-
-
 def _place(pane: Pane) -> tuple[Any, ...]:
     window = tuple(vars(pane.window).values()) if hasattr(pane.window, "__dict__") else repr(pane.window)
     return (repr(pane.key), window)
+
+
+def _batch(intent: Intent) -> tuple[Any, ...]:
+    return intent.commit, intent.query_id, intent.batch_id
 
 
 def _short(offsets: Mapping[Partition, Any]) -> dict[int, Any]:
     return {partition: value for (_, partition), value in sorted(offsets.items())}
 
 
-assert MARKER_CF
+# -- command ------------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns how many seeds have failed, at most 100."""
+    parser = argparse.ArgumentParser(
+        prog="python -m windrow.testing.simulation", description=str(__doc__).splitlines()[0]
+    )
+    parser.add_argument("--seed", type=int, help="play this seed and print its schedule")
+    parser.add_argument("--faults", type=int, help="with --seed: only its first so many faults happen")
+    parser.add_argument(
+        "--shrink", action="store_true", help="with --seed: with as few of its faults as it takes to fail"
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: 10,000)")
+    parser.add_argument(
+        "--sink", help=f"one of {', '.join(sorted(OUTLETS))}, or module:factory (default: any)"
+    )
+    given = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    outlet = _outlet(given.sink)
+    if given.seed is not None:
+        report = (
+            shrink(given.seed, outlet=outlet)
+            if given.shrink
+            else play(given.seed, outlet=outlet, faults=given.faults)
+        )
+        print("\n".join(report.trace))
+        print("all is as promised" if report.failure is None else _told(report, given.sink))
+        return int(report.failure is not None)
+    totals: Counter[str] = Counter()
+    failed = 0
+    seeds = tqdm(range(given.first, given.first + given.seeds), unit="schedule", disable=None)
+    for seed in seeds:
+        report = play(seed, outlet=outlet)
+        totals += report.counts
+        if report.failure is not None:
+            failed += 1
+            seeds.write(_told(report, given.sink))
+    print(_summary(given.seeds, totals, failed))
+    return min(failed, 100)
+
+
+def _outlet(name: str | None) -> OutletOf | None:
+    if name is None or name in OUTLETS:
+        return None if name is None else OUTLETS[name]
+    module, _, attribute = name.partition(":")
+    made: OutletOf = getattr(importlib.import_module(module), attribute)
+    return made
+
+
+def _told(report: Report, sink: str | None) -> str:
+    again = f"python -m windrow.testing.simulation --seed {report.seed}" + (f" --sink {sink}" if sink else "")
+    return f"seed {report.seed}, {report.faults} faults: {type(report.failure).__name__}: {report.failure}\n  {again} --shrink"
+
+
+def _summary(schedules: int, counts: Counter[str], failed: int) -> str:
+    deaths = {k.removeprefix("dies: "): n for k, n in counts.items() if k.startswith("dies: ")}
+    others = {k: n for k, n in counts.items() if not k.startswith("dies: ")}
+    lines = [f"{schedules:,} schedules, {failed} failed"]
+    for title, some in (("processes died at", deaths), ("besides", others)):
+        lines.append(f"{title}:")
+        lines += [f"  {name:<24}{n:>10,}" for name, n in sorted(some.items())]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

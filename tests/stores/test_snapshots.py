@@ -320,4 +320,5 @@ def test_blobs_are_synced_before_the_manifest_names_them(
         name = store.create(kv, 0, 1, tmp_path / "work")
     one, two = store.read(name).blobs.values()
     size = os.path.getsize(tmp_path / "snapshots" / "manifests" / name)
-    assert synced == [("blobs", one), ("blobs", two), ("blobs", 0), ("manifests", size), ("manifests", 0)]
+    folders = [("blobs", 0), ("snapshots", 0)]
+    assert synced == [("blobs", one), ("blobs", two), *folders, ("manifests", size), ("manifests", 0)]

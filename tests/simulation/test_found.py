@@ -1,0 +1,234 @@
+"""What was found by the simulator, or in writing it: each story once more, without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.log import MemoryLog
+from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec, _marker, write_parquet
+from windrow.checkpoint.storage import MemoryRecords
+from windrow.connectors.sinks import PaneFiles
+from windrow.core.errors import Fenced, OffsetGap, StateLost
+from windrow.core.messages import Token
+from windrow.runners.protocol import BatchProtocol
+from windrow.runners.tasks import Answer
+from windrow.stores.kv import Batch
+from windrow.stores.rocks import RocksKV
+from windrow.stores.snapshots import SnapshotStore
+from windrow.testing import ManualClock
+
+DEFINITION = wr.Aggregate(
+    by="k",
+    event_time="t",
+    window=wr.tumbling("10 seconds"),
+    agg={"n": wr.count()},
+    retention="1 hour",
+    name="n",
+)
+P0, P1 = ("topic", 0), ("topic", 1)
+
+
+class Told:
+    """A sink that says which commit it has."""
+
+    def __init__(self, has: int) -> None:
+        self.has = has
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        self.has = token.commit
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return self.has
+
+
+class Drivers:
+    """Drivers of one job at `location`."""
+
+    def __init__(self, location: Path) -> None:
+        self.location, self.records = str(location), MemoryRecords()
+
+    def open(self, sink: Any = None) -> BatchProtocol:
+        log = MemoryLog(self.records)
+        job = Job(self.location, [DEFINITION], shards=1, clock=ManualClock(), log=log)
+        return BatchProtocol(job, (DEFINITION,), {} if sink is None else {DEFINITION.name: sink})
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Drivers:
+    return Drivers(tmp_path)
+
+
+def reading(ranges: dict[tuple[str, int], tuple[int, int]]) -> Callable[..., Sequence[Answer]]:
+    """An action that has read these offsets."""
+
+    def act(plan: Plan, decision: Any) -> Sequence[Answer]:
+        first, following = ({p: r[i] for p, r in ranges.items()} for i in (0, 1))
+        return [Answer(ShardResult(shard=0), {}, first, following)]
+
+    return act
+
+
+# -- drivers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_query_that_begins_above_our_offsets_is_refused_in_whichever_batch_it_shows(
+    drivers: Drivers,
+) -> None:
+    """Its first batch had no row of that partition, and the others were not looked at: the rows between were lost."""
+    protocol = drivers.open()
+    protocol.batch("first", 0, True, reading({P0: (0, 5), P1: (0, 5)}))
+    protocol.batch("second", 0, True, reading({P0: (5, 7)}))
+    with pytest.raises(OffsetGap, match="are missing"):
+        protocol.batch("second", 1, True, reading({P1: (6, 8)}))
+    assert protocol.job.progress.commit == 2
+    again = drivers.open()
+    with pytest.raises(OffsetGap, match="are missing"):
+        again.batch("second", 1, True, reading({P1: (6, 8)}))
+
+
+def test_what_a_query_has_read_before_it_may_go_on_reading_with_holes(drivers: Drivers) -> None:
+    """Kafka spends offsets on markers."""
+    drivers.open().batch("q", 0, True, reading({P0: (0, 5)}))
+    protocol = drivers.open()
+    protocol.batch("q", 1, True, reading({P0: (6, 8)}))
+    protocol.batch("q", 2, True, reading({P0: (9, 10)}))
+    assert protocol.job.progress.next_offsets == {P0: 10}
+
+
+def test_a_driver_that_slept_is_told_that_it_is_over_and_not_to_restore_its_log(drivers: Drivers) -> None:
+    """It was about to publish; the sink had the commits of the next driver."""
+    sink = Told(0)
+    old = drivers.open(sink)
+    old.batch("q", 0, True, reading({P0: (0, 5)}))
+    old.job.progress.published = 0
+    new = drivers.open(sink)
+    new.batch("q", 1, True, reading({P0: (5, 6)}))
+    sink.has = 2
+    with pytest.raises(Fenced, match="stop one of the two"):
+        old.publish()
+
+
+def test_a_driver_whose_tasks_miss_what_the_next_one_has_swept_is_told_that_it_is_over(
+    drivers: Drivers,
+) -> None:
+    old = drivers.open()
+
+    def act(plan: Plan, decision: Any) -> Sequence[Answer]:
+        drivers.open()
+        raise StateLost("windows and messages are lost: restore the folders")
+
+    with pytest.raises(Fenced, match="stop one of the two"):
+        old.batch("q", 0, True, act)
+
+
+# -- shards -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ShardSpec:
+    folders = JobFolders(str(tmp_path))
+    folders.make()
+    return ShardSpec(folders, "job", 0, ("w",))
+
+
+def none() -> Iterator[Commit]:
+    return iter(())
+
+
+def test_what_a_killed_writer_has_left_does_not_stop_the_next_compacted_changelog(spec: ShardSpec) -> None:
+    """Its temporary file was read as a commit's number, at every attempt from then on."""
+    left = Path(spec.folders.changelog("base-0000-000000000003"))
+    left.with_name(left.name + ".41-5f5f5f5f.tmp").write_bytes(b"half")
+    with_part = Path(spec.folders.changelog("base_part-0000-000000000003-0a0a0a0a"))
+    with_part.with_name(with_part.name + ".41-5f5f5f5f.tmp").write_bytes(b"half")
+    shard = Shard.open(spec, 0, none)
+    shard.write_base()
+    shard.close()
+    assert left.with_name("base-0000-000000000000.seg").exists()
+
+
+def test_a_store_that_is_refused_is_left_closed(spec: ShardSpec) -> None:
+    """A task of an old driver kept it locked, as long as its process lived."""
+    kv = RocksKV(spec.path, spec.cfs)
+    batch = Batch()
+    batch.put(MARKER_CF, MARKER, _marker(spec, 5))
+    kv.write(batch)
+    kv.close()
+    with pytest.raises(Fenced) as refused:
+        Shard.open(spec, 1, none)
+    RocksKV(spec.path, spec.cfs, lock_wait_s=0.0).close()
+    assert refused.value.code == "WR205"
+
+
+# -- the disk ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths that are synced, in order."""
+    paths: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    return paths
+
+
+def test_the_names_of_a_jobs_folders_survive_a_power_cut(tmp_path: Path, synced: list[str]) -> None:
+    """All segments were gone, each of them synced, with the name of their folder."""
+    JobFolders(str(tmp_path / "a" / "job")).make()
+    assert set(synced) >= {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "job")}
+
+
+def test_the_names_of_a_snapshots_folders_are_synced_before_its_manifest(
+    spec: ShardSpec, tmp_path: Path, synced: list[str]
+) -> None:
+    shard = Shard.open(spec, 0, none)
+    synced.clear()
+    SnapshotStore(tmp_path / "snapshots").create(shard.kv, 0, 0, tmp_path / "work")
+    shard.close()
+    folder, manifests = str(tmp_path / "snapshots"), str(tmp_path / "snapshots" / "manifests")
+    assert synced.index(folder) < synced.index(manifests)
+
+
+def test_a_manifest_that_is_there_is_synced_before_it_is_believed(tmp_path: Path, synced: list[str]) -> None:
+    """Who made it died before that. The next commit said that it was out, and the power cut took it."""
+    sink = wr.sinks.parquet(str(tmp_path / "out"))
+    file = tmp_path / "p.parquet"
+    write_parquet(pa.table({"x": [1]}), str(file))
+    panes = PaneFiles((str(file),), 1, "n", DEFINITION, "job")
+    sink.publish(Token("job", 1), panes)
+    synced.clear()
+    sink.publish(Token("job", 1), panes)
+    assert synced == [str(tmp_path / "out" / "_manifests")]
+
+
+def test_two_drivers_with_one_process_id_do_not_share_a_temporary_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers all of them are process 1."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    linked: list[str] = []
+    link = os.link
+
+    def watched(source: str, target: str) -> None:
+        linked.append(source)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", watched)
+    file = tmp_path / "p.parquet"
+    write_parquet(pa.table({"x": [1]}), str(file))
+    for n in (1, 2):
+        sink = wr.sinks.parquet(str(tmp_path / f"out-{n}"))
+        sink.publish(Token("job", 1), PaneFiles((str(file),), 1, "n", DEFINITION, "job"))
+    temporary = [os.path.basename(path) for path in linked if path.endswith(".tmp")]
+    assert len(set(temporary)) == 2

@@ -1,0 +1,254 @@
+"""The simulator finds what it should: each way of breaking the protocol fails within a few hundred seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+import structlog.testing
+
+from tests.simulation.reference_sink import KafkaOutlet, ReferenceSink
+from windrow.checkpoint import log as logs
+from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.log import LostRace, RecordLog
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard import Shard, _marker, _read_parts
+from windrow.connectors.sinks import PaneFiles
+from windrow.core.messages import Token
+from windrow.runners.protocol import BatchProtocol
+from windrow.runners.tasks import Answer
+from windrow.stores.kv import Batch
+from windrow.testing.simulation import OutletOf, play
+
+#: A mutant that is still alive after so many seeds is not found.
+SEEDS = 400
+Mutate = Callable[[pytest.MonkeyPatch], OutletOf | None]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Drivers of thousands of schedules have nothing to say."""
+    with structlog.testing.capture_logs():
+        yield
+
+
+def outlet_of(sink: type[ReferenceSink]) -> OutletOf:
+    class Outlet(KafkaOutlet):
+        sink_type = sink
+
+    return Outlet
+
+
+def token_not_read(patch: pytest.MonkeyPatch) -> OutletOf:
+    class Sink(ReferenceSink):
+        def last_token(self) -> int:
+            return 0
+
+    return outlet_of(Sink)
+
+
+def token_read_before_the_fence(patch: pytest.MonkeyPatch) -> OutletOf:
+    class Sink(ReferenceSink):
+        def publish(self, token: Token, panes: PaneFiles) -> None:
+            known = self.last_token()
+            try:
+                if self.producer is None:
+                    self.producer = self.kafka.producer(transactional_id="windrow-job")
+                    self.producer.init_transactions(30)
+                self.check_epoch()
+                if known < token.commit:
+                    self.transact(token, panes)
+            except BaseException:
+                self.producer = None
+                raise
+
+    return outlet_of(Sink)
+
+
+def token_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> OutletOf:
+    class Sink(ReferenceSink):
+        def transact(self, token: Token, panes: PaneFiles) -> None:
+            plain = self.kafka.producer()
+            plain.produce("tokens", str(token.commit).encode(), partition=0)
+            while plain.flush():
+                continue
+            super().transact(token, panes)
+
+    return outlet_of(Sink)
+
+
+def transactional_id_of_each_driver(patch: pytest.MonkeyPatch) -> OutletOf:
+    class Sink(ReferenceSink):
+        def publish(self, token: Token, panes: PaneFiles) -> None:
+            if self.producer is None:
+                self.producer = self.kafka.producer(transactional_id=f"driver-{id(self)}")
+                self.producer.init_transactions(30)
+            super().publish(token, panes)
+
+    return outlet_of(Sink)
+
+
+def segment_named_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
+    from windrow.stores import segment
+    from windrow.stores.files import write_whole
+
+    def unsynced(path: str, parts: Sequence[bytes], **_: Any) -> None:
+        write_whole(path, parts, fsync=False)
+
+    patch.setattr(segment, "write_whole", unsynced)
+
+
+def intent_redone_with_another_now(patch: pytest.MonkeyPatch) -> None:
+    pending = Job.pending_plan
+
+    def moved(self: Job) -> Plan | None:
+        plan = pending(self)
+        return None if plan is None else replace(plan, now_us=max(plan.now_us, self.clock.now_us()))
+
+    patch.setattr(Job, "pending_plan", moved)
+
+
+def applied_marker_ahead_of_the_data(patch: pytest.MonkeyPatch) -> None:
+    def catch_up(self: Shard, results: Any) -> None:
+        for result in results:
+            commit = self.applied + 1
+            mark, batch = Batch(), Batch()
+            mark.put("marker", b"applied", _marker(self.spec, commit))
+            self.kv.write(mark)
+            if result is not None and result.segment is not None:
+                for part in _read_parts(self.spec, result, commit):
+                    batch.extend(part)
+            self.kv.write(batch)
+            self.applied = commit
+
+    patch.setattr(Shard, "catch_up", catch_up)
+
+
+def epoch_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """Who has lost a record takes the epoch of who has won, and goes on with the next number."""
+    append = RecordLog.append
+
+    def again(self: RecordLog, record: Any) -> Any:
+        assert self._own is not None
+        while True:
+            try:
+                return append(self, replace(record, epoch=self._own.epoch))
+            except logs.Fenced as lost:
+                last = self.tail().epoch
+                if isinstance(lost, LostRace) or last is None or last.epoch == self._own.epoch:
+                    raise
+                self._stopped, self._own = None, last
+                if self.state.commit_number >= record.commit:
+                    record = replace(record, commit=self.state.commit_number + 1)
+
+    patch.setattr(RecordLog, "append", again)
+    patch.setattr(Job, "check_epoch", lambda self: None)
+
+
+def record_replaces_another(patch: pytest.MonkeyPatch) -> None:
+    from windrow.testing.simulated_world import SimulatedRecords
+
+    create = SimulatedRecords.create
+
+    def over(self: SimulatedRecords, seq: int, data: bytes) -> bool:
+        self.records.pop(seq, None)
+        return create(self, seq, data)
+
+    patch.setattr(SimulatedRecords, "create", over)
+
+
+def torn_record_accepted(patch: pytest.MonkeyPatch) -> None:
+    """A torn record is taken for one that says nothing new: it is neither void nor refused."""
+    decode = logs._decode
+    whole: dict[int, Any] = {}
+
+    def lenient(seq: int, data: bytes) -> Any:
+        record = decode(seq, data)
+        if record is None and seq in whole:
+            return whole[seq]
+        whole[seq] = record
+        return record
+
+    create = RecordLog._create
+
+    def remembered(self: RecordLog, record: Any) -> bool:
+        whole[record.seq] = record
+        return create(self, record)
+
+    patch.setattr(logs, "_decode", lenient)
+    patch.setattr(RecordLog, "_create", remembered)
+
+
+def unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
+    create = RecordLog._create
+
+    def hopeful(self: RecordLog, record: Any) -> bool:
+        try:
+            return create(self, record)
+        except OSError:
+            self._take(record, logs.encode(record))
+            return True
+
+    patch.setattr(RecordLog, "_create", hopeful)
+
+
+def offsets_of_the_second_attempt(patch: pytest.MonkeyPatch) -> None:
+    """Segments of the first attempt at a commit count, with the offsets of the last."""
+    commit = BatchProtocol.commit
+    first: dict[tuple[str, int, int], Answer] = {}
+
+    def mixed(self: BatchProtocol, plan: Plan, answers: Sequence[Answer], *more: Any) -> Commit:
+        kept = []
+        for answer in answers:
+            key = (self.job.job, plan.commit, answer.result.shard)
+            kept.append(replace(answer, result=first.setdefault(key, answer).result))
+        return commit(self, plan, kept, *more)
+
+    patch.setattr(BatchProtocol, "commit", mixed)
+
+
+def published_before_it_is(patch: pytest.MonkeyPatch) -> None:
+    commit = Job.commit
+
+    def hasty(self: Job, number: int, *steps: Any, **more: Any) -> Commit:
+        record = commit(self, number, *steps, **more)
+        self.progress.published = number
+        return record
+
+    patch.setattr(Job, "commit", hasty)
+
+
+def old_rows_not_dropped(patch: pytest.MonkeyPatch) -> None:
+    decide = BatchProtocol.decide
+
+    def careless(self: BatchProtocol, *facts: Any) -> Any:
+        return replace(decide(self, *facts), drop_old_rows=False)
+
+    patch.setattr(BatchProtocol, "decide", careless)
+
+
+MUTANTS: list[Mutate] = [
+    token_not_read,
+    token_read_before_the_fence,
+    token_outside_of_the_transaction,
+    transactional_id_of_each_driver,
+    segment_named_before_it_is_synced,
+    intent_redone_with_another_now,
+    applied_marker_ahead_of_the_data,
+    epoch_not_checked,
+    record_replaces_another,
+    torn_record_accepted,
+    unknown_outcome_taken_for_success,
+    offsets_of_the_second_attempt,
+    published_before_it_is,
+    old_rows_not_dropped,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda m: m.__name__.replace("_", " "))
+def test_a_broken_protocol_is_found(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet = mutate(monkeypatch)
+    assert any(play(seed, outlet=outlet).failure is not None for seed in range(SEEDS))
