@@ -23,6 +23,7 @@ from windrow.connectors.kafka.offsets import Topic
 from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
+from windrow.core.positions import topic_source
 from windrow.core.time import Duration, duration_us
 
 if TYPE_CHECKING:
@@ -99,6 +100,13 @@ class _Loop(ABC):
     def mend(self, error: Any) -> None:
         """Go on after the broker refused an offset or a partition; raise where that cannot be."""
 
+    def _ended(self, at: At, end: int) -> None:
+        """A partition has nothing more for now."""
+        self.empty_at[at] = end
+        op = self.operator_of(at)
+        if op is not None:
+            op.awaited.discard((topic_source(at[0], self.ids[at[0]]), at[1]))
+
     def ends(self) -> dict[At, int]:
         """Where what can be read now ends, by partition."""
         extents = self.stream.extents(self.cluster, {})
@@ -125,7 +133,7 @@ class _Loop(ABC):
             if message.error() is None:
                 by_partition.setdefault((message.topic(), message.partition()), []).append(message)
             elif (end := ended_at(message)) is not None:
-                self.empty_at[message.topic(), message.partition()] = end
+                self._ended((message.topic(), message.partition()), end)
             elif not passes(message.error()):
                 refused = message.error()
         tables: dict[int, tuple[EmbeddedOperator, list[pa.Table]]] = {}
@@ -182,6 +190,8 @@ class _Alone(_Loop):
         self._assigned = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
         self.consumer.assign([place(t, p, o) for (t, p), o in sorted(self._assigned.items())])
         self.held = set()
+        # The watermark waits for the first messages of each, however unevenly they come.
+        self._op.awaited = {(topic_source(t, self.ids[t]), p) for t, p in self._assigned}
         self._look_at = time.monotonic() + LOOK_S
 
     def turn(self, tick_s: float) -> None:

@@ -79,6 +79,8 @@ class Engine:
         except BaseException:
             self._job.close()
             raise
+        #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
+        self.awaited: set[Partition] = set()
         self._closed = False
         self._paused: BaseException | None = None
         self._outputs: list[pa.Table] = []
@@ -164,6 +166,8 @@ class Engine:
         return now_us if self._now_us is None else max(now_us, self._now_us)
 
     def _watermark(self, now_us: int) -> int:
+        if any(p not in self._marks for p in self.awaited):
+            return self._watermark_us
         seen = {p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None}
         largest = {p: m.max_time_us for p, m in self._marks.items() if m.max_time_us is not None}
         return watermark_of(self._whole, largest, seen, now_us, self._watermark_us)[0]

@@ -293,6 +293,26 @@ def test_what_is_there_now_is_read_and_then_it_ends(
     assert sink.counted == 2
 
 
+def test_a_partition_that_is_read_first_does_not_make_the_others_late(
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backlog comes partition by partition: the watermark waits for those that hold something and were not seen."""
+    monkeypatch.setattr("windrow.runners.embedded.consume.STEP_RECORDS", 2)
+    topic = new_topic(3)
+    for partition in range(2):
+        sender.send_rows(topic, [row(s, f"k{partition}") for s in range(0, 7200, 600)], partition)
+    COUNTS.run(
+        str(tmp_path), wr.sources.kafka(kafka, topic, value=VALUE), available_now=True, tick="50 milliseconds"
+    )
+    with COUNTS.open(str(tmp_path)) as op:
+        assert op.dead_letters() == []
+        assert op.counters["rows"] == 24
+
+
 def test_a_member_of_a_group_does_not_know_when_all_is_read(kafka: wr.Kafka, tmp_path: Path) -> None:
     with pytest.raises(wr.ConfigurationError, match="group 'g' and available_now"):
         COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), group="g", available_now=True)
