@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -26,15 +27,17 @@ class Chain(ChainDefinition):
         """The chain with one operator more."""
         return chain(self, second)
 
-    def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedChain:
+    def open(
+        self, location: str, *, clock: Clock | None = None, sink: Any = None, log: Transport = FILES
+    ) -> EmbeddedChain:
         """Open the chain on a directory, in this process: fed as its first operator is.
 
         clock: where `now` comes from. sink: takes the last operator's panes as they are committed, or a dict by operator name,
-        for those inside the chain too; without one, `get_result` hands out the last operator's.
+        for those inside the chain too; without one, `get_result` hands out the last operator's. log: as for `wr.Aggregate`.
         """
         from windrow.runners.embedded.chain import open_chain
 
-        return open_chain(self, location, clock=clock, sink=sink)
+        return open_chain(self, location, clock=clock, sink=sink, log=log)
 
     def together(self, **frames: DataFrame) -> DataFrame:
         """Of a chain that begins with a join: its inputs, by name, as the one stream that `foreach_batch` takes."""
@@ -52,11 +55,12 @@ class Chain(ChainDefinition):
         clock: Clock | None = None,
         local_dir: str | None = None,
         static: Mapping[str, DataFrame] | None = None,
+        log: Transport = FILES,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`, one commit for all operators; `sink` as in `open`.
 
         Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard.
-        static: bounded frames of static inputs of a join, by name.
+        static: bounded frames of static inputs of a join, by name. log: as for `wr.Aggregate`.
         """
         from windrow.runners.embedded.chain import wanted
         from windrow.runners.spark.batch import BatchFunction
@@ -69,6 +73,7 @@ class Chain(ChainDefinition):
             "shards": shards,
             "clock": clock,
             "local_dir": local_dir,
+            "log": log,
         }
         if isinstance(self.first, JoinDefinition):
             return JoinBatchFunction(self, location, static=static, **options)

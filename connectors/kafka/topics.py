@@ -136,7 +136,9 @@ class Claim:
             if errors:
                 raise KafkaException(errors[0])
             if len(offsets) != len(records):
-                raise KafkaFailed(f"{self.kafka.servers} took {len(offsets)} of {len(records)} records in time")
+                raise KafkaFailed(
+                    f"{self.kafka.servers} took {len(offsets)} of {len(records)} records in time"
+                )
             producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
             if is_fenced(error):
@@ -165,7 +167,7 @@ def ensure_topic(
 ) -> None:
     """Create a topic, or refuse one that is there in another shape. `must`: settings that have to be as they are here."""
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import ConfigResource, ResourceType
+    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     if kafka.create_topic(topic, partitions, config={**config, **must}):
         return

@@ -171,9 +171,7 @@ class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
     """A chain that begins with a join: messages name their input."""
 
 
-def open_chain(
-    chain: ChainDefinition, location: str, *, clock: Clock | None = None, sink: Any = None
-) -> EmbeddedChain:
+def open_chain(chain: ChainDefinition, location: str, **options: Any) -> EmbeddedChain:
     """The chain on a directory."""
     kind = EmbeddedJoinChain if isinstance(chain.first, JoinDefinition) else EmbeddedChain
-    return kind(chain, location, clock=clock, sink=sink)
+    return kind(chain, location, **options)

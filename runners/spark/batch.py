@@ -27,6 +27,7 @@ from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.replay import FILING, filing, is_total
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.chain import ChainDefinition, part_named, parts_of
 from windrow.core.clock import Clock, SystemClock
@@ -69,6 +70,7 @@ class BatchFunction:
         local_dir: str | None = None,
         fresh_start: bool = False,
         replay: Callable[[], DataFrame] | None = None,
+        log: Transport = FILES,
     ) -> None:
         self.definitions: tuple[Any, ...] = tuple(definitions)
         self.location = os.path.abspath(location)
@@ -82,6 +84,7 @@ class BatchFunction:
         self.local_dir = local_dir
         self.fresh_start = fresh_start
         self.replay = replay
+        self.log = log
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.last_progress: dict[str, Any] | None = None
         self.input_schema: StructType | None = None
@@ -189,13 +192,14 @@ class BatchFunction:
                     f"{limited[0].retention!r} counts over the whole job, which {shards} shards cannot: "
                     "use shards=1 or per='key'"
                 )
-            known = Job.shards_at(self.location)
+            known = Job.shards_at(self.location, self.log)
             self._job = Job(
                 self.location,
                 self.definitions,
                 shards=known if known and self.shards is None else shards,
                 clock=self.clock,
                 driver=f"spark:{spark.sparkContext.applicationId}:{uuid.uuid4().hex[:8]}",
+                transport=self.log,
             )
         return self._job
 
@@ -273,6 +277,7 @@ class BatchFunction:
                 tuple(messages),
                 self._local(spark),
                 replayable=all(isinstance(d, AggregateDefinition) for d in self.definitions),
+                transport=self.log,
             ),
             self.definitions,
             plan.commit,
@@ -405,6 +410,12 @@ class BatchFunction:
         covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
         if len(covered) == job.shards:
             job.sweep({s: n for s, n in covered.items() if n is not None})
+            if not any(
+                cf.endswith((".messages", ".message_index"))
+                for d in self.definitions
+                for cf in operator_of(d).cfs()
+            ):
+                job.forget()
         return record
 
     # -- step 5 -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -54,6 +55,7 @@ class WindowStreamWriter:
         self._name: str | None = None
         self._clock: Clock | None = None
         self._replay: Callable[[], DataFrame] | None = None
+        self._log: Transport = FILES
 
     def sink(self, sink: Any) -> WindowStreamWriter:
         """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
@@ -106,6 +108,11 @@ class WindowStreamWriter:
         self._replay = source
         return self
 
+    def log(self, log: Transport) -> WindowStreamWriter:
+        """Where log, segments and changelog are kept: `wr.kafka_log(cluster, name)`; the location is then a cache."""
+        self._log = log
+        return self
+
     def start(self) -> WindowQuery:
         """Start the query."""
         location = self._options.pop("checkpointLocation", None)
@@ -125,6 +132,7 @@ class WindowStreamWriter:
             clock=self._clock,
             local_dir=self._options.pop("localDir", None),
             replay=self._replay,
+            log=self._log,
         )
         stream, batch.of_files = self._with_positions()
         batch.input_schema = stream.schema

@@ -11,6 +11,7 @@ False
 
 from windrow.connectors import sinks as sinks
 from windrow.connectors.kafka.cluster import Kafka as Kafka
+from windrow.connectors.kafka.log import kafka_log as kafka_log
 from windrow.connectors.sinks import read_panes as read_panes
 from windrow.core.aggregations import aggregate_function as aggregate_function
 from windrow.core.aggregations import any_value as any_value
