@@ -244,8 +244,8 @@ class Shard:
             first = spec.transport.restore(spec.job, spec.shard, self.kv.write) + 1
             if first > upto + 1:
                 raise StateLost(
-                    f"shard {spec.shard}: another executor took in commit {first - 1} while this one went back to commit {upto}: "
-                    "this driver is over, or try again"
+                    f"shard {spec.shard}: another executor took in commit {first - 1} while this one was to reach commit "
+                    f"{upto}: this driver is over, or try again"
                 )
         elif base is not None:
             changelog = self.spec.folders.changelog

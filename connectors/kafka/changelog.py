@@ -65,7 +65,8 @@ class ShardChangelog:
                     return
                 self._refuse_gap(commit)
                 marker = msgpack.packb([VERSION, job, self.shard, commit])
-                self._claim.write(self.topic, self.shard, [*_records(changes()), (MARKER, marker)])
+                offsets = self._claim.write(self.topic, self.shard, [*_records(changes()), (MARKER, marker)])
+                self._reader.wait_for(offsets[-1])
                 self._done = commit
                 return
             except FencedOff:

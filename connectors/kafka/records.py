@@ -45,6 +45,7 @@ class KafkaRecords:
         self._cached_bytes = 0
         self._next = 0  # the offset up to which the topic was read
         self._claim: Claim | None = None
+        self._given_up: KafkaFailed | None = None
         self._admin: Any = None
         self._lost_claims = 0
         self._lock = threading.RLock()
@@ -73,6 +74,8 @@ class KafkaRecords:
 
     def create(self, seq: int, data: bytes) -> bool:
         with self._lock:
+            if self._given_up is not None:
+                raise KafkaFailed(f"{self.topic} was given up: {self._given_up.message}") from self._given_up
             if self._claim is None:
                 return False
             self._read_on()
@@ -86,13 +89,19 @@ class KafkaRecords:
                 self._claim = None
                 self._lost_claims += 1
                 return self._is_there(seq, key)
-            except KafkaFailed:
-                self._claim = None
+            except KafkaFailed as error:
+                # What the producer will still do nobody knows; to begin anew would end a driver that came after us.
+                self._claim, self._given_up = None, error
                 if self._is_there(seq, key):
                     return True
                 raise
+            if offset < self._next:
+                raise KafkaFailed(
+                    f"{self.topic} was made anew while the job ran: stop the job, and delete its other topics"
+                )
             self._keep(seq, offset, data)
-            self._next = max(self._next, offset + 1)
+            self._next = offset + 1
+            self._reader.wait_for(offset)
             return True
 
     def _is_there(self, seq: int, key: bytes) -> bool:
@@ -146,10 +155,6 @@ class KafkaRecords:
     def _read_on(self) -> tuple[int, int]:
         """Know of every record up to now. Returns the topic's bounds."""
         low, stable = self._reader.bounds()
-        if stable < self._next - 1 or (self._offsets and low == stable == 0):
-            # The topic was deleted and made anew.
-            self._offsets, self._data, self._cached_bytes, self._next = {}, {}, 0, 0
-            self._reader.close()
         for seq in [s for s, offset in self._offsets.items() if offset < low]:
             del self._offsets[seq]
             self._cached_bytes -= len(self._data.pop(seq, b""))

@@ -16,7 +16,7 @@ import msgpack
 
 from windrow.checkpoint.transport import At
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka
-from windrow.connectors.kafka.topics import LINES, PartitionReader, delete_below
+from windrow.connectors.kafka.topics import LINES, PartitionReader, delete_below, told_again
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, KafkaFailed, StateLost
 from windrow.stores.files import write_whole
@@ -40,7 +40,7 @@ class SegmentTopic:
         from confluent_kafka import KafkaError
 
         if self._producer is None:
-            self._producer = self.kafka.producer(linger_ms=0, logger=LINES)
+            self._producer = self.kafka.producer(linger_ms=0, logger=LINES, error_cb=told_again)
         offsets: dict[str, list[int]] = {kind: [] for kind in files}
         errors: list[Any] = []
         asked = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ MAX_RECORD_BYTES = 64 << 20
 #: A producer's transaction that nobody ends is aborted by the broker after this long.
 _TRANSACTION_TIMEOUT_MS = 60_000
 _FETCH_WAIT_MS = 100
+_COMMIT_ATTEMPTS = 3
 
 
 class PartitionReader:
@@ -71,6 +73,17 @@ class PartitionReader:
             if first <= message.offset() < end:
                 yield message
 
+    def wait_for(self, offset: int) -> None:
+        """Return when a record that was committed is seen by all: that is a little later than its commit is answered."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.bounds()[1] <= offset:
+            if time.monotonic() > deadline:
+                raise KafkaFailed(
+                    f"{self.topic}/{self.partition}: the record at offset {offset} is committed, and not visible after "
+                    f"{TIMEOUT_S} s: does a transaction of somebody else hold the topic?"
+                )
+            time.sleep(0.001)
+
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
@@ -82,6 +95,10 @@ class PartitionReader:
                 enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS, logger=LINES
             )
         return self._consumer
+
+
+def told_again(error: Any) -> None:
+    """For `error_cb`: a fatal error is raised by the next call too. Without this, it comes in the middle of a callback."""
 
 
 class FencedOff(Exception):
@@ -102,6 +119,7 @@ class Claim:
             compression_type="zstd",
             message_max_bytes=MAX_RECORD_BYTES,
             logger=LINES,
+            error_cb=told_again,
         )
         try:
             self._producer.init_transactions(TIMEOUT_S)
@@ -117,10 +135,10 @@ class Claim:
         from confluent_kafka import KafkaException
 
         offsets: list[int] = []
-        errors: list[Any] = []
 
         def told(error: Any, message: Any) -> None:
-            (errors if error is not None else offsets).append(error or message.offset())
+            if error is None:
+                offsets.append(message.offset())
 
         producer = self._producer
         try:
@@ -132,19 +150,23 @@ class Claim:
                         break
                     except BufferError:
                         producer.poll(1.0)
-            producer.flush(TIMEOUT_S)
-            if errors:
-                raise KafkaException(errors[0])
-            if len(offsets) != len(records):
-                raise KafkaFailed(
-                    f"{self.kafka.servers} took {len(offsets)} of {len(records)} records in time"
-                )
-            producer.commit_transaction(TIMEOUT_S)
+            _commit(producer)  # sends what is left, and fails where one record failed
         except KafkaException as error:
             if is_fenced(error):
                 raise FencedOff from error
             raise failed(self.kafka, topic, error) from error
         return offsets
+
+
+def _commit(producer: Any) -> None:
+    from confluent_kafka import KafkaException
+
+    for attempt in range(_COMMIT_ATTEMPTS):
+        try:
+            return producer.commit_transaction(TIMEOUT_S)  # type: ignore[no-any-return]
+        except KafkaException as error:
+            if attempt == _COMMIT_ATTEMPTS - 1 or not error.args[0].retriable():
+                raise
 
 
 def is_fenced(error: Any) -> bool:
