@@ -78,7 +78,7 @@ class KafkaRecords:
                 raise KafkaFailed(f"{self.topic} was given up: {self._given_up.message}") from self._given_up
             if self._claim is None:
                 return False
-            self._read_on()
+            self._read_on(must_exist=True)  # a topic that a broker does not know for a moment is no empty log
             if seq != max(self._offsets, default=-1) + 1:
                 return False
             key = _NUMBER.pack(seq) + secrets.token_bytes(8)
@@ -152,9 +152,9 @@ class KafkaRecords:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _read_on(self) -> tuple[int, int]:
+    def _read_on(self, *, must_exist: bool = False) -> tuple[int, int]:
         """Know of every record up to now. Returns the topic's bounds."""
-        low, stable = self._reader.bounds()
+        low, stable = self._reader.bounds(must_exist=must_exist)
         for seq in [s for s, offset in self._offsets.items() if offset < low]:
             del self._offsets[seq]
             self._cached_bytes -= len(self._data.pop(seq, b""))

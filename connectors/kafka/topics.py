@@ -29,20 +29,28 @@ class PartitionReader:
         self._consumer: Any = None
         self._at: int | None = None  # the offset from which the consumer will give records
 
-    def bounds(self) -> tuple[int, int]:
-        """(first offset that is kept, offset after the last that is committed); (0, 0) if there is no such topic."""
+    def bounds(self, *, must_exist: bool = False) -> tuple[int, int]:
+        """(first offset that is kept, offset after the last that is committed); (0, 0) if there is no such topic, unless
+        it must exist.
+        """
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-        try:
-            low, stable = self._open().get_watermark_offsets(
-                TopicPartition(self.topic, self.partition), timeout=TIMEOUT_S, cached=False
-            )
-        except KafkaException as error:
-            missing = (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
-            if error.args[0].code() in (*missing, KafkaError._UNKNOWN_TOPIC):
-                return 0, 0
-            raise failed(self.kafka, f"the ends of {self.topic}/{self.partition}", error) from error
-        return low, stable
+        moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+        missing = (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                low, stable = self._open().get_watermark_offsets(
+                    TopicPartition(self.topic, self.partition), timeout=TIMEOUT_S, cached=False
+                )
+                return low, stable
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in missing and not must_exist and not self.kafka.partitions(self.topic):
+                    return 0, 0
+                if code not in (*moving, *missing) or time.monotonic() > deadline:
+                    raise failed(self.kafka, f"the ends of {self.topic}/{self.partition}", error) from error
+                time.sleep(0.05)  # the topic was made, or its leader has moved, just now
 
     def read(self, first: int, end: int) -> Iterator[Any]:
         """Messages of offsets in `[first, end)`; fewer where compaction, deletion or an abort left holes."""

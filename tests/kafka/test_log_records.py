@@ -13,7 +13,7 @@ from tests.checkpoint.log_contract import LogContract, claim, commit
 from tests.checkpoint.log_truncation_contract import TruncationContract
 from tests.kafka.log_place import KafkaPlace
 from windrow.checkpoint.log import RecordLog
-from windrow.connectors.kafka import records
+from windrow.connectors.kafka import records, topics
 from windrow.connectors.kafka.records import KafkaRecords
 from windrow.connectors.kafka.topics import Claim, FencedOff
 from windrow.core.errors import Fenced, KafkaFailed, LogUnsupported
@@ -136,7 +136,7 @@ def test_another_drivers_record_of_the_same_bytes_is_not_taken_for_ones_own(
     assert files._claim is not None
     files._claim = Answers(files._claim, FencedOff(), write=False)  # type: ignore[assignment]
     place.put(0, b"x")
-    files._read_on = lambda: KafkaRecords._read_on(files) if files._claim is None else (0, 0)  # type: ignore[method-assign]
+    files._read_on = lambda **_: KafkaRecords._read_on(files) if files._claim is None else (0, 0)  # type: ignore[method-assign]
     assert files.create(0, b"x") is False
 
 
@@ -156,3 +156,19 @@ def test_a_topic_with_several_partitions_is_refused(kafka: wr.Kafka, place: Kafk
     kafka.create_topic(place.topic, 2)
     with pytest.raises(LogUnsupported, match="has 2 partitions, the job needs 1"):
         claim(place.open())
+
+
+def test_a_topic_that_the_broker_does_not_know_is_no_empty_log(
+    place: KafkaPlace, files: KafkaRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.claim()
+    assert files.create(0, b"x") is True
+    newer = place.files()
+    newer.claim()
+    monkeypatch.setattr(topics, "TIMEOUT_S", 0.1)
+    newer._reader.topic = f"{place.topic}-for-a-moment"
+    assert newer.numbers() == []
+    with pytest.raises(KafkaFailed, match="the ends of"):
+        newer.create(0, b"y")
+    newer._reader.topic = place.topic
+    assert newer.create(0, b"y") is False
