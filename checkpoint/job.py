@@ -263,6 +263,8 @@ class Job:
         candidates = [c for c in self.recent if c.commit > progress.published]
         if not candidates or candidates[0].commit > progress.published + 1:
             candidates = [c for c in self.log.commits() if c.commit > progress.published]
+        for record in candidates:
+            self._bring(record, PANES)
         panes_from = progress.commit + 1
         for record in reversed(candidates):
             if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):

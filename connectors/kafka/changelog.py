@@ -64,7 +64,7 @@ class ShardChangelog:
                 if self._done >= commit:
                     return
                 self._refuse_gap(commit)
-                marker = msgpack.packb([VERSION, job, self.shard, commit])
+                marker = encode_marker(job, self.shard, commit)
                 offsets = self._claim.write(self.topic, self.shard, [*_records(changes()), (MARKER, marker)])
                 self._reader.wait_for(offsets[-1])
                 self._done = commit
@@ -128,10 +128,21 @@ class ShardChangelog:
         return int(commit)
 
 
+def encode_key(cf: str, key: bytes) -> bytes:
+    """The key of a record that holds a key of a store."""
+    name = cf.encode()
+    return bytes([len(name)]) + name + key
+
+
+def encode_marker(job: str, shard: int, commit: int) -> bytes:
+    """The value of the record that ends a commit."""
+    packed: bytes = msgpack.packb([VERSION, job, shard, commit])
+    return packed
+
+
 def _records(changes: Batch) -> list[tuple[bytes, Any]]:
     found: list[tuple[bytes, Any]] = []
     for kind, cf, key, value in changes.ops:
         assert kind != "delete_range", "a compacted topic forgets keys, not ranges"
-        name = cf.encode()
-        found.append((bytes([len(name)]) + name + key, None if kind == "delete" else value))
+        found.append((encode_key(cf, key), None if kind == "delete" else value))
     return found

@@ -88,8 +88,6 @@ class SegmentTopic:
                 ) from error
             if file == name:
                 parts[index] = data
-            if len(parts) == total:
-                break
         if total is None or len(parts) != total:
             self._lows.pop(shard, None)
             raise StateLost(
@@ -111,11 +109,16 @@ def _name(path: str) -> str:
     return "/".join(path.split(os.sep)[-2:])
 
 
+def encode_chunk(file: str, index: int, chunks: int, data: bytes) -> bytes:
+    """The value of a record: one chunk of a file."""
+    return seal(Kind.CHUNK, msgpack.packb([file, index, chunks, data]))
+
+
 def _chunks(path: str) -> list[bytes]:
     with open(path, "rb") as file:
         data = file.read()
     starts = range(0, max(len(data), 1), CHUNK_BYTES)
     return [
-        seal(Kind.CHUNK, msgpack.packb([_name(path), i, len(starts), data[first : first + CHUNK_BYTES]]))
+        encode_chunk(_name(path), i, len(starts), data[first : first + CHUNK_BYTES])
         for i, first in enumerate(starts)
     ]

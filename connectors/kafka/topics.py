@@ -17,7 +17,7 @@ LINES.addHandler(logging.NullHandler())
 MAX_RECORD_BYTES = 64 << 20
 #: A producer's transaction that nobody ends is aborted by the broker after this long.
 _TRANSACTION_TIMEOUT_MS = 60_000
-_FETCH_WAIT_MS = 100
+_FETCH_WAIT_MS = 10
 _COMMIT_ATTEMPTS = 3
 
 
@@ -27,7 +27,6 @@ class PartitionReader:
     def __init__(self, kafka: Kafka, topic: str, partition: int) -> None:
         self.kafka, self.topic, self.partition = kafka, topic, partition
         self._consumer: Any = None
-        self._at: int | None = None  # the offset from which the consumer will give records
 
     def bounds(self, *, must_exist: bool = False) -> tuple[int, int]:
         """(first offset that is kept, offset after the last that is committed); (0, 0) if there is no such topic, unless
@@ -56,30 +55,28 @@ class PartitionReader:
         """Messages of offsets in `[first, end)`; fewer where compaction, deletion or an abort left holes."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-        consumer = self._open()
-        if self._at is None or not self._at <= first < self._at + 10_000:
-            consumer.assign([TopicPartition(self.topic, self.partition, first)])
+        consumer, place = self._open(), TopicPartition(self.topic, self.partition, first)
+        consumer.assign([place])
         at = first
-        while at < end:
-            message = consumer.poll(TIMEOUT_S)
-            if message is None:
-                self._at = None
-                raise KafkaFailed(
-                    f"{self.topic}/{self.partition} gave nothing from offset {at} in {TIMEOUT_S} s, its end is {end}: "
-                    f"is the broker {self.kafka.servers} running, and reachable from here?"
-                )
-            error = message.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                at = max(at, message.offset())
-                self._at = at
-                continue
-            if error is not None:
-                self._at = None
-                raise failed(self.kafka, f"{self.topic}/{self.partition}", KafkaException(error))
-            at = message.offset() + 1
-            self._at = at
-            if first <= message.offset() < end:
-                yield message
+        try:
+            while at < end:
+                message = consumer.poll(TIMEOUT_S)
+                if message is None:
+                    raise KafkaFailed(
+                        f"{self.topic}/{self.partition} gave nothing from offset {at} in {TIMEOUT_S} s, its end is {end}: "
+                        f"is the broker {self.kafka.servers} running, and reachable from here?"
+                    )
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    at = max(at, message.offset())
+                elif error is not None:
+                    raise failed(self.kafka, f"{self.topic}/{self.partition}", KafkaException(error))
+                else:
+                    at = message.offset() + 1
+                    if message.offset() < end:
+                        yield message
+        finally:
+            consumer.unassign()  # who does not read asks the broker for nothing
 
     def wait_for(self, offset: int) -> None:
         """Return when a record that was committed is seen by all: that is a little later than its commit is answered."""
@@ -95,7 +92,7 @@ class PartitionReader:
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
-            self._consumer = self._at = None
+            self._consumer = None
 
     def _open(self) -> Any:
         if self._consumer is None:

@@ -50,7 +50,15 @@ class KafkaPlace:
         producer = self.kafka.producer(transactional_id=uuid.uuid4().hex)
         producer.init_transactions(30)
         producer.begin_transaction()
+        offsets = [-1]
         for number, value in sorted(records.items()):
             if value is not None:
-                producer.produce(self.topic, value, key=struct.pack(">Q", number), partition=0)
+                producer.produce(
+                    self.topic,
+                    value,
+                    key=struct.pack(">Q", number),
+                    partition=0,
+                    on_delivery=lambda error, message: offsets.append(message.offset()),
+                )
         producer.commit_transaction(30)
+        files._reader.wait_for(max(offsets))

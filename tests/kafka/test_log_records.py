@@ -15,7 +15,7 @@ from tests.kafka.log_place import KafkaPlace
 from windrow.checkpoint.log import RecordLog
 from windrow.connectors.kafka import records, topics
 from windrow.connectors.kafka.records import KafkaRecords
-from windrow.connectors.kafka.topics import Claim, FencedOff
+from windrow.connectors.kafka.topics import Claim, FencedOff, PartitionReader
 from windrow.core.errors import Fenced, KafkaFailed, LogUnsupported
 
 
@@ -36,7 +36,9 @@ class Answers:
 
     def write(self, *args: Any) -> list[int]:
         if self.made:
-            self.claim.write(*args)
+            topic, partition, _ = args
+            [offset] = self.claim.write(*args)
+            PartitionReader(self.claim.kafka, topic, partition).wait_for(offset)
         raise self.error
 
 
@@ -165,7 +167,7 @@ def test_a_topic_that_the_broker_does_not_know_is_no_empty_log(
     assert files.create(0, b"x") is True
     newer = place.files()
     newer.claim()
-    monkeypatch.setattr(topics, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(topics, "TIMEOUT_S", 3.0)
     newer._reader.topic = f"{place.topic}-for-a-moment"
     assert newer.numbers() == []
     with pytest.raises(KafkaFailed, match="the ends of"):
