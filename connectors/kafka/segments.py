@@ -78,16 +78,14 @@ class SegmentTopic:
     def fetch(self, shard: int, at: At, path: str) -> None:
         name, parts, total = _name(path), dict[int, bytes](), None
         for message in self._reader(shard).read(at[0], at[1] + 1):
-            if message.key() != name.encode():
-                continue
             try:
-                file, index, total, data = msgpack.unpackb(unseal(Kind.CHUNK, message.value()))
+                file, index, chunks, data = msgpack.unpackb(unseal(Kind.CHUNK, message.value()))
             except (ValueError, CorruptState) as error:
                 raise CorruptState(
-                    f"{self.topic}/{shard} at offset {message.offset()}: a chunk of {name} is damaged: {error}"
+                    f"{self.topic}/{shard} at offset {message.offset()}: a chunk is damaged: {error}"
                 ) from error
-            if file == name:
-                parts[index] = data
+            if file == name:  # others are of attempts that wrote at the same time
+                parts[index], total = data, chunks
         if total is None or len(parts) != total:
             self._lows.pop(shard, None)
             raise StateLost(

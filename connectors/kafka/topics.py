@@ -69,6 +69,13 @@ class PartitionReader:
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     at = max(at, message.offset())
+                elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    # What was asked for was deleted: go on with what is kept.
+                    low, _ = self.bounds(must_exist=True)
+                    if low <= at:
+                        raise failed(self.kafka, f"{self.topic}/{self.partition}", KafkaException(error))
+                    at = low
+                    consumer.assign([TopicPartition(self.topic, self.partition, at)])
                 elif error is not None:
                     raise failed(self.kafka, f"{self.topic}/{self.partition}", KafkaException(error))
                 else:
