@@ -49,7 +49,7 @@ def test_chunks_of_other_attempts_lie_in_between(topic: SegmentTopic, tmp_path: 
     put(
         topic,
         encode_chunk("segments/a.seg", 0, 2, b"one "),
-        encode_chunk("segments/b.seg", 1, 3, b"not "),
+        encode_chunk("segments/b.seg", 0, 3, b"not "),
         encode_chunk("segments/a.seg", 1, 2, b"two"),
     )
     topic.fetch(1, (0, 2), str(tmp_path / "segments" / "a.seg"))
