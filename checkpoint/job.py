@@ -344,6 +344,8 @@ class Job:
         horizon = min(self.progress.published, self.progress.commit - KEEP_COMMITS)
         for shard in range(self.shards) if horizon > 0 else ():
             covered = min(horizon, self.transport.copied(self.job, shard))
+            if not covered:
+                continue
             for record in self.log.commits(covered + 1):
                 offsets = [first for r in record.shards if r.shard == shard for first, _ in r.kept.values()]
                 if offsets:
