@@ -58,7 +58,8 @@ class ShardChangelog:
         """Write what a commit changed, unless it is there."""
         for attempt in range(_ATTEMPTS):
             try:
-                if self._claim is None:
+                if self._claim is None or self._done < commit - 1:
+                    # Others may have applied what we have not: what we know of the marker is old then.
                     self._claim = Claim(self.kafka, f"{self.topic}-{self.shard}")
                     self._done = self.copied(job)
                 if self._done >= commit:

@@ -73,6 +73,15 @@ def test_a_commit_is_copied_once_whoever_applies_it(kafka: wr.Kafka, topic: str)
     assert records(first) == 2 * 5
 
 
+def test_an_applier_that_left_out_commits_of_others_goes_on_after_theirs(kafka: wr.Kafka, topic: str) -> None:
+    first, second = ShardChangelog(kafka, topic, 0), ShardChangelog(kafka, topic, 0)
+    first.copy(JOB, 1, changed({"a": "1"}))
+    second.copy(JOB, 2, changed({"a": "2"}))
+    second.copy(JOB, 3, changed({"a": "3"}))
+    first.copy(JOB, 4, changed({"b": "4"}))
+    assert restored(second) == (4, {"a": "3", "b": "4"})
+
+
 def test_half_of_a_commit_is_not_there(kafka: wr.Kafka, topic: str) -> None:
     first, second = ShardChangelog(kafka, topic, 0), ShardChangelog(kafka, topic, 0)
     first.copy(JOB, 1, changed({"a": "1"}))
