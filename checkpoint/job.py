@@ -16,11 +16,12 @@ from typing import Any
 import structlog
 
 from windrow.checkpoint.layout import JobFolders
-from windrow.checkpoint.log import FileLog, Log, LogState
+from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
+from windrow.checkpoint.shard import DEAD, DEAD_FILE, PANES, PANES_OF
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -74,6 +75,7 @@ class Job:
         driver: str | None = None,
         log: Log | None = None,
         sharding: Mapping[str, int] | None = None,
+        transport: Transport = FILES,
     ) -> None:
         """sharding: topic -> partitions, where shards are made of those; None where they are made of keys."""
         names = [p.name for d in definitions for p in parts_of(d)]
@@ -84,11 +86,14 @@ class Job:
         self.clock = clock
         self.folders = JobFolders(location)
         self.folders.make()
-        self.log: Log = log or FileLog(self.folders.log)
+        self.transport = transport
+        self.log: Log = log or transport.log(self.folders)
         state = self.log.tail()
         known = state.epoch
         self.job = known.job if known is not None else f"job-{uuid.uuid4().hex[:12]}"
         self.shards = known.shards if known is not None and shards == 0 else max(shards, 1)
+        self._accept(state)
+        transport.prepare(self.folders, self.job, self.shards)
         self.epoch = self.log.open_epoch(
             opened_us=clock.now_us(),
             driver=driver or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
@@ -108,12 +113,9 @@ class Job:
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
 
     @staticmethod
-    def shards_at(location: str) -> int | None:
+    def shards_at(location: str, transport: Transport = FILES) -> int | None:
         """How many shards the job at `location` was begun with; None where nothing was committed."""
-        folder = JobFolders(location).log
-        if not os.path.isdir(folder):
-            return None
-        state = FileLog(folder).tail()
+        state = transport.log(JobFolders(location)).tail()
         return None if state.epoch is None or state.last_commit is None else state.epoch.shards
 
     def _accept(self, state: LogState) -> None:
@@ -277,15 +279,6 @@ class Job:
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
         return record
 
-    def check_owner(self) -> None:
-        """Raise `Fenced` if a newer driver has claimed the job."""
-        claim = self.log.tail().epoch
-        if claim is not None and claim.epoch != self.epoch.epoch:
-            raise Fenced(
-                f"driver {claim.driver!r} has opened this job with epoch {claim.epoch}, which ends epoch {self.epoch.epoch} of "
-                "this driver: stop one of the two"
-            )
-
     # -- step 5 -----------------------------------------------------------------------------------------------------
 
     def unpublished(self, sink_has: int | None = None) -> list[Commit]:
@@ -296,6 +289,8 @@ class Job:
         candidates = [c for c in self.recent if c.commit > progress.published]
         if not candidates or candidates[0].commit > progress.published + 1:
             candidates = [c for c in self.log.commits() if c.commit > progress.published]
+        for record in candidates:
+            self._bring(record, PANES)
         panes_from = progress.commit + 1
         for record in reversed(candidates):
             if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):
@@ -327,12 +322,25 @@ class Job:
             )
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
-        """The pane files of a commit, by operator, shards in order."""
+        """The pane files of a commit, by operator, shards in order; fetched where they are not here."""
+        self._bring(record, PANES)
         return pane_files(self.folders, record)
 
     def dead_files(self, record: Commit) -> list[str]:
-        """The dead-letter files of a commit."""
+        """The dead-letter files of a commit; fetched where they are not here."""
+        self._bring(record, DEAD)
         return dead_files(self.folders, record)
+
+    def _bring(self, record: Commit, of: str) -> None:
+        """Fetch what can be fetched of a commit's panes or dead letters."""
+        for result in record.shards:
+            name = result.panes if of == PANES else result.segment or result.panes
+            for kind, at in result.kept.items():
+                if not kind.startswith(of) or name is None:
+                    continue
+                path = self.folders.dead(name) if of == DEAD else self.folders.panes(name, kind[len(PANES) :])
+                if not os.path.exists(path) and self.transport.has(result.shard, at):
+                    self.transport.fetch(result.shard, at, path)
 
     def files_taken(self, query_id: str) -> list[str]:
         """Names of the files whose rows other queries counted; what this query counted, Spark itself does not bring again."""
@@ -380,6 +388,21 @@ class Job:
                 os.unlink(os.path.join(directory, name))
                 gone += 1
         return gone
+
+    def forget(self) -> None:
+        """Let the transport drop what nothing needs any more, for jobs that keep no messages: what the changelog has,
+        published, and older than `KEEP_COMMITS`.
+        """
+        horizon = min(self.progress.published, self.progress.commit - KEEP_COMMITS)
+        for shard in range(self.shards) if horizon > 0 else ():
+            covered = min(horizon, self.transport.copied(self.job, shard))
+            if not covered:
+                continue
+            for record in self.log.commits(covered + 1):
+                offsets = [first for r in record.shards if r.shard == shard for first, _ in r.kept.values()]
+                if offsets:
+                    self.transport.forget(shard, min(offsets))
+                    break
 
     def commits(self) -> Iterator[Commit]:
         return self.log.commits()

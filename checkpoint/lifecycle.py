@@ -21,6 +21,7 @@ from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
+from windrow.checkpoint.transport import refuse_cache
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch
@@ -51,6 +52,7 @@ class Look:
 def look(location: str) -> Look:
     """Read the log of a location, as a reader. Raises `JobMismatch` where there is none."""
     folders = JobFolders(location)
+    refuse_cache(folders)
     if not os.path.isdir(folders.log):
         raise JobMismatch(
             f"{folders.location} is no windrow location: it has no folder 'log'. Give the location that the job was opened "

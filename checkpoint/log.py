@@ -30,7 +30,7 @@ from windrow.checkpoint.records import (
 )
 from windrow.checkpoint.storage import FolderRecords, MemoryRecords, RecordFiles
 from windrow.core.envelope import Kind, unseal
-from windrow.core.errors import CorruptState, Fenced, StateLost
+from windrow.core.errors import CorruptState, Fenced, KafkaFailed, StateLost
 
 __all__ = ["FileLog", "Log", "LogState", "LostRace", "MemoryLog", "RecordLog"]
 
@@ -185,6 +185,7 @@ class RecordLog:
                 state = self.tail()  # O1
                 if accept is not None:
                     accept(state)
+                self.files.claim()
                 torn = tuple(range(state.next_seq, self._end))  # O2
                 claim = Epoch(
                     epoch=state.epoch_number + 1,
@@ -217,7 +218,7 @@ class RecordLog:
             fold(self._state, record)  # ValueError: the driver breaks the protocol
             try:
                 created = self._create(record)
-            except OSError as error:
+            except (OSError, KafkaFailed) as error:
                 self._stopped = Fenced(
                     f"creating record {record.seq} failed ({error}), it may exist or not: open the job again"
                 )

@@ -8,7 +8,7 @@ Bytes: the envelope of `windrow.core.envelope` with kind `LOG_RECORD`, around on
 name to value, with `"record"` naming the type. docs/commit-protocol.md lists the fields. Maps keyed by
 partition are lists of `[source, partition, ...]`, sorted, so that equal records have equal bytes. A field
 that is missing, unknown or of the wrong type is corruption: a release that adds one writes a higher
-version.
+version. Version 2 has `kept` in the shards of a commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from windrow.checkpoint.offsets import Offsets, Partition
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState
 
-VERSION = 1
+VERSION = 2  # of records that name kept files; all others are written as version 1
 UNNUMBERED = -1  # `seq` of a record that no log has taken yet
 
 Plain = Mapping[
@@ -93,7 +93,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """What one shard answered in one commit. Names of files; None where it wrote none."""
+    """What one shard answered in one commit. Names of files; None where it wrote none.
+
+    kept: kind of file -> [first, last] offset of it in the topic of segments, where the log is in Kafka
+    """
 
     shard: int
     segment: str | None = None
@@ -102,6 +105,7 @@ class ShardResult:
     panes_rows: int = 0
     snapshot: str | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,11 @@ def encode(record: Record) -> bytes:
     name = type(record).__name__.lower()
     body = {"record": name, **_dump_fields(record)}
     payload: bytes = msgpack.packb(body, strict_types=True)
-    return seal(Kind.LOG_RECORD, payload, VERSION)
+    return seal(Kind.LOG_RECORD, payload, VERSION if any(r.kept for r in _shards(record)) else 1)
+
+
+def _shards(record: Record) -> tuple[ShardResult, ...]:
+    return record.shards if isinstance(record, Commit) else ()
 
 
 def decode(data: bytes) -> Record:
@@ -248,6 +256,18 @@ def _load_nested(cls: type) -> Load:
     return _load_items(lambda value: _load_fields(cls, dict(_load_map(value))))
 
 
+def _dump_kept(kept: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
+    return {kind: list(at) for kind, at in sorted(kept.items())}
+
+
+def _load_kept(value: Any) -> dict[str, tuple[int, int]]:
+    found = {}
+    for kind, at in _load_map(value).items():
+        first, last = _sized(at, 2)
+        found[_load_str(kind)] = (_load_int(first), _load_int(last))
+    return found
+
+
 _INT = (_same, _load_int)
 _STR = (_same, _load_str)
 _OPT_INT = (_same, _typed(int, _NONE))
@@ -300,6 +320,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "panes_rows": _INT,
         "snapshot": _OPT_STR,
         "counters": _INT_MAP,
+        "kept": (_dump_kept, _load_kept),
     },
     Commit: {
         "seq": _INT,
@@ -318,15 +339,23 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "meta": _MAP,
     },
 }
+#: Fields that are left out where they are empty.
+_OPTIONAL: dict[type, frozenset[str]] = {ShardResult: frozenset({"kept"})}
 _RECORDS: dict[str, type] = {"epoch": Epoch, "intent": Intent, "commit": Commit}
 
 
 def _dump_fields(value: Any) -> dict[str, Any]:
-    return {name: dump(getattr(value, name)) for name, (dump, _) in _FIELDS[type(value)].items()}
+    optional = _OPTIONAL.get(type(value), frozenset())
+    return {
+        name: dump(getattr(value, name))
+        for name, (dump, _) in _FIELDS[type(value)].items()
+        if name not in optional or getattr(value, name)
+    }
 
 
 def _load_fields(cls: type, body: dict[str, Any]) -> Any:
     codecs = _FIELDS[cls]
+    body = {**{name: {} for name in _OPTIONAL.get(cls, ())}, **body}
     if body.keys() != codecs.keys():
         missing, unknown = sorted(codecs.keys() - body.keys()), sorted(body.keys() - codecs.keys(), key=str)
         raise ValueError(f"{cls.__name__} lacks {missing} and has unknown {unknown}")

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgpack
 import pyarrow as pa
@@ -22,6 +23,7 @@ import structlog
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name, base_part_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, LocalStore, Overlay
@@ -35,6 +37,9 @@ MARKER_CF, MARKER = "marker", b"applied"
 
 #: Counters of a shard's answer: rows of an operator's pane file; rows of the dead-letter file.
 PANES_OF, DEAD_FILE = "panes_file.", "dead_file"
+
+#: Kinds of files that a transport keeps; panes by operator.
+CHANGELOG, SEGMENT, PANES, DEAD = "changelog", "segment", "panes.", "dead"
 
 #: A compacted changelog is written in parts of about so many bytes: memory must not grow with state.
 BASE_PART_BYTES = 2 << 20
@@ -61,7 +66,8 @@ class ShardSpec:
     """What a shard needs to know to find its state. Picklable: it travels to executors.
 
     metadata_cfs hold window metadata, message_cfs messages; local is the folder of local stores, None for the job's own;
-    replayable is False where lost messages cannot be read from the source again; open_store opens local stores.
+    replayable is False where lost messages cannot be read from the source again; open_store opens local stores; transport
+    carries what commits name.
     """
 
     folders: JobFolders
@@ -72,6 +78,7 @@ class ShardSpec:
     local: str | None = None
     replayable: bool = True
     open_store: OpenStore = open_rocks
+    transport: Transport = FILES
 
     @property
     def cfs(self) -> tuple[str, ...]:
@@ -213,9 +220,27 @@ class Shard:
             if result is not None and result.segment is not None:
                 for part in _read_parts(self.spec, result, commit):
                     batch.extend(part)
-            batch.put(MARKER_CF, MARKER, _marker(self.spec, commit))
-            self.kv.write(batch)
-            self.applied = commit
+            self.apply(commit, batch)
+
+    def apply(self, commit: int, changes: Batch) -> None:
+        """Take in what a commit changed: first into the transport's changelog, then into the store."""
+        spec = self.spec
+        spec.transport.copy(spec.job, spec.shard, commit, partial(self._key_by_key, changes))
+        batch = Batch()
+        batch.extend(changes)
+        batch.put(MARKER_CF, MARKER, _marker(spec, commit))
+        self.kv.write(batch)
+        self.applied = commit
+
+    def _key_by_key(self, changes: Batch) -> Batch:
+        """Changes of window metadata, with a delete for every key that a deleted range holds."""
+        batch = Batch()
+        for cf in self.spec.metadata_cfs:
+            for start, end in changes.ranges(cf):
+                batch.delete_many(cf, [key for key, _ in self.kv.scan(cf, start, end)])
+            points = changes.points(cf)
+            batch.put_many(cf, points.keys(), points.values())  # type: ignore[arg-type]
+        return batch
 
     def marker(self, commit: int) -> bytes:
         """What `applied` says after `commit`."""
@@ -229,9 +254,16 @@ class Shard:
 
     def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
         """Window metadata from its changelog: the newest base, and what commits changed since. Then messages, by `replay`."""
-        base = _newest_base(self.spec)
+        spec, base = self.spec, _newest_base(self.spec)
         first = 1
-        if base is not None:
+        if (base or 0) < spec.transport.copied(spec.job, spec.shard) <= upto:
+            first = spec.transport.restore(spec.job, spec.shard, self.kv.write) + 1
+            if first > upto + 1:
+                raise StateLost(
+                    f"shard {spec.shard}: another executor took in commit {first - 1} while this one was to reach commit "
+                    f"{upto}: this driver is over, or try again"
+                )
+        elif base is not None:
             changelog = self.spec.folders.changelog
             _, _, batch, extra = read_segment(changelog(base_name(base, self.spec.shard)))
             self.kv.write(batch)
@@ -241,7 +273,9 @@ class Shard:
         for number in range(first, upto + 1):
             result = _result(known[number], self.spec.shard)
             if result is not None and result.segment is not None:
-                self.kv.write(_read_changelog(self.spec, result, number))
+                batch = _read_changelog(spec, result, number)
+                spec.transport.copy(spec.job, spec.shard, number, partial(self._key_by_key, batch))
+                self.kv.write(batch)
         if replay is not None:
             replay(self.spec, self.kv, [known[n] for n in sorted(known) if n <= upto])
         self._mark(
@@ -282,6 +316,10 @@ class Shard:
         if dead is not None and len(dead):
             write_parquet(dead, folders.dead(name))
         wrote = any(digests)
+        files = {CHANGELOG: folders.changelog(name)} if digests[0] else {}
+        files |= {SEGMENT: folders.segment(name)} if digests[1] else {}
+        files |= {PANES + operator: folders.panes(name, operator) for operator in told}
+        files |= {DEAD: folders.dead(name)} if dead is not None and len(dead) else {}
         return ShardResult(
             shard=spec.shard,
             segment=name if wrote else None,
@@ -294,6 +332,7 @@ class Shard:
                 **{PANES_OF + operator: len(table) for operator, table in told.items()},
                 **({DEAD_FILE: 0 if dead is None else len(dead)} if dead is not None and len(dead) else {}),
             },
+            kept=spec.transport.keep(spec.shard, files),
         )
 
     # -- 6: in the background ---------------------------------------------------------------------------------------
@@ -434,7 +473,9 @@ def _facts(
         if both:
             segments_from = number
     base = _newest_base(spec)
-    complete = changelog_from == 1 or (base is not None and base >= changelog_from - 1)
+    copied = spec.transport.copied(spec.job, spec.shard)
+    whole = max(base or 0, copied if copied <= committed else 0)
+    complete = whole >= changelog_from - 1
     snapshots = SnapshotStore(spec.folders.snapshots).list(spec.shard)
     return ShardFacts(
         committed=committed,
@@ -484,9 +525,24 @@ def _present(spec: ShardSpec, result: ShardResult | None, *, changelog_only: boo
     if result is None or result.segment is None:
         return True
     metadata, messages = _digests(result)
-    if metadata and not os.path.exists(spec.folders.changelog(result.segment)):
+    changelog, segment = spec.folders.changelog(result.segment), spec.folders.segment(result.segment)
+    if metadata and not _there(spec, result, CHANGELOG, changelog):
         return False
-    return changelog_only or not messages or os.path.exists(spec.folders.segment(result.segment))
+    return changelog_only or not messages or _there(spec, result, SEGMENT, segment)
+
+
+def _there(spec: ShardSpec, result: ShardResult, kind: str, path: str) -> bool:
+    """True if a committed file is here, or can be fetched."""
+    at = result.kept.get(kind)
+    return os.path.exists(path) or (at is not None and spec.transport.has(spec.shard, at))
+
+
+def _brought(spec: ShardSpec, result: ShardResult, kind: str, path: str) -> str:
+    """`path`, where a committed file is now, if it is anywhere."""
+    at = result.kept.get(kind)
+    if at is not None and not os.path.exists(path):
+        spec.transport.fetch(spec.shard, at, path)
+    return path
 
 
 def _read_changelog(spec: ShardSpec, result: ShardResult, commit: int) -> Batch:
@@ -494,7 +550,8 @@ def _read_changelog(spec: ShardSpec, result: ShardResult, commit: int) -> Batch:
     metadata, _ = _digests(result)
     if not metadata:
         return Batch()
-    return _checked(spec, spec.folders.changelog(result.segment), metadata, commit)
+    path = _brought(spec, result, CHANGELOG, spec.folders.changelog(result.segment))
+    return _checked(spec, path, metadata, commit)
 
 
 def _read_parts(spec: ShardSpec, result: ShardResult, commit: int) -> Iterator[Batch]:
@@ -502,7 +559,8 @@ def _read_parts(spec: ShardSpec, result: ShardResult, commit: int) -> Iterator[B
     yield _read_changelog(spec, result, commit)
     _, messages = _digests(result)
     if messages:
-        yield _checked(spec, spec.folders.segment(result.segment), messages, commit)
+        path = _brought(spec, result, SEGMENT, spec.folders.segment(result.segment))
+        yield _checked(spec, path, messages, commit)
 
 
 def _checked(spec: ShardSpec, path: str, digest: str, commit: int) -> Batch:

@@ -37,8 +37,12 @@ class RecordFiles(Protocol):
     def prepare(self) -> None:
         """Make the place ready to write to. LogUnsupported if the medium cannot create exclusively."""
 
+    def claim(self) -> None:
+        """Take the right to create, from whoever has it, where the medium knows such a right. Again as often as one likes."""
+
     def create(self, seq: int, data: bytes) -> bool:
-        """True: record `seq` now holds `data`, durably. False: it was there already, and is untouched.
+        """True: record `seq` now holds `data`, durably. False: it does not; it was there already, and is untouched, or
+        the right to create is another's by now.
 
         After an exception nobody knows which of the two.
         """
@@ -73,6 +77,9 @@ class MemoryRecords:
 
     def prepare(self) -> None:
         """Nothing to do."""
+
+    def claim(self) -> None:
+        """Nothing to do: a number is taken once, by whomever."""
 
     def create(self, seq: int, data: bytes) -> bool:
         with self._lock:
@@ -144,6 +151,9 @@ class FolderRecords:
         finally:
             first.unlink(missing_ok=True)
             second.unlink(missing_ok=True)
+
+    def claim(self) -> None:
+        """Nothing to do: a link is made once, by whomever."""
 
     def create(self, seq: int, data: bytes) -> bool:
         """Steps L1 to L4 of docs/commit-protocol.md."""

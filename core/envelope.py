@@ -36,6 +36,7 @@ class Kind(enum.IntEnum):
     MESSAGE = 8
     SINK_MANIFEST = 9
     DEFINITION = 10
+    CHUNK = 11
 
 
 def seal(kind: Kind, payload: bytes, version: int = 1) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -27,15 +28,17 @@ class Chain(ChainDefinition):
         """The chain with one operator more."""
         return chain(self, second)
 
-    def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedChain:
+    def open(
+        self, location: str, *, clock: Clock | None = None, sink: Any = None, log: Transport = FILES
+    ) -> EmbeddedChain:
         """Open the chain on a directory, in this process: fed as its first operator is, or by input where one is a join.
 
         clock: where `now` comes from. sink: takes the last operator's panes as they are committed, or a dict by operator name,
-        for those inside the chain too; without one, `get_result` hands out the last operator's.
+        for those inside the chain too; without one, `get_result` hands out the last operator's. log: as for `wr.Aggregate`.
         """
         from windrow.runners.embedded.chain import open_chain
 
-        return open_chain(self, location, clock=clock, sink=sink)
+        return open_chain(self, location, clock=clock, sink=sink, log=log)
 
     def together(self, **frames: DataFrame) -> DataFrame:
         """Of a chain with a join in it: its inputs, by name, as the one stream that `foreach_batch` takes."""
@@ -55,11 +58,12 @@ class Chain(ChainDefinition):
         local_dir: str | None = None,
         static: Mapping[str, DataFrame] | None = None,
         source: KafkaSource | None = None,
+        log: Transport = FILES,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`, one commit for all operators; `sink` as in `open`.
 
         Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard.
-        static: bounded frames of static inputs of a join, by name.
+        static: bounded frames of static inputs of a join, by name. log: as for `wr.Aggregate`.
         """
         from windrow.runners.embedded.chain import wanted
         from windrow.runners.spark.batch import BatchFunction
@@ -73,6 +77,7 @@ class Chain(ChainDefinition):
             "clock": clock,
             "local_dir": local_dir,
             "source": source,
+            "log": log,
         }
         if self.by_input:
             return JoinBatchFunction(self, location, static=static, **options)

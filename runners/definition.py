@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.aggregations import Aggregation
 from windrow.core.clock import Clock
 from windrow.core.definition import (
@@ -116,6 +117,7 @@ class Aggregate(AggregateDefinition):
         sink: Any = None,
         schema: pa.Schema | None = None,
         replay: ReadAgain | None = None,
+        log: Transport = FILES,
     ) -> EmbeddedOperator:
         """Open the operator on a directory, in this process: seed 003's standalone API.
 
@@ -123,11 +125,12 @@ class Aggregate(AggregateDefinition):
         without one, `get_result` hands them out. schema: of the messages, where it should not be learnt as they come.
         replay: reads the source again where the messages that the operator keeps are lost with their snapshots and segments. It
         gets `{(source, partition): (first offset, next offset)}` and gives those messages, with positions; or a table with the
-        columns that `positions` names.
+        columns that `positions` names. log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka;
+        `location` is then a cache that may be deleted.
         """
         from windrow.runners.embedded import EmbeddedOperator
 
-        return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema, replay=replay)
+        return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema, replay=replay, log=log)
 
     def run(
         self,
@@ -168,6 +171,7 @@ class Aggregate(AggregateDefinition):
         local_dir: str | None = None,
         replay: Callable[[], DataFrame] | None = None,
         source: KafkaSource | None = None,
+        log: Transport = FILES,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
 
@@ -177,7 +181,8 @@ class Aggregate(AggregateDefinition):
         first commit; default the parallelism of the session. local_dir: where executors keep their stores; environment
         variables are expanded there. replay: gives a bounded DataFrame of the source, transformed as the stream is and with its
         position columns; read where messages that the operators keep are lost with their snapshots and segments. source:
-        wr.KafkaSource(...), whom to ask which silent partitions have more that was not read.
+        wr.KafkaSource(...), whom to ask which silent partitions have more that was not read. log: as in `open`; sinks that read
+        panes on executors need a `location` that these see.
         """
         from windrow.runners.spark.batch import BatchFunction
 
@@ -191,6 +196,7 @@ class Aggregate(AggregateDefinition):
             local_dir=local_dir,
             replay=replay,
             source=source,
+            log=log,
         )
 
     def writeStream(self, stream: DataFrame | KafkaStream) -> WindowStreamWriter:
@@ -300,14 +306,17 @@ class Join(JoinDefinition):
         for field, value in fields.items():
             object.__setattr__(self, field, value)
 
-    def open(self, location: str, *, clock: Clock | None = None, sink: Any = None) -> EmbeddedJoin:
+    def open(
+        self, location: str, *, clock: Clock | None = None, sink: Any = None, log: Transport = FILES
+    ) -> EmbeddedJoin:
         """Open the join on a directory, in this process: seed 003's standalone API, `add_message` naming the input.
 
         clock: where `now` comes from. sink: takes rows as they are committed; without one, `get_result` hands them out.
+        log: as for `wr.Aggregate`.
         """
         from windrow.runners.embedded import EmbeddedJoin
 
-        return EmbeddedJoin(self, location, clock=clock, sink=sink)
+        return EmbeddedJoin(self, location, clock=clock, sink=sink, log=log)
 
     def together(self, **frames: DataFrame) -> DataFrame:
         """Both inputs, each given by its name, as the one stream that `foreach_batch` takes."""
@@ -326,6 +335,7 @@ class Join(JoinDefinition):
         local_dir: str | None = None,
         static: Mapping[str, DataFrame] | None = None,
         source: KafkaSource | None = None,
+        log: Transport = FILES,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives, as `Aggregate`'s.
 
@@ -343,6 +353,7 @@ class Join(JoinDefinition):
             clock=clock,
             local_dir=local_dir,
             source=source,
+            log=log,
         )
 
     def writeStream(self, **frames: DataFrame) -> WindowStreamWriter:

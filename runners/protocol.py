@@ -28,6 +28,7 @@ from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US
+from windrow.operators.chain import operator_of
 from windrow.runners.tasks import Answer
 
 logger = structlog.get_logger("windrow")
@@ -47,6 +48,11 @@ def hand_over(sink: Sink, token: Token, panes: PaneFiles) -> None:
 def itself(partition: Partition) -> Partition:
     """Every partition of the source is one of the watermark."""
     return partition
+
+
+def keeps_messages(definition: Any) -> bool:
+    """True if messages are part of the state."""
+    return any(cf.endswith((".messages", ".message_index")) for cf in operator_of(definition).cfs())
 
 
 def unexplained(first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
@@ -235,6 +241,8 @@ class BatchProtocol:
         covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
         if len(covered) == job.shards:
             job.sweep({s: n for s, n in covered.items() if n is not None}, keep=self.keep_commits)
+            if not any(keeps_messages(d) for d in self.definitions):
+                job.forget()
         return record
 
     # -- step 5 -----------------------------------------------------------------------------------------------------
@@ -261,7 +269,7 @@ class BatchProtocol:
                     if operator in [p.name for p in parts_of(d)]
                 )
                 rows = sum(pq.read_metadata(f).num_rows for f in files)
-                panes = PaneFiles(tuple(files), rows, operator, definition, job.job, job.check_owner)
+                panes = PaneFiles(tuple(files), rows, operator, definition, job.job, job.check_epoch)
                 self._give(sink, Token(job.job, record.commit), panes)
             if self.dead_letters is not None:
                 self._give_dead(record)
@@ -294,7 +302,7 @@ class BatchProtocol:
         if hasattr(self.dead_letters, "publish"):
             rows = sum(pq.read_metadata(f).num_rows for f in files)
             letters = PaneFiles(
-                tuple(files), rows, DEAD_LETTERS, self.definitions[0], self.job.job, self.job.check_owner
+                tuple(files), rows, DEAD_LETTERS, self.definitions[0], self.job.job, self.job.check_epoch
             )
             self.dead_letters.publish(token, letters)
         else:

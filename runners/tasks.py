@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
@@ -99,8 +98,10 @@ class TaskPlan:
         local = self.spec.local
         spec = replace(self.spec, shard=number, local=None if local is None else os.path.expandvars(local))
 
+        spec.folders.make()
+
         def commits() -> Iterator[Commit]:
-            log = FileLog(spec.folders.log)
+            log = spec.transport.log(spec.folders)
             log.tail()
             return log.commits()
 

@@ -47,7 +47,7 @@ class Kafka:
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """What a client of confluent_kafka takes; `more` in Python's spelling (`group_id`) goes before the user's."""
-        ours = {name.replace("_", "."): value for name, value in more.items()}
+        ours = {n if n.endswith("_cb") else n.replace("_", "."): value for n, value in more.items()}
         return {"bootstrap.servers": self.servers, "logger": logger, **ours, **dict(self.config)}
 
     def consumer(self, **more: Any) -> Any:

@@ -186,9 +186,7 @@ class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
         return self._operator.schema_of(self._overlay, given.name)
 
 
-def open_chain(
-    chain: ChainDefinition, location: str, *, clock: Clock | None = None, sink: Any = None
-) -> EmbeddedChain:
+def open_chain(chain: ChainDefinition, location: str, **options: Any) -> EmbeddedChain:
     """The chain on a directory."""
     kind = EmbeddedJoinChain if chain.by_input else EmbeddedChain
-    return kind(chain, location, clock=clock, sink=sink)
+    return kind(chain, location, **options)

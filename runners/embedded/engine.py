@@ -16,7 +16,8 @@ from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.replay import FILING, STEP_OF, filing
-from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
+from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import part_named
 from windrow.core.clock import Clock, SystemClock
@@ -53,6 +54,7 @@ class Engine:
         sink: Any = None,
         schema: pa.Schema | None = None,
         replay: ReadAgain | None = None,
+        log: Transport = FILES,
     ) -> None:
         self.definition = definition
         self._clock = clock or SystemClock()
@@ -61,7 +63,7 @@ class Engine:
         if self._sink is not None:
             check_sink(self._sink, part_named(self._whole, self._whole.name))
         self._operator = self._logic()
-        self._job = Job(location, [self._whole], shards=1, clock=self._clock)
+        self._job = Job(location, [self._whole], shards=1, clock=self._clock, transport=log)
         cfs = self._operator.cfs()
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
         metadata = tuple(c for c in cfs if c not in kept)
@@ -72,6 +74,7 @@ class Engine:
             metadata,
             kept,
             replayable=isinstance(definition, AggregateDefinition),
+            transport=log,
         )
         self._replay = None if replay is None else replay_of(definition, replay)
         try:
@@ -269,16 +272,18 @@ class Engine:
                 **meta,
             },
         )
-        applied = Batch()
-        applied.extend(changes)
-        applied.put(MARKER_CF, MARKER, self._shard.marker(number))
-        self._shard.kv.write(applied)
-        self._shard.applied = number
+        try:
+            self._shard.apply(number, changes)
+        except BaseException:
+            self._abandon()  # the commit stands, and its steps must not be committed again
+            raise
         if self._whole.name in panes and self._sink is None:
             self._outputs.append(panes[self._whole.name])
         self._stage()
         if snapshot is not None:
             job.sweep({0: number - 1})
+            if not self._spec.message_cfs:
+                job.forget()
         if self._sink is not None:
             self._publish()
         return record
@@ -304,7 +309,7 @@ class Engine:
                     operator,
                     part_named(self._whole, operator),
                     self._job.job,
-                    self._job.check_owner,
+                    self._job.check_epoch,
                 )
                 try:
                     self._sink.publish(Token(self._job.job, record.commit), panes)

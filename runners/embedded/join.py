@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import InputError
 from windrow.core.join import Input, JoinDefinition
@@ -29,9 +30,15 @@ class EmbeddedJoin(EmbeddedOperator):
     definition: JoinDefinition
 
     def __init__(
-        self, definition: JoinDefinition, location: str, *, clock: Clock | None = None, sink: Any = None
+        self,
+        definition: JoinDefinition,
+        location: str,
+        *,
+        clock: Clock | None = None,
+        sink: Any = None,
+        log: Transport = FILES,
     ) -> None:
-        super().__init__(definition, location, clock=clock, sink=sink)  # type: ignore[arg-type]
+        super().__init__(definition, location, clock=clock, sink=sink, log=log)  # type: ignore[arg-type]
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 

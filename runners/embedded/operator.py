@@ -7,6 +7,7 @@ continues from its last commit, and whoever feeds it from `next_offsets()`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -15,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.checkpoint.records import Step
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import (
     OperatorClosed,
     OperatorPaused,
     SinkFailed,
+    StateLost,
 )
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
@@ -53,8 +56,9 @@ class EmbeddedOperator(Engine):
         sink: Any = None,
         schema: pa.Schema | None = None,
         replay: ReadAgain | None = None,
+        log: Transport = FILES,
     ) -> None:
-        super().__init__(definition, location, clock=clock, sink=sink, schema=schema, replay=replay)
+        super().__init__(definition, location, clock=clock, sink=sink, schema=schema, replay=replay, log=log)
         self._in_runs = isinstance(definition, AggregateDefinition) and runs(definition)
         self._buffer: list[tuple[Message, int]] = []
 
@@ -285,7 +289,12 @@ class EmbeddedOperator(Engine):
         for record in self._job.commits():
             if commit is not None and record.commit != commit:
                 continue
-            for result in record.shards:
+            gone = [f for f in self._job.dead_files(record) if not os.path.exists(f)]
+            if gone and commit is not None:
+                raise StateLost(
+                    f"the dead letters of commit {commit} are not kept any more: {gone[0]} is gone"
+                )
+            for result in record.shards if not gone else ():
                 letters += letters_of(self._job.folders.dead, result, record.commit)
         return letters
 

@@ -24,6 +24,7 @@ from windrow.checkpoint.offsets import Partition, gaps
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.recovery import BatchDecision
 from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
@@ -72,6 +73,7 @@ class BatchFunction:
         replay: Callable[[], DataFrame] | None = None,
         source: KafkaSource | None = None,
         reads: KafkaStream | None = None,
+        log: Transport = FILES,
     ) -> None:
         self.definitions: tuple[Any, ...] = tuple(definitions)
         self.location = os.path.abspath(location)
@@ -96,6 +98,7 @@ class BatchFunction:
         self.resumes = False
         self._newest: dict[Partition, int] = {}
         self._partitions: dict[str, int] = {}
+        self.log = log
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.last_progress: dict[str, Any] | None = None
         self.input_schema: StructType | None = None
@@ -215,7 +218,7 @@ class BatchFunction:
                     "use shards=1 or per='key'"
                 )
             self._check_reads(shards)
-            known = Job.shards_at(self.location)
+            known = Job.shards_at(self.location, self.log)
             self._job = Job(
                 self.location,
                 self.definitions,
@@ -223,6 +226,7 @@ class BatchFunction:
                 clock=self.clock,
                 sharding=self._partitions or None,
                 driver=f"spark:{spark.sparkContext.applicationId}:{uuid.uuid4().hex[:8]}",
+                transport=self.log,
             )
         return self._job
 
@@ -313,6 +317,7 @@ class BatchFunction:
                 tuple(messages),
                 self._local(spark),
                 replayable=all(isinstance(d, AggregateDefinition) for d in self.definitions),
+                transport=self.log,
             ),
             self.definitions,
             plan.commit,

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.chain import ChainDefinition
@@ -65,6 +66,7 @@ class WindowStreamWriter:
         self._clock: Clock | None = None
         self._replay: Callable[[], DataFrame] | None = None
         self._source: KafkaSource | None = None
+        self._log: Transport = FILES
 
     def sink(self, sink: Any) -> WindowStreamWriter:
         """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
@@ -124,6 +126,11 @@ class WindowStreamWriter:
         self._source = source
         return self
 
+    def log(self, log: Transport) -> WindowStreamWriter:
+        """Where log, segments and changelog are kept: `wr.kafka_log(cluster, name)`; the location is then a cache."""
+        self._log = log
+        return self
+
     def start(self) -> WindowQuery:
         """Start the query."""
         location = self._options.pop("checkpointLocation", None)
@@ -148,6 +155,7 @@ class WindowStreamWriter:
             replay=self._replay,
             source=self._source,
             **({} if self._reads is None else {"reads": self._reads}),
+            log=self._log,
         )
         batch.resumes = self._reads is not None or plans.resumes_from(self._stream, location)
         stream, batch.of_files = self._with_positions()

@@ -13,6 +13,7 @@ from windrow.connectors import decoders as decoders
 from windrow.connectors import sinks as sinks
 from windrow.connectors import sources as sources
 from windrow.connectors.kafka.cluster import Kafka as Kafka
+from windrow.connectors.kafka.log import kafka_log as kafka_log
 from windrow.connectors.kafka.resuming import kafka_offsets as kafka_offsets
 from windrow.connectors.kafka.source import KafkaSource as KafkaSource
 from windrow.connectors.sinks import read_panes as read_panes

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pytest
 
 from windrow.checkpoint.log import LostRace, RecordLog
-from windrow.checkpoint.records import Commit, Epoch, Intent, Step, encode
+from windrow.checkpoint.records import VERSION, Commit, Epoch, Intent, Step, encode
 from windrow.core.envelope import Kind, seal
 from windrow.core.errors import CorruptState, Fenced, NewerFormat
 
@@ -391,8 +391,8 @@ class LogContract:
         follower.tail()
         run(log, 2, 2)
         place.remove(seq)
-        place.put(seq, seal(Kind.LOG_RECORD, b"what we cannot know", version=2))
-        with pytest.raises(NewerFormat, match="version 2"):
+        place.put(seq, seal(Kind.LOG_RECORD, b"what we cannot know", VERSION + 1))
+        with pytest.raises(NewerFormat, match=f"version {VERSION + 1}"):
             place.open().tail()
         with pytest.raises(NewerFormat):
             claim(place.open())

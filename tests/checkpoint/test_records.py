@@ -256,8 +256,30 @@ def test_what_is_no_map_is_refused(payload: bytes) -> None:
         decode(seal(Kind.LOG_RECORD, payload))
 
 
+def test_a_shard_that_names_kept_files_makes_a_record_of_version_2_and_no_other_does() -> None:
+    plain = _commit(ShardResult(shard=0, segment="a", digest="x"))
+    kept = _commit(ShardResult(shard=0, segment="a", digest="x", kept={"segment": (3, 5), "dead": (6, 6)}))
+    assert (encode(plain)[3], encode(kept)[3]) == (1, 2)
+    assert decode(encode(kept)) == kept
+    assert b"kept" not in encode(plain)
+
+
+def _commit(shard: ShardResult) -> Commit:
+    return Commit(
+        seq=1, epoch=1, commit=1, steps=(), next_offsets={}, shards=(shard,), published=0, watermark_us=None
+    )
+
+
+@pytest.mark.parametrize("kept", [{"segment": [1]}, {"segment": [1, "2"]}, [], None])
+def test_kept_files_that_make_no_sense_are_refused(kept: Any) -> None:
+    body = msgpack.unpackb(unseal(Kind.LOG_RECORD, encode(_commit(ShardResult(shard=0)))))
+    body["shards"][0]["kept"] = kept
+    with pytest.raises(CorruptState, match="log record is whole but wrong"):
+        decode(seal(Kind.LOG_RECORD, msgpack.packb(body), 2))
+
+
 def test_a_newer_version_is_refused_before_its_fields_are_looked_at() -> None:
-    with pytest.raises(NewerFormat, match=r"version 2.*upgrade"):
+    with pytest.raises(NewerFormat, match=rf"version {records.VERSION + 1}.*upgrade"):
         decode(seal(Kind.LOG_RECORD, msgpack.packb({"record": "commit", "colour": 1}), records.VERSION + 1))
 
 

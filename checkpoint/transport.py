@@ -1,0 +1,132 @@
+"""What carries a job's log, and the files that its commits name: the job's own folder, or a broker.
+
+With files there is nothing to carry: what a task writes below the job's location is where everybody looks. A broker carries
+copies: a task keeps there what it wrote, and its answer says at which offsets; whoever needs a committed file and has it
+not, fetches it. The location is then a cache of that machine. Window metadata that is committed is copied once more, key by
+key, to a compacted changelog. docs/adr/0009 says why it is so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.log import FileLog, RecordLog
+from windrow.core.errors import JobMismatch, StateLost
+from windrow.stores.files import write_whole
+from windrow.stores.kv import Batch
+
+#: [first, last] offset of what a transport keeps of a file.
+At = tuple[int, int]
+CACHE_MARK = "cache-of"
+
+
+class Transport(Protocol):
+    """Picklable: it travels to executors. What fails raises `KafkaFailed`, what is gone `StateLost`."""
+
+    def log(self, folders: JobFolders) -> RecordLog:
+        """The job's log, not yet read."""
+
+    def prepare(self, folders: JobFolders, job: str, shards: int) -> None:
+        """Make ready for a driver. Refuses a location that belongs to another transport or another job."""
+
+    def keep(self, shard: int, files: Mapping[str, str]) -> Mapping[str, At]:
+        """Keep the files of an attempt, durably; {kind: path} to {kind: where}. Empty where nothing has to be kept."""
+
+    def has(self, shard: int, at: At) -> bool:
+        """True if a kept file can still be fetched."""
+
+    def fetch(self, shard: int, at: At, path: str) -> None:
+        """Bring a kept file to where it was written, `path`."""
+
+    def forget(self, shard: int, below: int) -> None:
+        """Nothing below this offset will be fetched any more."""
+
+    def copied(self, job: str, shard: int) -> int:
+        """The commit up to which the changelog beside the segments has the shard's window metadata whole; 0 for none."""
+
+    def copy(self, job: str, shard: int, commit: int, changes: Callable[[], Batch]) -> None:
+        """Copy what a commit changed in window metadata to that changelog, unless it is there. Called before a store holds
+        the commit: a store at commit c means that the changelog is whole up to c or further. No ranges in `changes`.
+        """
+
+    def restore(self, job: str, shard: int, write: Callable[[Batch], None]) -> int:
+        """Write all window metadata of that changelog; returns the commit that it is of."""
+
+
+@dataclass(frozen=True)
+class FileTransport:
+    """The job's own folder, seen by all: nothing to do."""
+
+    def log(self, folders: JobFolders) -> RecordLog:
+        return FileLog(folders.log)
+
+    def prepare(self, folders: JobFolders, job: str, shards: int) -> None:
+        refuse_cache(folders)
+
+    def keep(self, shard: int, files: Mapping[str, str]) -> Mapping[str, At]:
+        return {}
+
+    def has(self, shard: int, at: At) -> bool:
+        return False
+
+    def fetch(self, shard: int, at: At, path: str) -> None:
+        raise StateLost(
+            f"{path} is gone: its commit was made with log=wr.kafka_log(...), open the job with it"
+        )
+
+    def forget(self, shard: int, below: int) -> None:
+        """Nothing is kept."""
+
+    def copied(self, job: str, shard: int) -> int:
+        return 0
+
+    def copy(self, job: str, shard: int, commit: int, changes: Callable[[], Batch]) -> None:
+        """The files of the commits are the changelog."""
+
+    def restore(self, job: str, shard: int, write: Callable[[Batch], None]) -> int:
+        return 0
+
+
+FILES = FileTransport()
+
+
+def refuse_cache(folders: JobFolders) -> None:
+    """Raise `JobMismatch` where a location is the cache of a job whose log is elsewhere."""
+    found = cache_of(folders)
+    if found is not None:
+        raise JobMismatch(
+            f"{folders.location} is a cache of {found[0]}, whose log is at {found[1]}: open it there with log={found[1]}; "
+            "console, queries from outside, fork and reset work on logs in files only"
+        )
+
+
+def cache_of(folders: JobFolders) -> tuple[str, str] | None:
+    """(job, where its log is) of a location that is a cache."""
+    try:
+        with open(os.path.join(folders.location, CACHE_MARK), encoding="utf-8") as file:
+            job, where = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    return job, where
+
+
+def mark_cache(folders: JobFolders, job: str, where: str) -> None:
+    """Make a location the cache of a job whose log is elsewhere; `JobMismatch` where it is something else already."""
+    found = cache_of(folders)
+    if found is None:
+        if os.path.isdir(folders.log) and os.listdir(folders.log):
+            raise JobMismatch(
+                f"{folders.location} holds the log of a job in files, and log={where} is given: give a location of its own, or "
+                "leave log= out"
+            )
+        folders.make()
+        write_whole(os.path.join(folders.location, CACHE_MARK), [f"{job}\n{where}\n".encode()])
+    elif found[0] != job:
+        raise JobMismatch(
+            f"{folders.location} is a cache of {found[0]}, and log={where} holds {job}: give a location of its own, or delete "
+            "this folder: whatever the log holds comes back from it"
+        )
