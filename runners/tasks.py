@@ -98,7 +98,8 @@ class TaskPlan:
         local = self.spec.local
         spec = replace(self.spec, shard=number, local=None if local is None else os.path.expandvars(local))
 
-        spec.folders.make()
+        if not os.path.isdir(spec.folders.snapshots):
+            spec.folders.make()  # on another machine than the driver's, where the log is elsewhere
 
         def commits() -> Iterator[Commit]:
             log = spec.transport.log(spec.folders)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,12 @@ def test_readme_goes_from_a_broker_to_panes_on_a_topic(
     section = README.read_text(encoding="utf-8").partition("## Kafka to Kafka, exactly once")[2]
     blocks = re.findall(r"```(python|text)\n(.*?)```", section, re.DOTALL)[:2]
     (_, program), (_, printed) = blocks
-    name = tmp_path.name.replace("_", "-")
+    name = uuid.uuid4().hex
     for topic in ("flights", "delays"):
         program = program.replace(f'"{topic}",', f'"{topic}-{name}",').replace(
-            f'["{topic}"]', f'["{topic}-{name}"]'
+            f'"{topic}")', f'"{topic}-{name}")'
         )
+        program = program.replace(f'["{topic}"]', f'["{topic}-{name}"]')
     monkeypatch.chdir(tmp_path)
     exec(program.replace("localhost:9092", kafka.servers), {})
     assert capsys.readouterr().out.splitlines()[-1] == printed.strip()
