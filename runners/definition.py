@@ -143,6 +143,7 @@ class Aggregate(AggregateDefinition):
         available_now: bool = False,
         tick: Duration = "1 second",
         clock: Clock | None = None,
+        log: Transport = FILES,
     ) -> None:
         """Read a source, in this process, until `stop()` is true or for ever: a consumer loop on what `open` opens.
 
@@ -151,12 +152,18 @@ class Aggregate(AggregateDefinition):
         source: `wr.sources.kafka(...)`. It is read from the offsets of the last commit. group: share the partitions with other
         processes under this name, each with an operator and a folder below `location` of its own; keys have to lie in one
         partition. sink: takes panes; while it refuses, nothing is read. tick: how often time passes and what has come is
-        committed, at most.
+        committed, at most. log: as in `open`; without a group.
         """
         from windrow.runners.embedded.consume import run
 
+        if group is not None and log is not FILES:
+            raise ConfigurationError(
+                f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the logs in "
+                "folders that all members see"
+            )
+
         def open_at(place: str) -> EmbeddedOperator:
-            return self.open(place, clock=clock, sink=sink)
+            return self.open(place, clock=clock, sink=sink, log=log)
 
         run(open_at, location, source, group=group, stop=stop, available_now=available_now, tick=tick)
 

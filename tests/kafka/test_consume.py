@@ -318,6 +318,13 @@ def test_a_member_of_a_group_does_not_know_when_all_is_read(kafka: wr.Kafka, tmp
         COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), group="g", available_now=True)
 
 
+def test_a_group_whose_log_is_one_name_is_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
+    with pytest.raises(wr.ConfigurationError, match="one name is one job"):
+        COUNTS.run(
+            str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), group="g", log=wr.kafka_log(kafka, "g")
+        )
+
+
 def test_a_tick_that_is_no_time_is_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
     with pytest.raises(wr.ConfigurationError, match="tick '0 seconds'"):
         COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), tick="0 seconds")
