@@ -158,8 +158,8 @@ class Aggregate(AggregateDefinition):
 
         if group is not None and log is not FILES:
             raise ConfigurationError(
-                f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the logs in "
-                "folders that all members see"
+                f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the logs "
+                "in folders that all members see"
             )
 
         def open_at(place: str) -> EmbeddedOperator:
