@@ -117,6 +117,7 @@ class Aggregate(AggregateDefinition):
         sink: Any = None,
         schema: pa.Schema | None = None,
         replay: ReadAgain | None = None,
+        dead_letters: Any = None,
         log: Transport = FILES,
     ) -> EmbeddedOperator:
         """Open the operator on a directory, in this process: seed 003's standalone API.
@@ -126,11 +127,20 @@ class Aggregate(AggregateDefinition):
         replay: reads the source again where the messages that the operator keeps are lost with their snapshots and segments. It
         gets `{(source, partition): (first offset, next offset)}` and gives those messages, with positions; or a table with the
         columns that `positions` names. log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka;
-        `location` is then a cache that may be deleted.
+        `location` is then a cache that may be deleted. dead_letters: a sink of their own, beside `sink`.
         """
         from windrow.runners.embedded import EmbeddedOperator
 
-        return EmbeddedOperator(self, location, clock=clock, sink=sink, schema=schema, replay=replay, log=log)
+        return EmbeddedOperator(
+            self,
+            location,
+            clock=clock,
+            sink=sink,
+            schema=schema,
+            replay=replay,
+            dead_letters=dead_letters,
+            log=log,
+        )
 
     def run(
         self,
@@ -139,6 +149,7 @@ class Aggregate(AggregateDefinition):
         *,
         group: str | None = None,
         sink: Any = None,
+        dead_letters: Any = None,
         stop: Callable[[], bool] | None = None,
         available_now: bool = False,
         tick: Duration = "1 second",
@@ -151,19 +162,19 @@ class Aggregate(AggregateDefinition):
 
         source: `wr.sources.kafka(...)`. It is read from the offsets of the last commit. group: share the partitions with other
         processes under this name, each with an operator and a folder below `location` of its own; keys have to lie in one
-        partition. sink: takes panes; while it refuses, nothing is read. tick: how often time passes and what has come is
-        committed, at most. log: as in `open`; without a group.
+        partition. sink: takes panes, dead_letters: what could not be counted; while one refuses, nothing is read. tick: how
+        often time passes and what has come is committed, at most. log: as in `open`; without a group.
         """
         from windrow.runners.embedded.consume import run
 
         if group is not None and log is not FILES:
             raise ConfigurationError(
-                f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the logs "
-                "in folders that all members see"
+                f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the "
+                "logs in folders that all members see"
             )
 
         def open_at(place: str) -> EmbeddedOperator:
-            return self.open(place, clock=clock, sink=sink, log=log)
+            return self.open(place, clock=clock, sink=sink, dead_letters=dead_letters, log=log)
 
         run(open_at, location, source, group=group, stop=stop, available_now=available_now, tick=tick)
 

@@ -18,11 +18,11 @@ from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.replay import FILING, STEP_OF, filing
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.connectors.sinks import PaneFiles, Sink, as_sink, check_sink
+from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import part_named
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import CorruptState, Fenced, StateError
+from windrow.core.errors import ConfigurationError, CorruptState, Fenced, StateError
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.calculation import Calculation
@@ -54,12 +54,18 @@ class Engine:
         sink: Any = None,
         schema: pa.Schema | None = None,
         replay: ReadAgain | None = None,
+        dead_letters: Any = None,
         log: Transport = FILES,
     ) -> None:
         self.definition = definition
         self._clock = clock or SystemClock()
         self._schema = schema
         self._sink: Sink | None = None if sink is None else as_sink(sink)
+        self._dead_letters: Sink | None = None if dead_letters is None else as_sink(dead_letters)
+        if self._sink is None and self._dead_letters is not None:
+            raise ConfigurationError(
+                f"dead_letters {dead_letters!r} without a sink: give sink= too, or read op.dead_letters()"
+            )
         if self._sink is not None:
             check_sink(self._sink, part_named(self._whole, self._whole.name))
         self._operator = self._logic()
@@ -311,16 +317,29 @@ class Engine:
                     self._job.job,
                     self._job.check_epoch,
                 )
-                try:
-                    self._sink.publish(Token(self._job.job, record.commit), panes)
-                except Fenced:
-                    raise
-                except Exception as error:
-                    self._paused = error
-                    logger.warning("sink refused", commit=record.commit, error=repr(error))
+                if not self._give(self._sink, record, panes):
+                    return
+            files = [] if self._dead_letters is None else self._job.dead_files(record)
+            if self._dead_letters is not None and files:
+                rows = sum(pq.read_metadata(f).num_rows for f in files)
+                letters = PaneFiles(
+                    tuple(files), rows, DEAD_LETTERS, self.definition, self._job.job, self._job.check_epoch
+                )
+                if not self._give(self._dead_letters, record, letters):
                     return
             self._job.mark_published(record.commit)
         self._job.mark_published(self._job.progress.commit)
+
+    def _give(self, sink: Sink, record: Commit, panes: PaneFiles) -> bool:
+        """False where the sink refused: intake stops until it takes them."""
+        try:
+            sink.publish(Token(self._job.job, record.commit), panes)
+        except Fenced:
+            raise
+        except Exception as error:
+            self._paused = error
+            logger.warning("sink refused", commit=record.commit, error=repr(error))
+        return self._paused is None
 
     def _abandon(self) -> None:
         self._closed = True

@@ -56,9 +56,19 @@ class EmbeddedOperator(Engine):
         sink: Any = None,
         schema: pa.Schema | None = None,
         replay: ReadAgain | None = None,
+        dead_letters: Any = None,
         log: Transport = FILES,
     ) -> None:
-        super().__init__(definition, location, clock=clock, sink=sink, schema=schema, replay=replay, log=log)
+        super().__init__(
+            definition,
+            location,
+            clock=clock,
+            sink=sink,
+            schema=schema,
+            replay=replay,
+            dead_letters=dead_letters,
+            log=log,
+        )
         self._in_runs = isinstance(definition, AggregateDefinition) and runs(definition)
         self._buffer: list[tuple[Message, int]] = []
 

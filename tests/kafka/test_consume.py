@@ -116,21 +116,32 @@ def test_records_of_all_partitions_are_counted_and_read_on_after_a_stop(
 
 
 def test_a_record_that_cannot_be_read_is_a_dead_letter_with_its_coordinates(
-    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:
-    topic = new_topic(1)
+    topic, dead = new_topic(1), new_topic(1)
     sender.send(topic, ["}", json.dumps(row(1)), None, json.dumps(row(12))])
-    sink = Panes()
-    running.append(Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE), sink=sink))
-    until(lambda: sink.counted == 1, *running)
-    running[0].stop()
+    COUNTS.run(
+        str(tmp_path),
+        wr.sources.kafka(kafka, topic, value=VALUE),
+        sink=Panes(),
+        dead_letters=wr.sinks.kafka(dead, kafka),
+        available_now=True,
+    )
     with COUNTS.open(str(tmp_path)) as op:
         letters = op.dead_letters()
     assert [(d.reason, d.detail, d.position.offset) for d in letters if d.position is not None] == [
         ("malformed", "JSON parse error: The document is empty.", 0),
         ("malformed", "the record has no value", 2),
     ]
-    assert letters[0].payload == "}"
+    sent = list(read_all(kafka, dead, 0))
+    assert sent[0].value() == b"}"
+    assert [dict(r.headers())["windrow.offset"] for r in sent] == [b"0", b"2"]
+    assert dict(sent[1].headers())["windrow.detail"] == b"the record has no value"
+
+
+def test_dead_letters_without_a_sink_are_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
+    with pytest.raises(wr.ConfigurationError, match="without a sink"):
+        COUNTS.open(str(tmp_path), dead_letters=wr.sinks.kafka("t", kafka))
 
 
 def test_transactions_that_were_aborted_are_not_read(
