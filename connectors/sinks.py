@@ -40,7 +40,7 @@ def _nobody_else() -> None:
 class PaneFiles:
     """The panes of one operator in one commit: Parquet files, one per shard, and what they mean.
 
-    check_owner: raises `Fenced` where another driver has taken the job since.
+    epoch: of the driver that publishes. check_owner: raises `Fenced` where another driver has taken the job since.
     """
 
     files: tuple[str, ...]
@@ -48,6 +48,7 @@ class PaneFiles:
     operator: str
     definition: AggregateDefinition | JoinDefinition
     job: str
+    epoch: int = 0
     check_owner: Callable[[], None] = _nobody_else
 
     @property

@@ -269,7 +269,9 @@ class BatchProtocol:
                     if operator in [p.name for p in parts_of(d)]
                 )
                 rows = sum(pq.read_metadata(f).num_rows for f in files)
-                panes = PaneFiles(tuple(files), rows, operator, definition, job.job, job.check_epoch)
+                panes = PaneFiles(
+                    tuple(files), rows, operator, definition, job.job, job.epoch.epoch, job.check_epoch
+                )
                 self._give(sink, Token(job.job, record.commit), panes)
             if self.dead_letters is not None:
                 self._give_dead(record)
@@ -302,7 +304,13 @@ class BatchProtocol:
         if hasattr(self.dead_letters, "publish"):
             rows = sum(pq.read_metadata(f).num_rows for f in files)
             letters = PaneFiles(
-                tuple(files), rows, DEAD_LETTERS, self.definitions[0], self.job.job, self.job.check_epoch
+                tuple(files),
+                rows,
+                DEAD_LETTERS,
+                self.definitions[0],
+                self.job.job,
+                self.job.epoch.epoch,
+                self.job.check_epoch,
             )
             self.dead_letters.publish(token, letters)
         else:

@@ -50,6 +50,7 @@ class KafkaSink:
     _sessions: dict[tuple[str, str], _Session] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _seen: dict[tuple[str, str], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mode not in ("append", "upsert"):
@@ -100,6 +101,10 @@ class KafkaSink:
         whose = (token.job, panes.operator)
         session = self._sessions.get(whose)
         try:
+            if session is not None and session.epoch != panes.epoch:
+                # Another driver, in this process: it has to fence the one before it as it would any other.
+                self._sessions.pop(whose).drop()
+                session = None
             if session is None:
                 session = self._open(token.job, panes)
                 self._sessions[whose] = session
@@ -124,8 +129,13 @@ class KafkaSink:
         session = self._sessions.get((job, operator))
         if session is not None:
             return session.commit or None
+        whose = (job, operator)
         try:
-            return (self._read_token(job, operator) or None) if self.kafka.partitions(self.tokens) else None
+            if whose not in self._seen:  # once: it is a lower bound, and publishing looks again
+                self._seen[whose] = (
+                    self._read_token(job, operator) if self.kafka.partitions(self.tokens) else 0
+                )
+            return self._seen[whose] or None
         except Exception as error:
             if isinstance(error, KafkaFailed) or _is_kafka(error):
                 logger.warning("no word of what a topic holds", topic=self.tokens, error=str(error))
@@ -150,7 +160,7 @@ class KafkaSink:
         )
         producer.init_transactions(TIMEOUT_S)
         panes.check_owner()
-        return _Session(producer, self._read_token(job, panes.operator))
+        return _Session(producer, panes.epoch, self._read_token(job, panes.operator))
 
     def _make_topics(self) -> None:
         compact = {"cleanup.policy": "compact"}
@@ -226,8 +236,9 @@ def newest_of(table: pa.Table, by: Sequence[str]) -> pa.Table:
 class _Session:
     """A producer that owns its transactional id, and the newest commit that the topic holds."""
 
-    def __init__(self, producer: Any, commit: int) -> None:
+    def __init__(self, producer: Any, epoch: int, commit: int) -> None:
         self.producer = producer
+        self.epoch = epoch
         self.commit = commit
 
     def send(self, topic: str, portions: Iterator[list[Record]], tokens: str, token: Record) -> None:

@@ -315,6 +315,7 @@ class Engine:
                     operator,
                     part_named(self._whole, operator),
                     self._job.job,
+                    self._job.epoch.epoch,
                     self._job.check_epoch,
                 )
                 if not self._give(self._sink, record, panes):
@@ -323,7 +324,13 @@ class Engine:
             if self._dead_letters is not None and files:
                 rows = sum(pq.read_metadata(f).num_rows for f in files)
                 letters = PaneFiles(
-                    tuple(files), rows, DEAD_LETTERS, self.definition, self._job.job, self._job.check_epoch
+                    tuple(files),
+                    rows,
+                    DEAD_LETTERS,
+                    self.definition,
+                    self._job.job,
+                    self._job.epoch.epoch,
+                    self._job.check_epoch,
                 )
                 if not self._give(self._dead_letters, record, letters):
                     return

@@ -153,6 +153,25 @@ def test_a_driver_that_was_replaced_publishes_nothing(kafka: wr.Kafka, out: str,
     assert [n for _, _, n, _ in counts(committed(kafka, out))] == [1, 1, 1]
 
 
+def test_two_drivers_of_one_process_share_no_session(kafka: wr.Kafka, out: str, tmp_path: Path) -> None:
+    """The same sink object, under another epoch: it fences, checks and reads the token as any other driver."""
+    sink = wr.sinks.kafka(out, kafka)
+    with TOTALS.open(str(tmp_path), sink=sink, clock=ManualClock(0)) as op:
+        op.add_messages([message(0, 1), message(1, 12)])
+        op.timeout()
+        [first] = sink._sessions.values()
+    with TOTALS.open(str(tmp_path), sink=sink, clock=ManualClock(0)) as op:
+        op.add_messages([message(2, 25)])
+        op.timeout()
+        [second] = sink._sessions.values()
+    assert second is not first
+    with pytest.raises(Exception, match=r"fenced|_FENCED|newer producer|PRODUCER"):
+        first.producer.begin_transaction()
+        first.producer.produce(out, b"of nobody")
+        first.producer.commit_transaction(10)
+    assert [n for _, _, n, _ in counts(committed(kafka, out))] == [1, 1]
+
+
 class _Refusing:
     def __init__(self, sink: KafkaSink) -> None:
         self.sink, self.refuses = sink, True
