@@ -144,12 +144,12 @@ class Aggregate(AggregateDefinition):
         source: `wr.sources.kafka(...)`. It is read from the offsets of the last commit. group: share the partitions with other
         processes under this name, each with an operator and a folder below `location` of its own; keys have to lie in one
         partition. sink: takes panes; while it refuses, nothing is read. tick: how often time passes and what has come is
-        committed, at most.
+        committed, at most. Messages that are lost with their snapshots and segments are read from the source again.
         """
         from windrow.runners.embedded.consume import run
 
         def open_at(place: str) -> EmbeddedOperator:
-            return self.open(place, clock=clock, sink=sink)
+            return self.open(place, clock=clock, sink=sink, replay=source.again)
 
         run(open_at, location, source, group=group, stop=stop, tick=tick)
 

@@ -304,6 +304,7 @@ class BatchFunction:
         for definition in self.definitions:
             for cf in operator_of(definition).cfs():
                 (messages if cf.endswith((".messages", ".message_index")) else metadata).append(cf)
+        replayable = all(isinstance(d, AggregateDefinition) for d in self.definitions)
         task = tasks.TaskPlan(
             ShardSpec(
                 job.folders,
@@ -312,7 +313,7 @@ class BatchFunction:
                 tuple(metadata),
                 tuple(messages),
                 self._local(spark),
-                replayable=all(isinstance(d, AggregateDefinition) for d in self.definitions),
+                replayable=replayable,
             ),
             self.definitions,
             plan.commit,
@@ -321,7 +322,7 @@ class BatchFunction:
             schema.serialize().to_pybytes(),
             parts,
             tuple(job.recent),
-            can_replay=self.replay is not None,
+            can_replay=replayable and (self.replay is not None or self.reads is not None),
             tell=tuple(self.sinks),
             reads=self.reads if keyed else None,
             taken=dict(job.progress.next_offsets) if keyed else {},
