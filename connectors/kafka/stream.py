@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.replay import REMEDY
 from windrow.connectors.decoders import Decoder
 from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka, as_kafka
-from windrow.connectors.kafka.offsets import Extent, Range, Topic, beyond_losses, losses, refuse
+from windrow.connectors.kafka.offsets import Extent, Extents, Loss, Range, Topic, beyond_losses, losses
 from windrow.connectors.kafka.options import Bound, SourceOptions
 from windrow.connectors.kafka.reading import cluster_of, records
 from windrow.connectors.kafka.resuming import begun, resumed
 from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
 from windrow.core.positions import topic_of, topic_source
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+
+logger = structlog.get_logger("windrow")
 
 #: What a record has beside its value, by the names that `columns` takes, and as which type.
 ATTRIBUTES: Mapping[str, pa.DataType] = {
@@ -104,7 +107,7 @@ class KafkaStream:
         extents = self.extents(cluster, next_offsets)
         start = begun(Bound(self.starting), extents, cluster, "starting")  # type: ignore[arg-type]
         known = resumed(next_offsets, extents)
-        refuse(losses(known, extents), self.fail_on_data_loss)
+        refuse_losses(losses(known, extents), extents, self.fail_on_data_loss)
         for name, topic in beyond_losses(known, extents).items():
             if topic.id == start[name].id:
                 start[name] = Topic(topic.id, {**start[name].next, **topic.next})
@@ -159,6 +162,23 @@ class KafkaStream:
         whole = replace(self, fail_on_data_loss=True)
         tables = [table for wanted in self.ranges_again(ranges) for table in whole.read(wanted)]
         return pa.concat_tables(tables or [_NO_ROWS], promote_options="permissive")
+
+
+def refuse_losses(found: Sequence[Loss], extents: Extents, fail: bool) -> None:
+    """Raise `SourceLost` for a loss that nobody allowed, with what a stream offers; log those that were."""
+    for loss in found:
+        if loss.lost is not None and not fail:
+            logger.warning("data loss", topic=loss.topic, lost=loss.lost, what=loss.text)
+            continue
+        if loss.lost is None:
+            remedy = loss.remedy
+        elif loss.topic not in extents:
+            remedy = "begin without it at another location, or make it again, which makes it another source"
+        elif loss.lost:
+            remedy = f"{loss.remedy}; or go on without them with fail_on_data_loss=False"
+        else:
+            remedy = "read it from its beginning, as another source, with fail_on_data_loss=False; or begin at another location"
+        raise SourceLost(f"{loss.text}. {remedy[0].upper()}{remedy[1:]}")
 
 
 _NO_ROWS = pa.schema(
