@@ -238,7 +238,7 @@ def kafka_stream(
     keyed: all records with equal keys of the operator lie in one partition (the topic is written with that key), so that on
     Spark a shard reads its partitions alone, without a shuffle; the number of partitions is then fixed.
     starting: "earliest" or "latest", where the job has not been. max_offsets: at most so many offsets in one commit.
-    fail_on_data_loss: False goes on, counted and logged, where records expired unread.
+    fail_on_data_loss: False goes on, and logs it, where records expired unread, and reads a topic that was made anew.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names or not all(names):
