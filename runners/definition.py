@@ -163,7 +163,8 @@ class Aggregate(AggregateDefinition):
         source: `wr.sources.kafka(...)`. It is read from the offsets of the last commit. group: share the partitions with other
         processes under this name, each with an operator and a folder below `location` of its own; keys have to lie in one
         partition. sink: takes panes, dead_letters: what could not be counted; while one refuses, nothing is read. tick: how
-        often time passes and what has come is committed, at most. log: as in `open`; without a group.
+        often time passes and what has come is committed, at most. log: as in `open`; without a group. Messages
+        that are lost with their snapshots and segments are read from the source again.
         """
         from windrow.runners.embedded.consume import run
 
@@ -174,7 +175,14 @@ class Aggregate(AggregateDefinition):
             )
 
         def open_at(place: str) -> EmbeddedOperator:
-            return self.open(place, clock=clock, sink=sink, dead_letters=dead_letters, log=log)
+            return self.open(
+                place,
+                clock=clock,
+                sink=sink,
+                replay=source.again,
+                dead_letters=dead_letters,
+                log=log,
+            )
 
         run(open_at, location, source, group=group, stop=stop, available_now=available_now, tick=tick)
 

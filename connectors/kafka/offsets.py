@@ -183,6 +183,16 @@ def beyond_losses(start: Offsets, extents: Extents) -> dict[str, Topic]:
     return after
 
 
+def further(start: Offsets, known: Offsets) -> dict[str, Topic]:
+    """`start`, in each partition at least as far as `known` is."""
+    return {
+        name: replace(topic, next={p: max(o, known[name].next.get(p, o)) for p, o in topic.next.items()})
+        if name in known and known[name].id == topic.id
+        else topic
+        for name, topic in start.items()
+    }
+
+
 def newest(extents: Extents, *, committed: bool) -> dict[str, Topic]:
     """The end of all that can be read now."""
     return {name: Topic(e.id, dict(e.stable if committed else e.high)) for name, e in extents.items()}

@@ -55,7 +55,8 @@ def job_offsets(location: str) -> dict[Partition, int]:
     inner = os.path.join(path, "windrow")
     if not os.path.isdir(os.path.join(path, "log")) and os.path.isdir(os.path.join(inner, "log")):
         path = inner
-    if not os.path.isdir(os.path.join(path, "log")):
+    log = os.path.join(path, "log")
+    if not os.path.isdir(log) or not os.listdir(log):
         logger.info("no job has begun here yet: nothing to resume from", location=path)
         return {}
     last = lifecycle.look(path).last_commit

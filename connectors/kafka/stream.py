@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.replay import REMEDY
 from windrow.connectors.decoders import Decoder
 from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka, as_kafka
-from windrow.connectors.kafka.offsets import Extent, Range, Topic, beyond_losses, losses, refuse
+from windrow.connectors.kafka.offsets import Extent, Extents, Loss, Range, Topic, beyond_losses, losses
 from windrow.connectors.kafka.options import Bound, SourceOptions
-from windrow.connectors.kafka.reading import records
+from windrow.connectors.kafka.reading import cluster_of, records
 from windrow.connectors.kafka.resuming import begun, resumed
-from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost
+from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
 from windrow.core.positions import topic_of, topic_source
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+
+logger = structlog.get_logger("windrow")
 
 #: What a record has beside its value, by the names that `columns` takes, and as which type.
 ATTRIBUTES: Mapping[str, pa.DataType] = {
@@ -103,7 +107,7 @@ class KafkaStream:
         extents = self.extents(cluster, next_offsets)
         start = begun(Bound(self.starting), extents, cluster, "starting")  # type: ignore[arg-type]
         known = resumed(next_offsets, extents)
-        refuse(losses(known, extents), self.fail_on_data_loss)
+        refuse_losses(losses(known, extents), extents, self.fail_on_data_loss)
         for name, topic in beyond_losses(known, extents).items():
             if topic.id == start[name].id:
                 start[name] = Topic(topic.id, {**start[name].next, **topic.next})
@@ -130,6 +134,72 @@ class KafkaStream:
         """The rows of a range of offsets."""
         for messages in records(self.options, wanted):
             yield self.rows(messages, wanted.topic, wanted.id, wanted.partition)
+
+    # -- rows that were counted, again ----------------------------------------------------------------------------------
+
+    def ranges_again(self, ranges: Mapping[Partition, tuple[int, int]]) -> list[Range]:
+        """Ranges that a job has counted, as the cluster has them. Raises `StateLost` where it no longer has them all."""
+        extents = cluster_of(self.kafka).extents(sorted({topic_of(source)[0] for source, _ in ranges}))
+        found, missing = [], []
+        for (source, partition), (first, following) in sorted(ranges.items()):
+            topic, topic_id = topic_of(source)
+            has = _holds(extents.get(topic), topic_id, partition, first, following)
+            if topic_id is None or has is not None:
+                missing.append(f"[{first}, {following}) of {source!r}/{partition} is needed, {has}")
+            else:
+                found.append(Range(topic, topic_id, partition, first, following))
+        if missing:
+            more = f" and {len(missing) - 5} ranges more" if len(missing) > 5 else ""
+            raise StateLost(
+                f"messages are lost, and the topic no longer has them all: {'; '.join(missing[:5])}{more}. Going on without "
+                "them would give windows that counted them wrong values, so that fail_on_data_loss=False does not help. "
+                f"{REMEDY[0].upper()}{REMEDY[1:]}, which counts what the topic has, and tells its windows again"
+            )
+        return found
+
+    def again(self, ranges: Mapping[Partition, tuple[int, int]]) -> pa.Table:
+        """What was counted of some ranges, as it came then: `replay=` of a job that reads this. Raises `StateLost`."""
+        whole = replace(self, fail_on_data_loss=True)
+        tables = [table for wanted in self.ranges_again(ranges) for table in whole.read(wanted)]
+        return pa.concat_tables(tables or [_NO_ROWS], promote_options="permissive")
+
+
+def refuse_losses(found: Sequence[Loss], extents: Extents, fail: bool) -> None:
+    """Raise `SourceLost` for a loss that nobody allowed, with what a stream offers; log those that were."""
+    for loss in found:
+        if loss.lost is not None and not fail:
+            logger.warning("data loss", topic=loss.topic, lost=loss.lost, what=loss.text)
+            continue
+        if loss.lost is None:
+            remedy = loss.remedy
+        elif loss.topic not in extents:
+            remedy = "begin without it at another location, or make it again, which makes it another source"
+        elif loss.lost:
+            remedy = f"{loss.remedy}; or go on without them with fail_on_data_loss=False"
+        else:
+            remedy = "read it from its beginning, as another source, with fail_on_data_loss=False; or begin at another location"
+        raise SourceLost(f"{loss.text}. {remedy[0].upper()}{remedy[1:]}")
+
+
+_NO_ROWS = pa.schema(
+    [(SOURCE, pa.string()), (PARTITION, pa.int64()), (OFFSET, pa.int64()), (ORDINAL, pa.int64())]
+).empty_table()
+
+
+def _holds(
+    extent: Extent | None, topic_id: str | None, partition: int, first: int, following: int
+) -> str | None:
+    """What the cluster has instead of `[first, following)` of a partition; None if it has that."""
+    if topic_id is None:
+        return "and without the topic's id nobody knows whether it is still that one: open the job with replay= once"
+    if extent is None:
+        return "the topic is deleted"
+    if extent.id != topic_id:
+        return f"the topic was deleted and made anew under the id {extent.id}"
+    if partition not in extent.high:
+        return f"the topic has partitions {sorted(extent.high)}"
+    low, high = extent.low[partition], extent.high[partition]
+    return None if low <= first and following <= high else f"the broker has [{low}, {high})"
 
 
 def _attribute(what: str, messages: Sequence[Any], topic: str, partition: int, offsets: pa.Array) -> Any:
@@ -168,7 +238,7 @@ def kafka_stream(
     keyed: all records with equal keys of the operator lie in one partition (the topic is written with that key), so that on
     Spark a shard reads its partitions alone, without a shuffle; the number of partitions is then fixed.
     starting: "earliest" or "latest", where the job has not been. max_offsets: at most so many offsets in one commit.
-    fail_on_data_loss: False goes on, counted and logged, where records expired unread.
+    fail_on_data_loss: False goes on, and logs it, where records expired unread, and reads a topic that was made anew.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names or not all(names):

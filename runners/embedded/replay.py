@@ -13,6 +13,7 @@ from windrow.checkpoint.shard import Replay, ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing
 from windrow.core.messages import Message, Position
+from windrow.operators.columns import OFFSET
 from windrow.operators.progress import Progress
 from windrow.runners.embedded.positions import with_positions
 from windrow.runners.embedded.runs import runs
@@ -36,7 +37,7 @@ def replay_of(definition: AggregateDefinition, read: ReadAgain) -> Replay:
             if isinstance(found, pa.RecordBatch):
                 found = pa.Table.from_batches([found])
             if isinstance(found, pa.Table):
-                if definition.positions is None:
+                if definition.positions is None and OFFSET not in found.column_names:
                     raise PositionsMissing(
                         f"replay= gave a table, and {definition.name!r} does not say which columns are positions: declare "
                         "positions=wr.positions(...), or give messages"

@@ -27,12 +27,14 @@ from pyspark.sql.streaming.datasource import (
 
 from windrow.connectors.kafka import offsets as kafka_offsets
 from windrow.connectors.kafka.asking import Cluster
-from windrow.connectors.kafka.offsets import Extent, Range, Topic
+from windrow.connectors.kafka.offsets import Extent, Loss, Range, Topic
 from windrow.connectors.kafka.options import Bound, SourceOptions, parse
 from windrow.connectors.kafka.reading import read
 from windrow.connectors.kafka.resuming import begun, job_offsets, resumed
-from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.errors import KafkaFailed
+from windrow.connectors.kafka.source import KafkaSource
+from windrow.connectors.kafka.stream import KafkaStream, refuse_losses
+from windrow.core.errors import KafkaFailed, OffsetGap
+from windrow.core.positions import topic_source
 from windrow.runners import ranges
 
 logger = structlog.get_logger("windrow")
@@ -100,8 +102,11 @@ class KafkaRanges(KafkaDataSource):
         return RangesReader(options, schema)
 
 
-def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str) -> DataFrame:
-    """A stream of ranges. It begins where the job at `resume_from` stopped."""
+def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str | None) -> DataFrame:
+    """A stream of ranges. It begins where the job at `resume_from` stopped, and stands nowhere else later.
+
+    None: the log of the job is no folder, and cannot be asked.
+    """
     spark.dataSource.register(KafkaRanges)
     reader = (
         spark.readStream.format(KafkaRanges.name())
@@ -109,8 +114,9 @@ def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str) -> Dat
         .option("subscribe", ",".join(stream.topics))
         .option("startingOffsets", stream.starting)
         .option("failOnDataLoss", str(stream.fail_on_data_loss).lower())
-        .option("resumeFrom", resume_from)
     )
+    if resume_from is not None:
+        reader = reader.option("resumeFrom", resume_from)
     for name, value in stream.kafka.config:
         reader = reader.option(f"kafka.{name}", value)
     if stream.max_offsets is not None:
@@ -230,7 +236,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known: dict[str, Topic] = {}
         if options.resume_from is not None:
             known = resumed(job_offsets(options.resume_from), extents)
-            kafka_offsets.refuse(kafka_offsets.losses(known, extents), options.fail_on_data_loss)
+            self._refuse(kafka_offsets.losses(known, extents), extents)
         start = begun(
             options.starting or Bound("latest"), extents, self._cluster, "startingOffsets", options.strategy
         )
@@ -251,8 +257,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = _readable(self.options, _there(self.options, self._cluster))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        options, before = self.options, kafka_offsets.load(start)
-        extents = self._checked(before)
+        options = self.options
+        before, extents = self._stands(kafka_offsets.load(start))
         self._newest = _readable(options, extents)
         target = self._newest if self._target is None else self._target
         begin = kafka_offsets.beyond_losses(before, extents)
@@ -271,21 +277,28 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return time.monotonic() - self._taken_at < options.max_delay_s
 
-    def _checked(self, start: Mapping[str, Topic]) -> dict[str, Extent]:
-        """What the cluster holds now. Raises `SourceLost` where that is not what the query has still to read."""
+    def _stands(self, start: Mapping[str, Topic]) -> tuple[Mapping[str, Topic], dict[str, Extent]]:
+        """Where the query goes on, and what the cluster holds now. Raises `SourceLost` where that is less."""
         extents = _there(self.options, self._cluster, also=sorted(start))
-        found = kafka_offsets.losses(start, extents)
+        start = self._counted(start, extents)
+        self._refuse(kafka_offsets.losses(start, extents), extents)
+        return start, extents
+
+    def _counted(self, start: Mapping[str, Topic], extents: Mapping[str, Extent]) -> Mapping[str, Topic]:
+        """`start`, with what the job is known to have beyond it."""
+        return start
+
+    def _refuse(self, found: list[Loss], extents: Mapping[str, Extent]) -> None:
         kafka_offsets.refuse(found, self.options.fail_on_data_loss)
         for loss in found:
             logger.warning("data loss", topic=loss.topic, lost=loss.lost, what=loss.text)
-        return extents
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._newest is None else kafka_offsets.dump(self._newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        before = kafka_offsets.load(start)
-        extents = self._checked(before)  # a batch that a query left behind is planned without latestOffset
+        # A batch that a query left behind is planned without latestOffset.
+        before, extents = self._stands(kafka_offsets.load(start))
         begin = kafka_offsets.beyond_losses(before, extents)
         wanted = kafka_offsets.ranges(begin, kafka_offsets.load(end), self.options.min_partitions)
         return [Slice(r) for r in wanted]
@@ -297,7 +310,48 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RangesReader(KafkaStreamReader):
-    """A stream of ranges."""
+    """A stream of ranges. The job counts all of them, so that its log says where Spark's checkpoint may stand."""
+
+    def __init__(self, options: SourceOptions, schema: T.StructType) -> None:
+        super().__init__(options, schema)
+        self._compared = False
+
+    def _refuse(self, found: list[Loss], extents: Mapping[str, Extent]) -> None:
+        refuse_losses(found, extents, self.options.fail_on_data_loss)
+
+    def _counted(self, start: Mapping[str, Topic], extents: Mapping[str, Extent]) -> Mapping[str, Topic]:
+        """Records that expired after the job had counted them are no loss, although an old checkpoint of Spark's wants them."""
+        lost = kafka_offsets.losses(start, extents)
+        if self.options.resume_from is None or (self._compared and not lost):
+            return start
+        known = resumed(job_offsets(self.options.resume_from), extents)
+        if not self._compared:
+            self._not_ahead(start, known, extents)
+            self._compared = True
+        return kafka_offsets.further(start, known) if lost else start
+
+    def _not_ahead(
+        self, start: Mapping[str, Topic], known: Mapping[str, Topic], extents: Mapping[str, Extent]
+    ) -> None:
+        """Raise `OffsetGap` where Spark's checkpoint is past records that the job has not counted."""
+        source = KafkaSource(self.options.kafka)
+        for name, topic in sorted(start.items()):
+            if name not in extents or extents[name].id != topic.id:
+                continue
+            counted = known[name].next if name in known and known[name].id == topic.id else {}
+            for partition, offset in sorted(topic.next.items()):
+                low = extents[name].low.get(partition, offset)
+                if partition not in counted and self.options.starting != Bound("earliest"):
+                    continue  # where it began is nowhere told
+                begin = max(low, counted.get(partition, low))
+                at = (topic_source(name, topic.id), partition)
+                if begin < offset and not source.is_empty(at, begin, offset):
+                    raise OffsetGap(
+                        f"Spark's checkpoint has {name}-{partition} up to {offset}, the log of the job has it up to "
+                        f"{counted.get(partition, 'nowhere')}: the records between would never be counted. Restore the newest "
+                        f"log folder of {self.options.resume_from}; or delete Spark's checkpoint, the folder spark beside "
+                        "it: the query then begins where the job stopped"
+                    )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield ranges.to_batch([partition.value])

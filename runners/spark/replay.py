@@ -13,18 +13,22 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import KEPT_OF, Ranges, extent, steps_again
 from windrow.checkpoint.shard import ShardSpec
+from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.state_rows import without
 from windrow.runners import tasks
+from windrow.runners.ranges import SCHEMA
 from windrow.runners.replay import GivenTable, bring_back, inside
 from windrow.runners.spark import plan as plans
+from windrow.runners.spark.kafka import rows_of
 from windrow.stores.kv import LocalStore
 
 if TYPE_CHECKING:
@@ -44,14 +48,34 @@ def replay_messages(
         for shard in lost:
             kept_from_us = _kept_from(definition, commits[-1], shard)
             ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
-    rows = plans.prepare_rows(_source(batch, ranges, spark), definitions, job.shards)
+    if batch.reads is None:
+        rows = plans.prepare_rows(_source(batch, ranges, spark), definitions, job.shards)
+    elif task.reads is not None:
+        rows = _nothing(spark, job.shards)
+    else:
+        rows = plans.prepare_rows(_topic(batch.reads, ranges, spark), definitions, job.shards)
     on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
-    answers = on_shards.mapInArrow(partial(run, replace(task, can_replay=False)), tasks.OUTPUT).collect()
+    again = partial(run, replace(task, can_replay=False), job.shards)
+    answers = on_shards.mapInArrow(again, tasks.OUTPUT).collect()
     back = sorted(pickle.loads(r["payload"]) for r in answers)
     if back != list(lost):
         raise StateLost(
             f"shards {list(lost)} have lost their messages, {back} were brought back: see the executors' logs"
         )
+
+
+def _topic(stream: KafkaStream, ranges: Ranges, spark: SparkSession) -> DataFrame:
+    """The rows of the stream that lie in the ranges, read in as many tasks as there are ranges."""
+    wanted = stream.ranges_again(ranges)
+    frame = spark.createDataFrame(
+        [(r.topic, r.id, r.partition, r.start, r.end) for r in wanted], from_arrow_schema(SCHEMA)
+    )
+    return rows_of(frame.repartition(max(1, len(wanted))), replace(stream, fail_on_data_loss=True))
+
+
+def _nothing(spark: SparkSession, shards: int) -> DataFrame:
+    """No ranges: a shard of a keyed stream knows from the log what to read."""
+    return plans.prepare_ranges(spark.createDataFrame([], from_arrow_schema(SCHEMA)), shards)
 
 
 def _kept_from(definition: AggregateDefinition, last: Commit, shard: int) -> int | None:
@@ -126,7 +150,7 @@ _RANGES = T.StructType(
 )
 
 
-def run(task: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run(task: tasks.TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """`mapInArrow` over the rows of one shard: it is built anew, and left as a snapshot."""
     received = tasks.rows_of_shard(batches)
     if received is None:
@@ -136,6 +160,9 @@ def run(task: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         for i, definition in enumerate(task.definitions):
             assert isinstance(definition, AggregateDefinition), "joins and chains are given no replay"
+            if task.reads is not None:
+                bring_back(definition, spec, kv, commits, partial(_partitions, task.reads, number, shards))
+                continue
             mine = table
             if len(task.definitions) > 1:
                 mine = without(table.filter(pc.equal(table.column(tasks.OPERATOR), i)), tasks.OPERATOR)
@@ -147,3 +174,9 @@ def run(task: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 def _given(table: pa.Table, ranges: Ranges) -> GivenTable:
     return GivenTable(inside(table, ranges))
+
+
+def _partitions(stream: KafkaStream, shard: int, shards: int, ranges: Ranges) -> GivenTable:
+    """What lies in the partitions of one shard, read by its task."""
+    mine = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
+    return GivenTable(inside(stream.again(mine), mine))

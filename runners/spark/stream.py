@@ -114,8 +114,12 @@ class WindowStreamWriter:
 
     def replay(self, source: Callable[[], DataFrame]) -> WindowStreamWriter:
         """A function that gives a bounded DataFrame of what the stream reads, with the same transform: read where messages
-        that the operators keep are lost with their snapshots and segments.
+        that the operators keep are lost with their snapshots and segments. `wr.sources.kafka(...)` is read again by itself.
         """
+        if self._reads is not None:
+            raise ConfigurationError(
+                f"{self._reads!r} is read again by windrow itself: leave replay(...) out"
+            )
         self._replay = source
         return self
 
