@@ -188,14 +188,19 @@ class World:
         return sorted({f.parent for place in places for f in place.rglob("CURRENT")})
 
     @property
-    def commits(self) -> int:
-        """The number of the job's last commit."""
-        return self._log.tail().commit_number
+    def read(self) -> int:
+        """How many offsets the job's commits have counted."""
+        last = self._log.tail().last_commit
+        return 0 if last is None else sum(last.next_offsets.values())
 
     def goes_on(self, commits: int = 2) -> None:
-        """Wait for so many commits more; a job that ends meanwhile is started again."""
-        wanted, ends, until = self.commits + commits, 0, time.monotonic() + STUCK_S
-        while self.commits < wanted:
+        """Wait for so many commits with records of the source; a job that ends meanwhile is started again."""
+        read, ends, until = self.read, 0, time.monotonic() + STUCK_S
+        while commits > 0:
+            time.sleep(0.05)
+            if self.read > read:
+                read, ends, commits = self.read, 0, commits - 1
+                until = time.monotonic() + STUCK_S
             if self.job.ended:
                 ends += 1
                 self.ends += 1
@@ -204,7 +209,6 @@ class World:
                 self.restart()
             if time.monotonic() > until:
                 raise DrillFailed(f"no commit for {STUCK_S:.0f} s:\n{self.job.said[-4000:]}")
-            time.sleep(0.05)
 
     def wait_until(self, true: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + STUCK_S
