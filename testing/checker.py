@@ -163,7 +163,9 @@ def _expected(
     return {_cell(definition, row): row for row in _as_written(definition, list(last.values()), schema)}
 
 
-def _as_written(definition: AggregateDefinition, panes: Sequence[Pane], schema: pa.Schema) -> Iterator[Record]:
+def _as_written(
+    definition: AggregateDefinition, panes: Sequence[Pane], schema: pa.Schema
+) -> Iterator[Record]:
     target = pane_schema(definition, Calculation(definition, schema))
     rows = [
         {

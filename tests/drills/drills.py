@@ -82,9 +82,15 @@ def pause_broker(world: World, rng: random.Random) -> None:
 
 
 def lose_store(world: World, rng: random.Random) -> None:
-    """The driver is killed, and the local store of one shard is gone."""
-    world.job.kill()
-    shutil.rmtree(rng.choice(world.stores))
+    """The local store of one shard is gone, of a driver that was killed or of one that goes on until it is."""
+    dead = rng.random() < 1 / 2
+    if dead:
+        world.job.kill()
+    lost = rng.choice(world.stores).rename(world.folder / "lost")
+    shutil.rmtree(lost)
+    if not dead:
+        world.goes_on()
+        world.job.kill()
     world.restart()
 
 
@@ -144,7 +150,7 @@ def fill_disk(world: World, rng: random.Random) -> None:
 
 @dataclass(frozen=True)
 class Drill:
-    """What is done to a job of which runner. own_broker: the cluster is the drill's alone. small_disk: so is the file system."""
+    """What is done to a job of which runner. own_broker, small_disk: the cluster, the file system is the drill's alone."""
 
     name: str
     runner: str
@@ -192,7 +198,7 @@ class Outcome:
 
     def __str__(self) -> str:
         verdict = self.failed if self.report is None else str(self.report)
-        return f"{self.drill.name}: {self.faults} faults in {self.seconds:.0f} s; {verdict}"
+        return f"{self.drill.name}: {self.faults} faults in {self.seconds:.0f} s, {self.ends} ends by itself; {verdict}"
 
 
 def run(drill: Drill, seeds: Sequence[int], kafka: wr.Kafka | None, image: str | None) -> Outcome:
@@ -200,7 +206,9 @@ def run(drill: Drill, seeds: Sequence[int], kafka: wr.Kafka | None, image: str |
     began, faults, world = time.monotonic(), 0, None
     report, failed = None, ""
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True)))
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True))
+        )
         if drill.small_disk:
             stack.enter_context(_small_disk(folder))
         broker = None
@@ -234,11 +242,11 @@ def _for_absences(kafka: wr.Kafka) -> wr.Kafka:
 
 @contextlib.contextmanager
 def _small_disk(folder: Path) -> Iterator[None]:
-    """A file system of its own in memory. Mounting is for root."""
-    if os.geteuid() != 0:
-        raise PermissionError(f"a small file system is to be mounted at {folder}: run this drill as root")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", folder], check=True)
+    """A file system of its own in memory. Mounting is for root, or for a sudo that asks nothing."""
+    root = [] if os.geteuid() == 0 else ["sudo", "--non-interactive"]
+    options = f"size={DISK_BYTES},uid={os.geteuid()}"
+    subprocess.run([*root, "mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
+        subprocess.run([*root, "umount", "--lazy", folder], check=True)

@@ -65,9 +65,7 @@ def run_embedded(location: str, source: Any, sink: Any, drain: threading.Event) 
         op.drain()
 
 
-def run_spark(
-    master: str, location: str, local: str, source: Any, sink: Any, drain: threading.Event
-) -> None:
+def run_spark(master: str, location: str, local: str, source: Any, sink: Any, drain: threading.Event) -> None:
     from pyspark.sql import SparkSession
 
     spark = (
@@ -108,9 +106,7 @@ def main(settings: dict[str, Any]) -> None:
     if settings["runner"] == "embedded":
         run_embedded(settings["location"], source, sink, drain)
     else:
-        run_spark(
-            MASTERS[settings["runner"]], settings["location"], settings["local"], source, sink, drain
-        )
+        run_spark(MASTERS[settings["runner"]], settings["location"], settings["local"], source, sink, drain)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ class Process(NamedTuple):
 
 def below(pid: int) -> list[Process]:
     """All that a process has started, and what these have, nearest first."""
-    told = subprocess.run(["ps", "-Aww", "-o", "pid=,ppid=,args="], check=True, stdout=subprocess.PIPE, text=True)
+    told = subprocess.run(
+        ["ps", "-Aww", "-o", "pid=,ppid=,args="], check=True, stdout=subprocess.PIPE, text=True
+    )
     there = [
         Process(int(line[0]), int(line[1]), line[2] if len(line) > 2 else "")
         for line in (text.split(None, 2) for text in told.stdout.splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -127,27 +128,25 @@ class Job:
     def drain(self) -> int:
         """Let the job read what is there and drain. Its exit code."""
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and its code says how
             self.process.stdin.write(b"drain\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has ended, and its code says how
         return self._reap()
 
     def _reap(self) -> int:
         code = self.process.wait()
         if self.process.stdin is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):  # of a line that nobody read
                 self.process.stdin.close()
-            except BrokenPipeError:
-                pass
         return code
 
 
 class World:
     """One drill's topics, producer and job."""
 
-    def __init__(self, name: str, runner: str, kafka: wr.Kafka, folder: Path, broker: KafkaBroker | None) -> None:
+    def __init__(
+        self, name: str, runner: str, kafka: wr.Kafka, folder: Path, broker: KafkaBroker | None
+    ) -> None:
         self.kafka, self.folder, self.runner, self.broker = kafka, folder, runner, broker
         topic = f"drill-{name}-{uuid.uuid4().hex[:8]}"
         kafka.create_topic(topic, PARTITIONS)
@@ -205,7 +204,9 @@ class World:
                 ends += 1
                 self.ends += 1
                 if ends == ENDS:
-                    raise DrillFailed(f"the job ended {ENDS} times without a commit:\n{self.job.said[-4000:]}")
+                    raise DrillFailed(
+                        f"the job ended {ENDS} times without a commit:\n{self.job.said[-4000:]}"
+                    )
                 self.restart()
             if time.monotonic() > until:
                 raise DrillFailed(f"no commit for {STUCK_S:.0f} s:\n{self.job.said[-4000:]}")
@@ -225,7 +226,10 @@ class World:
                 self.ends += 1
                 self.restart()
             if self.job.drain() == 0:
-                source, sink = source_of(self.kafka, self.settings["topic"]), sink_of(self.kafka, self.settings["out"])
+                source, sink = (
+                    source_of(self.kafka, self.settings["topic"]),
+                    sink_of(self.kafka, self.settings["out"]),
+                )
                 return check_topics(definition(), source, sink)
         raise DrillFailed(f"the job did not drain in {ENDS} attempts:\n{self.job.said[-4000:]}")
 

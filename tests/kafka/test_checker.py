@@ -16,7 +16,6 @@ from windrow.connectors.kafka.sink import read_all
 from windrow.testing import Report, check_topics
 
 
-
 def definition(window: Any, emit: Any) -> Any:
     return wr.Aggregate(
         by="k",
@@ -51,7 +50,9 @@ def job(kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path
         with DEFINITION.open(str(tmp_path), sink=sink) as op:
             for partition in (0, 1):
                 begin = source.begin(op.next_offsets(), _cluster(kafka))[topic]
-                records = [r for r in read_all(kafka, topic, partition) if r.offset() >= begin.next[partition]]
+                records = [
+                    r for r in read_all(kafka, topic, partition) if r.offset() >= begin.next[partition]
+                ]
                 op.add_messages(source.rows(records, topic, begin.id, partition))
     with DEFINITION.open(str(tmp_path), sink=sink) as op:
         op.drain()
