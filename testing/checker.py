@@ -87,8 +87,8 @@ def check_topics(
 ) -> Report:
     """Compare a drained job's topic with the plain oracle over everything that its source holds.
 
-    source, sink: as the job has them. dead_letters: where its dead letters go; without it every record that can be decoded
-    has to be counted.
+    source, sink: as the job has them; the topic is this operator's alone. dead_letters: where its dead letters go; without it
+    every record that can be decoded has to be counted.
 
     lost: a (key, window) without a result, a pane whose successor is there, panes that a commit's token counts. twice: a pane
     that is there more than once, in one commit or two; a token, likewise. wrong: a result that is not the oracle's. unknown: a
