@@ -1,6 +1,8 @@
 """For users' tests: a clock moved by hand, a driver with crashes, faults on purpose, a Kafka broker, and an oracle."""
 
 from windrow.testing.broker import KafkaBroker as KafkaBroker
+from windrow.testing.checker import Report as Report
+from windrow.testing.checker import check_topics as check_topics
 from windrow.testing.clock import ManualClock as ManualClock
 from windrow.testing.driver import TestDriver as TestDriver
 from windrow.testing.faults import CommitPoint as CommitPoint

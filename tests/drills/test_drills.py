@@ -1,0 +1,35 @@
+"""Each drill with one fault: whatever breaks, every record is counted once. Twenty: `python -m tests.drills`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from tests.drills.drills import DRILLS, Drill, run
+
+pytestmark = pytest.mark.slow
+
+
+def params() -> list[Any]:
+    return [
+        pytest.param(drill, id=drill.name, marks=[] if drill.runner == "embedded" else [pytest.mark.spark])
+        for drill in DRILLS.values()
+    ]
+
+
+@pytest.mark.parametrize("drill", params())
+def test_nothing_is_lost_and_nothing_comes_twice(drill: Drill, request: pytest.FixtureRequest) -> None:
+    kafka: wr.Kafka | None = None
+    image: str | None = None
+    if drill.own_broker:
+        image = request.getfixturevalue("kafka_image")
+    else:
+        kafka = request.getfixturevalue("kafka")
+    outcome = run(drill, range(1, 2), kafka, image)
+    assert outcome.ok, str(outcome)
+    assert outcome.faults == 1
+    assert outcome.report is not None
+    assert outcome.report.records_in > 0
+    assert outcome.report.windows > 0
