@@ -587,13 +587,15 @@ class Simulation:
                 file.write(b"damaged!")
 
     def _forget_plan(self) -> None:
-        """Spark's last plan was not on the disk yet; the batch comes again with another slice."""
-        checkpoint, commit = self._checkpoint, RecordLog(self.world.records).tail().last_commit
+        """Spark's last plans were not on the disk yet; these batches come again with other slices, committed or not."""
+        checkpoint = self._checkpoint
         last = max(checkpoint.planned, default=-1)
-        done = -1 if commit is None or commit.query_id != checkpoint.query_id else commit.batch_id or 0
-        if last > max(checkpoint.done, done):
-            self.world.say(f"    the plan of batch {last} is lost")
-            del self._checkpoint.planned[last]
+        first = max(last - self.world.random.choice([0, 0, 1]), 0)
+        for batch_id in range(first, last + 1):
+            self.world.say(f"    the plan of batch {batch_id} is lost")
+            self.world.counts["plans lost"] += 1
+            del checkpoint.planned[batch_id]
+        checkpoint.done = min(checkpoint.done, first - 1)
 
     def _new_query(self, before: Checkpoint | None, *, obedient: bool = False) -> Checkpoint:
         """A query that begins anew: at our offsets, or somewhere near (obedient: exactly there)."""
@@ -802,7 +804,8 @@ class _Checks:
                 continue  # torn, and declared void
             if isinstance(record, Intent):
                 again = last is not None and _batch(last) == _batch(record)
-                if again and record.watermark_us != END_OF_TIME_US:
+                drained = END_OF_TIME_US in (record.watermark_us, last.watermark_us if last else None)
+                if again and not drained:
                     raise Broken(f"the intent {record} follows {last}, which should have been kept")
                 last = record
             elif isinstance(record, Commit):
