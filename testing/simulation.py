@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import logging
 import os
 import shutil
@@ -23,7 +24,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,15 +42,17 @@ from windrow.checkpoint.recovery import BatchDecision
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.connectors import sinks
 from windrow.connectors.kafka import client
+from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.connectors.sinks import PaneFiles, Sink
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, Fenced, OffsetGap, SinkFailed, SourceBehind
 from windrow.core.messages import Message, Pane, Position, Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import WindowAggregator
+from windrow.operators.chain import told_schema
 from windrow.operators.output import to_panes
 from windrow.operators.tuples import TupleAggregator
-from windrow.runners.protocol import BatchProtocol
+from windrow.runners.protocol import PUBLISH_ATTEMPTS, BatchProtocol
 from windrow.runners.tasks import OLD, Answer, TaskPlan, run_shard
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.testing.ledger import panes_equal
@@ -156,17 +159,104 @@ class ParquetOutlet:
         return list(to_panes(self._definition, sinks.read_panes(self._path), ""))
 
 
+class KafkaOutlet:
+    """`wr.sinks.kafka(...)` on the simulated cluster; each driver has a sink of its own."""
+
+    topic = "panes"
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation, self._kafka = simulation, simulation.kafka
+        self._kafka.create_topic(self.topic, PARTITIONS)
+        self._overtaken: list[str] = []
+
+    def open(self, check_epoch: Callable[[], None]) -> Sink:
+        cluster: Any = _Watched(self._simulation, check_epoch, self._overtaken)
+        return KafkaSink(self.topic, cluster)
+
+    def read(self) -> list[Pane]:
+        if self._overtaken:
+            raise Broken(self._overtaken[0])
+        self._kafka.expire_transactions()
+        cluster: Any = self._kafka
+        rows = []
+        for partition in self._kafka.partitions(self.topic):
+            for record in read_all(cluster, self.topic, partition):
+                row = json.loads(record.value())
+                row["window"] = {name: _time_or_number(at) for name, at in row["window"].items()}
+                rows.append(row)
+        definition = self._simulation.definition
+        table = pa.Table.from_pylist(rows, told_schema(definition, SCHEMA))
+        return list(to_panes(definition, table, ""))
+
+
+class _Watched:
+    """The cluster as one driver's sink has it. A driver that was overtaken before it fenced the others must not send."""
+
+    def __init__(
+        self, simulation: Simulation, check_epoch: Callable[[], None], overtaken: list[str]
+    ) -> None:
+        self._simulation, self._check_epoch, self._overtaken = simulation, check_epoch, overtaken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._simulation.kafka, name)
+
+    def producer(self, **config: Any) -> Any:
+        made: Any = self._simulation.kafka.producer(**config)
+        init, commit = made.init_transactions, made.commit_transaction
+        over = False
+
+        def watched_init(timeout: float) -> None:
+            nonlocal over
+            init(timeout)
+            with self._simulation.world.undisturbed():
+                try:
+                    self._check_epoch()
+                except Fenced:
+                    over = True
+                    self._simulation.world.trouble += 1  # to who was fenced by this
+
+        def watched_commit(timeout: float) -> None:
+            commit(timeout)
+            if over:
+                who = self._simulation.world.process
+                self._overtaken.append(f"{who} was overtaken, and sends panes all the same")
+
+        made.init_transactions, made.commit_transaction = watched_init, watched_commit
+        return made
+
+
+def _time_or_number(value: str | int | None) -> datetime | int | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
 OutletOf = Callable[["Simulation"], Outlet]
-OUTLETS: dict[str, OutletOf] = {"memory": MemoryOutlet, "parquet": ParquetOutlet}
+OUTLETS: dict[str, OutletOf] = {"kafka": KafkaOutlet, "memory": MemoryOutlet, "parquet": ParquetOutlet}
 
 
 class _Pointed:
-    """A sink at which a schedule can strike, and that refuses at times."""
+    """A sink at which a schedule can strike, and that refuses at times. Who is refused for ever must have met as many faults."""
 
     def __init__(self, world: World, sink: Sink) -> None:
         self._world, self._sink = world, sink
+        self._commit, self._attempts, self._faults = -1, 0, 0
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
+        if token.commit != self._commit:
+            self._commit, self._attempts, self._faults = token.commit, 0, self._world.trouble
+        self._attempts += 1
+        try:
+            self._publish(token, panes)
+        except Fenced:
+            raise
+        except Exception as error:
+            faults = self._world.trouble - self._faults
+            if self._attempts == PUBLISH_ATTEMPTS and faults < self._attempts:
+                raise Broken(
+                    f"panes of commit {token.commit} were refused {self._attempts} times, after {faults} faults"
+                ) from error
+            raise
+
+    def _publish(self, token: Token, panes: PaneFiles) -> None:
         self._world.point("5 publish", f"before panes of commit {token.commit} go out")
         if self._world.chance(0.02) and self._world.goes_wrong("sink refuses", "the sink refuses"):
             raise ConnectionError("the sink refuses")
@@ -553,8 +643,7 @@ class Simulation:
             if world.goes_wrong("checkpoints lost", "Spark's checkpoint is lost"):
                 self._checkpoint = self._new_query(self._checkpoint)
         elif chosen < 0.22 and self.kafka.late:
-            world.say("    a late request arrives at the broker")
-            self.kafka.deliver_late()
+            self._deliver_late()
         elif (
             chosen > 0.97
             and self.kafka.open_transactions
@@ -639,10 +728,14 @@ class Simulation:
 
     def _kafka_step(self, what: str) -> Outcome | None:
         if self.kafka.late and self.world.chance(0.3):
-            self.world.say("    a late request arrives at the broker")
-            self.kafka.deliver_late()
+            self._deliver_late()
         step = "1 source" if what == "consume" else "5 broker"
         return self.world.unanswered(step, f"before {what}", 5 if what == "commit_transaction" else 1)
+
+    def _deliver_late(self) -> None:
+        self.world.say("    a late request arrives at the broker")
+        self.world.trouble += self.kafka.late
+        self.kafka.deliver_late()
 
     def _start(self) -> Driver:
         self._drivers += 1
@@ -663,6 +756,8 @@ class Simulation:
             self.world.say(f"    {actor.process} ends: {type(error).__name__}: {str(error)[:160]}")
         if actor.process.name.startswith("zombie"):
             return  # it computes what nobody asks for any more, from files that may be gone
+        if isinstance(error, SinkFailed) and isinstance(error.__cause__, Broken):
+            raise error.__cause__
         if isinstance(error, OffsetGap):
             if not self._gaps:
                 raise error
