@@ -239,7 +239,9 @@ class SimulatedProducer:
     def commit_transaction(self, timeout: float = -1) -> None:
         name = self._transactional("commit_transaction", "open", "committing")
         if self._state == "open":
-            self._cluster.step("produce")  # whatever becomes of it: the client sends them until they are there
+            self._cluster.step(
+                "produce"
+            )  # whatever becomes of it: the client sends them until they are there
             self._send()
         self._state = "committing"
         epoch = self._epoch

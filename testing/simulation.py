@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import json
 import logging
+import multiprocessing
 import os
 import shutil
 import sys
@@ -190,39 +191,42 @@ class KafkaOutlet:
 
 
 class _Watched:
-    """The cluster as one driver's sink has it. A driver that was overtaken before it fenced the others must not send."""
+    """The cluster as one driver's sink has it. Who finds, when it has fenced the others, that it was overtaken, has to stop."""
 
-    def __init__(
-        self, simulation: Simulation, check_epoch: Callable[[], None], overtaken: list[str]
-    ) -> None:
+    def __init__(self, simulation: Simulation, check_epoch: Callable[[], None], overtaken: list[str]) -> None:
         self._simulation, self._check_epoch, self._overtaken = simulation, check_epoch, overtaken
+        self._over = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._simulation.kafka, name)
 
+    def consumer(self, **config: Any) -> Any:
+        self._use("reads")
+        return self._simulation.kafka.consumer(**config)
+
     def producer(self, **config: Any) -> Any:
         made: Any = self._simulation.kafka.producer(**config)
-        init, commit = made.init_transactions, made.commit_transaction
-        over = False
+        init, begin = made.init_transactions, made.begin_transaction
 
         def watched_init(timeout: float) -> None:
-            nonlocal over
             init(timeout)
             with self._simulation.world.undisturbed():
                 try:
                     self._check_epoch()
                 except Fenced:
-                    over = True
+                    self._over = True
                     self._simulation.world.trouble += 1  # to who was fenced by this
 
-        def watched_commit(timeout: float) -> None:
-            commit(timeout)
-            if over:
-                who = self._simulation.world.process
-                self._overtaken.append(f"{who} was overtaken, and sends panes all the same")
+        def watched_begin() -> None:
+            self._use("sends")
+            begin()
 
-        made.init_transactions, made.commit_transaction = watched_init, watched_commit
+        made.init_transactions, made.begin_transaction = watched_init, watched_begin
         return made
+
+    def _use(self, does: str) -> None:
+        if self._over:
+            self._overtaken.append(f"{self._simulation.world.process} was overtaken, and {does} all the same")
 
 
 def _time_or_number(value: str | int | None) -> datetime | int | None:
@@ -234,7 +238,7 @@ OUTLETS: dict[str, OutletOf] = {"kafka": KafkaOutlet, "memory": MemoryOutlet, "p
 
 
 class _Pointed:
-    """A sink at which a schedule can strike, and that refuses at times. Who is refused for ever must have met as many faults."""
+    """A sink at which a schedule can strike, and that refuses at times. It may not refuse for ever without as many faults."""
 
     def __init__(self, world: World, sink: Sink) -> None:
         self._world, self._sink = world, sink
@@ -1048,10 +1052,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sink", help=f"one of {', '.join(sorted(OUTLETS))}, or module:factory (default: any)"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="in so many processes (default: 1)")
     given = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    outlet = _outlet(given.sink)
+    _quiet()
     if given.seed is not None:
+        outlet = _outlet(given.sink)
         report = (
             shrink(given.seed, outlet=outlet)
             if given.shrink
@@ -1062,15 +1067,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(report.failure is not None)
     totals: Counter[str] = Counter()
     failed = 0
-    seeds = tqdm(range(given.first, given.first + given.seeds), unit="schedule", disable=None)
-    for seed in seeds:
-        report = play(seed, outlet=outlet)
-        totals += report.counts
-        if report.failure is not None:
-            failed += 1
-            seeds.write(_told(report, given.sink))
+    with contextlib.ExitStack() as stack:
+        each = partial(_play_and_tell, sink=given.sink)
+        seeds = range(given.first, given.first + given.seeds)
+        told: Iterator[tuple[Counter[str], str | None]] = map(each, seeds)
+        if given.jobs > 1:
+            # Not forked: Arrow has threads.
+            pool = multiprocessing.get_context("spawn").Pool(given.jobs, _quiet)
+            told = stack.enter_context(pool).imap(each, seeds, chunksize=8)
+        progress = tqdm(told, total=given.seeds, unit="schedule", disable=None)
+        for counts, failure in progress:
+            totals += counts
+            if failure is not None:
+                failed += 1
+                progress.write(failure)
     print(_summary(given.seeds, totals, failed))
     return min(failed, 100)
+
+
+def _quiet() -> None:
+    """Drivers of thousands of schedules have nothing to say."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _play_and_tell(seed: int, sink: str | None) -> tuple[Counter[str], str | None]:
+    """What was counted in a schedule, and how it failed, if it did."""
+    report = play(seed, outlet=_outlet(sink))
+    return report.counts, None if report.failure is None else _told(report, sink)
 
 
 def _outlet(name: str | None) -> OutletOf | None:
