@@ -59,6 +59,7 @@ class BatchFacts:
     relation: how they stand to the offsets of the last commit. UNKNOWN before the Spark action: ask again
         after it, before the commit is created
     fresh_start: True if the user said that an empty log is meant, although the query has run before
+    whole_files: True if positions are (file, row): files are known by name, and no offsets are kept of them
     """
 
     own_epoch: int
@@ -75,6 +76,7 @@ class BatchFacts:
     relation: SliceRelation
     fresh_start: bool = False
     has_ids: bool = False
+    whole_files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ def on_batch(facts: BatchFacts) -> BatchDecision:
             remedy="another driver has opened this job, or the log was replaced: run one driver only",
         )
     publish = range(facts.published + 1, facts.commit + 1)
-    if _same_query(facts) and facts.batch_id is not None and facts.new_batch_id <= facts.batch_id:
+    if _recorded(facts) and not _may_have_new_rows(facts):
         return BatchDecision(
             action=BatchAction.SKIP_AND_PUBLISH,
             why=f"batch {facts.new_batch_id} is committed: the log has this query up to {facts.batch_id}",
@@ -146,6 +148,18 @@ def on_batch(facts: BatchFacts) -> BatchDecision:
 
 def _same_query(facts: BatchFacts) -> bool:
     return facts.query_id == facts.new_query_id  # None, of no commit or the embedded runner's, equals none
+
+
+def _recorded(facts: BatchFacts) -> bool:
+    """True if a batch with this number became a commit."""
+    return _same_query(facts) and facts.batch_id is not None and facts.new_batch_id <= facts.batch_id
+
+
+def _may_have_new_rows(facts: BatchFacts) -> bool:
+    """True if a recorded batch may reach further than it did: Spark plans it anew where it has lost its plan."""
+    if not facts.has_positions or facts.whole_files:
+        return False
+    return facts.relation not in (SliceRelation.BELOW, SliceRelation.EMPTY)
 
 
 def _intended(facts: BatchFacts) -> bool:

@@ -217,7 +217,7 @@ def event_time_marks(rows: Slice) -> Mapping[tuple[str, int], int]:
         return {("", 0): int(rows.times.max())}
     groups = Groups([rows.table.column(SOURCE), rows.table.column(PARTITION)], len(rows))
     [largest] = groups.aggregate([(pa.array(rows.times), "max")])
-    first = rows.table.take(pa.array(groups.first_rows))
+    first = rows.table.select([SOURCE, PARTITION]).take(pa.array(groups.first_rows))
     return {
         (s, p): m
         for s, p, m in zip(

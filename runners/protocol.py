@@ -84,7 +84,7 @@ class BatchProtocol:
     keep_commits: int | None = None
 
     def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
-        """Steps 1 to 5 for one batch. None if it was committed before; its panes are then out all the same."""
+        """Steps 1 to 5 for one batch. None if all of it was committed before; its panes are then out all the same."""
         with self._unless_over():
             decision = self.decide(query_id, batch_id, positioned, SliceRelation.UNKNOWN)
             decision.raise_if_refused()
@@ -96,7 +96,8 @@ class BatchProtocol:
                 plan = self.job.plan(query_id=query_id, batch_id=batch_id, unread=self.unread())
                 self.job.record_intent(plan)
             record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
-            self.publish()
+            if record is not None:
+                self.publish()
             return record
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
@@ -143,6 +144,8 @@ class BatchProtocol:
         """What this batch is, next to what the log has now (1.2, 4.1)."""
         state = self.job.log.tail()
         last, intent = state.last_commit, state.last_intent
+        if intent is not None and intent.watermark_us == END_OF_TIME_US:
+            intent = None  # to drain the job, which no batch does
         return on_batch(
             BatchFacts(
                 own_epoch=self.job.epoch.epoch,
@@ -159,6 +162,7 @@ class BatchProtocol:
                 has_ids=all(d.ids is not None for d in self.definitions),
                 relation=slice_relation,
                 fresh_start=self.fresh_start,
+                whole_files=self.of_files,
             )
         )
 
@@ -171,8 +175,8 @@ class BatchProtocol:
         query_id: str | None,
         batch_id: int | None,
         positioned: bool,
-    ) -> Commit:
-        """Decide again now that the slice is known (4.1), and create the commit record (4.2)."""
+    ) -> Commit | None:
+        """Decide again now that the slice is known (4.1), and create the commit record (4.2). None if nothing in it is new."""
         job = self.job
         check_answers(plan, answers, job.shards)
         marks: dict[Partition, int] = {}
@@ -199,8 +203,10 @@ class BatchProtocol:
             if slice_relation is SliceRelation.GAP:
                 explained |= set(self.explained(first, batch_id))
                 slice_relation = relation(job.progress.next_offsets, first, following, explained)
-            if another or slice_relation is SliceRelation.GAP:
-                self.decide(query_id, batch_id, positioned, slice_relation).raise_if_refused()
+            decision = self.decide(query_id, batch_id, positioned, slice_relation)
+            decision.raise_if_refused()
+            if decision.action is BatchAction.SKIP_AND_PUBLISH:
+                return None
         named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
         if named_twice is not None:
             raise PositionsMissing(

@@ -6,7 +6,8 @@ What it keeps to, and tests/kafka/test_simulated_kafka.py compares with a broker
   next request fails with a fatal `_FENCED`.
 - A transaction's end writes a control record into each of its partitions, which takes an offset.
 - `read_committed` consumers read up to the last stable offset, and see no aborted record; watermark offsets likewise.
-- A producer's records wait in its queue until `poll`, `flush` or the commit sends them; reports come from the same calls.
+- A producer's records wait in its queue until `poll`, `flush` or the commit sends them; reports come from the same calls. What
+  `purge` or the abort finds there is not sent.
 
 A request can get lost, its answer can, or it can arrive late, when `deliver_late` is called: `step`, which is asked before each
 request, says so, and may raise. There is no time: who would wait for records gets none, and who would wait for an answer
@@ -23,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from windrow.connectors.kafka import client
+from windrow.core.errors import KafkaFailed
 
 Place = tuple[str, int]
 
@@ -100,7 +102,9 @@ class SimulatedKafka:
         return SimulatedAdmin(self)
 
     def partitions(self, topic: str) -> list[int]:
-        return list(range(len(self._topics.get(topic, ()))))
+        if self.step("metadata") is not None:
+            raise KafkaFailed(f"{self.servers} did not answer")
+        return list(range(self._count(topic)))
 
     def create_topic(
         self,
@@ -110,10 +114,14 @@ class SimulatedKafka:
         replication: int = -1,
         config: Mapping[str, str] | None = None,
     ) -> bool:
-        if topic in self._topics:
-            return False
-        self._topics[topic] = [[] for _ in range(partitions)]
-        return True
+        """As `wr.Kafka.create_topic`. partitions: -1 for the brokers' own number, which is 1."""
+        outcome = self.step("create topic")
+        new = topic not in self._topics
+        if new and outcome is not Outcome.LOST:
+            self._topics[topic] = [[] for _ in range(max(partitions, 1))]
+        if outcome is not None:
+            raise KafkaFailed(f"topic {topic!r} cannot be created on {self.servers}: no answer")
+        return new
 
     # -- what happens to it -----------------------------------------------------------------------------------------
 
@@ -144,6 +152,9 @@ class SimulatedKafka:
         return len(expired)
 
     # -- the broker's side ------------------------------------------------------------------------------------------
+
+    def _count(self, topic: str) -> int:
+        return len(self._topics.get(topic, ()))
 
     def _log(self, topic: str, partition: int) -> list[_Record]:
         found = self._topics.get(topic)
@@ -228,6 +239,9 @@ class SimulatedProducer:
     def commit_transaction(self, timeout: float = -1) -> None:
         name = self._transactional("commit_transaction", "open", "committing")
         if self._state == "open":
+            self._cluster.step(
+                "produce"
+            )  # whatever becomes of it: the client sends them until they are there
             self._send()
         self._state = "committing"
         epoch = self._epoch
@@ -237,10 +251,7 @@ class SimulatedProducer:
 
     def abort_transaction(self, timeout: float = -1) -> None:
         name = self._transactional("abort_transaction", "open", "aborting")
-        for place, record, report in self._queue:
-            purged = _error("_PURGE_QUEUE", "aborted before it was sent")
-            self._reports.append((report, purged, SimulatedMessage(place, -1, record, purged)))
-        self._queue.clear()
+        self.purge()
         self._state = "aborting"
         epoch = self._epoch
         self._ask("abort_transaction", lambda: self._cluster._end(name, epoch, False))
@@ -266,12 +277,34 @@ class SimulatedProducer:
             self._wrong("produce")
         raw_key = key.encode() if isinstance(key, str) else key
         raw_value = value.encode() if isinstance(value, str) else value
-        count = len(self._cluster.partitions(topic))
+        count = self._cluster._count(topic)
         if partition < 0:
             partition = zlib.crc32(raw_key or b"") % max(count, 1)
         listed = list(headers.items()) if isinstance(headers, Mapping) else headers
         record = _Record(raw_key, raw_value, listed, timestamp)
         self._queue.append(((topic, partition), record, on_delivery or callback))
+
+    def produce_batch(
+        self, topic: str, messages: Sequence[dict[str, Any]], partition: int = -1, on_delivery: Any = None
+    ) -> int:
+        """How many were taken; the others have got an `_error`."""
+        taken = 0
+        for message in messages:
+            given = {"partition": partition, "callback": on_delivery, **message}
+            try:
+                self.produce(topic, **given)
+            except client.KafkaException as refused:
+                message["_error"] = refused.args[0]
+            else:
+                taken += 1
+        return taken
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """What waits is not sent any more."""
+        for place, record, report in self._queue:
+            purged = _error("_PURGE_QUEUE", "dropped before it was sent")
+            self._reports.append((report, purged, SimulatedMessage(place, -1, record, purged)))
+        self._queue.clear()
 
     def poll(self, timeout: float = -1) -> int:
         """Sends what waits, and reports. Returns how many reports there were."""
@@ -469,7 +502,7 @@ class SimulatedAdmin:
             raise client.KafkaException(_error("_TRANSPORT", "metadata: no answer"))
         topics = {}
         for name in sorted(self._cluster._topics) if topic is None else [topic]:
-            count = len(self._cluster.partitions(name))
+            count = self._cluster._count(name)
             error = None if count else _error("UNKNOWN_TOPIC_OR_PART", name)
             topics[name] = SimpleNamespace(
                 topic=name,

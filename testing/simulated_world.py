@@ -13,6 +13,7 @@ import secrets
 import shutil
 import stat
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,9 @@ from windrow.testing.simulated_kafka import Outcome
 
 #: How often what happens where it can.
 DIES, PARKS, UNANSWERED = 0.015, 0.025, 0.04
+
+#: What passes between two looks at the clock of somebody who waits.
+PATIENCE_S = 5.0
 
 READS = "reads the log"
 
@@ -121,6 +125,8 @@ class World:
         self._names = random.Random(seed + 1)
         self.limit = faults
         self.faults = 0
+        #: What may make a request fail: faults, what came of them later, and what other processes do.
+        self.trouble = 0
         self.calm = False
         self.trace: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -128,6 +134,7 @@ class World:
         self.actor: Actor | None = None
         self._back = threading.Semaphore(0)
         self.now_us = 1_000_000_000_000_000
+        self._waited_s = 0.0
         self.disk = Disk(self)
         self.records = SimulatedRecords(self)
         self.open_stores: dict[str, SimulatedStore] = {}
@@ -148,9 +155,24 @@ class World:
             self.calm = True
             return False
         self.faults += 1
+        self.trouble += 1
         self.counts[kind] += 1
         self.say(f"{self.faults:3} {text}")
         return True
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Nothing goes wrong inside, and nobody else gets the turn."""
+        before, self.calm = self.calm, True
+        try:
+            yield
+        finally:
+            self.calm = before
+
+    def monotonic(self) -> float:
+        """Who waits asks for the time, and each time he does, some has passed."""
+        self._waited_s += PATIENCE_S
+        return self._waited_s
 
     # -- processes --------------------------------------------------------------------------------------------------
 
@@ -258,12 +280,13 @@ class World:
 
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
-        """The operating system is ours as long as this lasts: what syncs and names files, and random names."""
+        """The operating system is ours as long as this lasts: what syncs and names files, waiting, and random names."""
         ours: list[tuple[Any, str, Any]] = [
             (os, "fsync", self.disk.fsync),
             (os, "link", self.disk.link),
             (os, "rename", self.disk.rename),
             (secrets, "token_hex", lambda n=32: self._names.randbytes(n).hex()),
+            (time, "monotonic", self.monotonic),
             (uuid, "uuid4", lambda: uuid.UUID(bytes=self._names.randbytes(16), version=4)),
         ]
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in ours]

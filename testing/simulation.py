@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import logging
+import multiprocessing
 import os
 import shutil
 import sys
@@ -23,7 +25,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,15 +43,17 @@ from windrow.checkpoint.recovery import BatchDecision
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.connectors import sinks
 from windrow.connectors.kafka import client
+from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.connectors.sinks import PaneFiles, Sink
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, Fenced, OffsetGap, SinkFailed, SourceBehind
 from windrow.core.messages import Message, Pane, Position, Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import WindowAggregator
+from windrow.operators.chain import told_schema
 from windrow.operators.output import to_panes
 from windrow.operators.tuples import TupleAggregator
-from windrow.runners.protocol import BatchProtocol
+from windrow.runners.protocol import PUBLISH_ATTEMPTS, BatchProtocol
 from windrow.runners.tasks import OLD, Answer, TaskPlan, run_shard
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.testing.ledger import panes_equal
@@ -156,17 +160,107 @@ class ParquetOutlet:
         return list(to_panes(self._definition, sinks.read_panes(self._path), ""))
 
 
+class KafkaOutlet:
+    """`wr.sinks.kafka(...)` on the simulated cluster; each driver has a sink of its own."""
+
+    topic = "panes"
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation, self._kafka = simulation, simulation.kafka
+        self._kafka.create_topic(self.topic, PARTITIONS)
+        self._overtaken: list[str] = []
+
+    def open(self, check_epoch: Callable[[], None]) -> Sink:
+        cluster: Any = _Watched(self._simulation, check_epoch, self._overtaken)
+        return KafkaSink(self.topic, cluster)
+
+    def read(self) -> list[Pane]:
+        if self._overtaken:
+            raise Broken(self._overtaken[0])
+        self._kafka.expire_transactions()
+        cluster: Any = self._kafka
+        rows = []
+        for partition in self._kafka.partitions(self.topic):
+            for record in read_all(cluster, self.topic, partition):
+                row = json.loads(record.value())
+                row["window"] = {name: _time_or_number(at) for name, at in row["window"].items()}
+                rows.append(row)
+        definition = self._simulation.definition
+        table = pa.Table.from_pylist(rows, told_schema(definition, SCHEMA))
+        return list(to_panes(definition, table, ""))
+
+
+class _Watched:
+    """The cluster as one driver's sink has it. Who finds, when it has fenced the others, that it was overtaken, has to stop."""
+
+    def __init__(self, simulation: Simulation, check_epoch: Callable[[], None], overtaken: list[str]) -> None:
+        self._simulation, self._check_epoch, self._overtaken = simulation, check_epoch, overtaken
+        self._over = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._simulation.kafka, name)
+
+    def consumer(self, **config: Any) -> Any:
+        self._use("reads")
+        return self._simulation.kafka.consumer(**config)
+
+    def producer(self, **config: Any) -> Any:
+        made: Any = self._simulation.kafka.producer(**config)
+        init, begin = made.init_transactions, made.begin_transaction
+
+        def watched_init(timeout: float) -> None:
+            init(timeout)
+            with self._simulation.world.undisturbed():
+                try:
+                    self._check_epoch()
+                except Fenced:
+                    self._over = True
+                    self._simulation.world.trouble += 1  # to who was fenced by this
+
+        def watched_begin() -> None:
+            self._use("sends")
+            begin()
+
+        made.init_transactions, made.begin_transaction = watched_init, watched_begin
+        return made
+
+    def _use(self, does: str) -> None:
+        if self._over:
+            self._overtaken.append(f"{self._simulation.world.process} was overtaken, and {does} all the same")
+
+
+def _time_or_number(value: str | int | None) -> datetime | int | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
 OutletOf = Callable[["Simulation"], Outlet]
-OUTLETS: dict[str, OutletOf] = {"memory": MemoryOutlet, "parquet": ParquetOutlet}
+OUTLETS: dict[str, OutletOf] = {"kafka": KafkaOutlet, "memory": MemoryOutlet, "parquet": ParquetOutlet}
 
 
 class _Pointed:
-    """A sink at which a schedule can strike, and that refuses at times."""
+    """A sink at which a schedule can strike, and that refuses at times. It may not refuse for ever without as many faults."""
 
     def __init__(self, world: World, sink: Sink) -> None:
         self._world, self._sink = world, sink
+        self._commit, self._attempts, self._faults = -1, 0, 0
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
+        if token.commit != self._commit:
+            self._commit, self._attempts, self._faults = token.commit, 0, self._world.trouble
+        self._attempts += 1
+        try:
+            self._publish(token, panes)
+        except Fenced:
+            raise
+        except Exception as error:
+            faults = self._world.trouble - self._faults
+            if self._attempts == PUBLISH_ATTEMPTS and faults < self._attempts:
+                raise Broken(
+                    f"panes of commit {token.commit} were refused {self._attempts} times, after {faults} faults"
+                ) from error
+            raise
+
+    def _publish(self, token: Token, panes: PaneFiles) -> None:
         self._world.point("5 publish", f"before panes of commit {token.commit} go out")
         if self._world.chance(0.02) and self._world.goes_wrong("sink refuses", "the sink refuses"):
             raise ConnectionError("the sink refuses")
@@ -553,8 +647,7 @@ class Simulation:
             if world.goes_wrong("checkpoints lost", "Spark's checkpoint is lost"):
                 self._checkpoint = self._new_query(self._checkpoint)
         elif chosen < 0.22 and self.kafka.late:
-            world.say("    a late request arrives at the broker")
-            self.kafka.deliver_late()
+            self._deliver_late()
         elif (
             chosen > 0.97
             and self.kafka.open_transactions
@@ -587,13 +680,15 @@ class Simulation:
                 file.write(b"damaged!")
 
     def _forget_plan(self) -> None:
-        """Spark's last plan was not on the disk yet; the batch comes again with another slice."""
-        checkpoint, commit = self._checkpoint, RecordLog(self.world.records).tail().last_commit
+        """Spark's last plans were not on the disk yet; these batches come again with other slices, committed or not."""
+        checkpoint = self._checkpoint
         last = max(checkpoint.planned, default=-1)
-        done = -1 if commit is None or commit.query_id != checkpoint.query_id else commit.batch_id or 0
-        if last > max(checkpoint.done, done):
-            self.world.say(f"    the plan of batch {last} is lost")
-            del self._checkpoint.planned[last]
+        first = max(last - self.world.random.choice([0, 0, 1]), 0)
+        for batch_id in range(first, last + 1):
+            self.world.say(f"    the plan of batch {batch_id} is lost")
+            self.world.counts["plans lost"] += 1
+            del checkpoint.planned[batch_id]
+        checkpoint.done = min(checkpoint.done, first - 1)
 
     def _new_query(self, before: Checkpoint | None, *, obedient: bool = False) -> Checkpoint:
         """A query that begins anew: at our offsets, or somewhere near (obedient: exactly there)."""
@@ -637,10 +732,14 @@ class Simulation:
 
     def _kafka_step(self, what: str) -> Outcome | None:
         if self.kafka.late and self.world.chance(0.3):
-            self.world.say("    a late request arrives at the broker")
-            self.kafka.deliver_late()
+            self._deliver_late()
         step = "1 source" if what == "consume" else "5 broker"
         return self.world.unanswered(step, f"before {what}", 5 if what == "commit_transaction" else 1)
+
+    def _deliver_late(self) -> None:
+        self.world.say("    a late request arrives at the broker")
+        self.world.trouble += self.kafka.late
+        self.kafka.deliver_late()
 
     def _start(self) -> Driver:
         self._drivers += 1
@@ -661,6 +760,8 @@ class Simulation:
             self.world.say(f"    {actor.process} ends: {type(error).__name__}: {str(error)[:160]}")
         if actor.process.name.startswith("zombie"):
             return  # it computes what nobody asks for any more, from files that may be gone
+        if isinstance(error, SinkFailed) and isinstance(error.__cause__, Broken):
+            raise error.__cause__
         if isinstance(error, OffsetGap):
             if not self._gaps:
                 raise error
@@ -802,7 +903,8 @@ class _Checks:
                 continue  # torn, and declared void
             if isinstance(record, Intent):
                 again = last is not None and _batch(last) == _batch(record)
-                if again and record.watermark_us != END_OF_TIME_US:
+                drained = END_OF_TIME_US in (record.watermark_us, last.watermark_us if last else None)
+                if again and not drained:
                     raise Broken(f"the intent {record} follows {last}, which should have been kept")
                 last = record
             elif isinstance(record, Commit):
@@ -950,10 +1052,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sink", help=f"one of {', '.join(sorted(OUTLETS))}, or module:factory (default: any)"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="in so many processes (default: 1)")
     given = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    outlet = _outlet(given.sink)
+    _quiet()
     if given.seed is not None:
+        outlet = _outlet(given.sink)
         report = (
             shrink(given.seed, outlet=outlet)
             if given.shrink
@@ -964,15 +1067,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(report.failure is not None)
     totals: Counter[str] = Counter()
     failed = 0
-    seeds = tqdm(range(given.first, given.first + given.seeds), unit="schedule", disable=None)
-    for seed in seeds:
-        report = play(seed, outlet=outlet)
-        totals += report.counts
-        if report.failure is not None:
-            failed += 1
-            seeds.write(_told(report, given.sink))
+    with contextlib.ExitStack() as stack:
+        each = partial(_play_and_tell, sink=given.sink)
+        seeds = range(given.first, given.first + given.seeds)
+        told: Iterator[tuple[Counter[str], str | None]] = map(each, seeds)
+        if given.jobs > 1:
+            # Not forked: Arrow has threads.
+            pool = multiprocessing.get_context("spawn").Pool(given.jobs, _quiet)
+            told = stack.enter_context(pool).imap(each, seeds, chunksize=8)
+        progress = tqdm(told, total=given.seeds, unit="schedule", disable=None)
+        for counts, failure in progress:
+            totals += counts
+            if failure is not None:
+                failed += 1
+                progress.write(failure)
     print(_summary(given.seeds, totals, failed))
     return min(failed, 100)
+
+
+def _quiet() -> None:
+    """Drivers of thousands of schedules have nothing to say."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _play_and_tell(seed: int, sink: str | None) -> tuple[Counter[str], str | None]:
+    """What was counted in a schedule, and how it failed, if it did."""
+    report = play(seed, outlet=_outlet(sink))
+    return report.counts, None if report.failure is None else _told(report, sink)
 
 
 def _outlet(name: str | None) -> OutletOf | None:

@@ -98,8 +98,9 @@ def batch_facts() -> Iterator[BatchFacts]:
         SliceRelation,
         (True, False),
         (True, False),
+        (True, False),
     )
-    for log_epoch, last, intent, behind, batch, positions, found, fresh, ids in space:
+    for log_epoch, last, intent, behind, batch, positions, found, fresh, ids, files in space:
         facts = replace(
             BASE,
             log_epoch=log_epoch,
@@ -110,6 +111,7 @@ def batch_facts() -> Iterator[BatchFacts]:
             relation=found,
             fresh_start=fresh,
             has_ids=ids,
+            whole_files=files,
             **last,  # type: ignore[arg-type]
         )
         yield replace(facts, published=max(facts.commit - behind, 0))
@@ -146,12 +148,26 @@ def test_a_driver_that_is_not_the_last_to_claim_does_nothing() -> None:
         assert fenced == (facts.log_epoch != facts.own_epoch), facts
 
 
-def test_a_recorded_batch_never_becomes_a_commit_again_and_no_other_is_skipped() -> None:
+def is_recorded(facts: BatchFacts) -> bool:
+    return facts.commit > 0 and facts.query_id == facts.new_query_id and facts.new_batch_id <= 3
+
+
+def test_a_recorded_batch_is_skipped_where_nothing_in_it_is_new_or_could_be_told_and_no_other_is() -> None:
+    nothing_new = (SliceRelation.BELOW, SliceRelation.EMPTY)
     for facts in batch_facts():
         if facts.log_epoch != facts.own_epoch:
             continue
-        recorded = facts.commit > 0 and facts.query_id == facts.new_query_id and facts.new_batch_id <= 3
-        assert (on_batch(facts).action is BatchAction.SKIP_AND_PUBLISH) == recorded, facts
+        blind = not facts.has_positions or facts.whole_files
+        skipped = is_recorded(facts) and (blind or facts.relation in nothing_new)
+        assert (on_batch(facts).action is BatchAction.SKIP_AND_PUBLISH) == skipped, facts
+
+
+def test_a_recorded_batch_whose_offsets_are_not_known_yet_is_looked_at_without_its_old_rows() -> None:
+    for facts in batch_facts():
+        decision = on_batch(facts)
+        asked = facts.relation is SliceRelation.UNKNOWN and facts.has_positions and not facts.whole_files
+        if facts.log_epoch == facts.own_epoch and is_recorded(facts) and asked:
+            assert decision.action in GO and decision.drop_old_rows, facts
 
 
 def test_another_query_gets_in_only_with_positions_or_from_its_beginning_with_ids() -> None:
@@ -205,7 +221,8 @@ def test_the_answer_after_the_action_never_asks_for_less_rows_than_the_one_befor
             assert before.drop_old_rows >= after.drop_old_rows, facts
             assert before.reuse_intent == after.reuse_intent, facts
         else:
-            late = (BatchAction.REFUSE_GAP, BatchAction.REFUSE_BEHIND)
+            late = [BatchAction.REFUSE_GAP, BatchAction.REFUSE_BEHIND]
+            late += [BatchAction.SKIP_AND_PUBLISH] * is_recorded(facts)
             assert before.action == after.action or after.action in late, facts
 
 
@@ -230,8 +247,46 @@ GOLDEN_BATCHES: list[tuple[str, dict[str, Any], BatchAction]] = [
     ("the next batch, empty", {"relation": SliceRelation.EMPTY}, BatchAction.NEW_COMMIT),
     ("the next batch, no positions", {"has_positions": False}, BatchAction.NEW_COMMIT),
     ("Spark repeats rows", {"relation": SliceRelation.BELOW}, BatchAction.NEW_COMMIT_DROPPING_OLD_ROWS),
-    ("crashed after the commit", {"new_batch_id": 3, "published": 4}, BatchAction.SKIP_AND_PUBLISH),
-    ("an older batch", {"new_batch_id": 1}, BatchAction.SKIP_AND_PUBLISH),
+    (
+        "crashed after the commit",
+        {"new_batch_id": 3, "published": 4},
+        BatchAction.NEW_COMMIT_DROPPING_OLD_ROWS,
+    ),
+    (
+        "crashed after the commit, its rows are known",
+        {"new_batch_id": 3, "published": 4, "relation": SliceRelation.BELOW},
+        BatchAction.SKIP_AND_PUBLISH,
+    ),
+    (
+        "crashed after the commit of an empty batch",
+        {"new_batch_id": 3, "relation": SliceRelation.EMPTY},
+        BatchAction.SKIP_AND_PUBLISH,
+    ),
+    (
+        "crashed after the commit, no positions",
+        {"new_batch_id": 3, "has_positions": False},
+        BatchAction.SKIP_AND_PUBLISH,
+    ),
+    (
+        "crashed after the commit, files",
+        {"new_batch_id": 3, "whole_files": True},
+        BatchAction.SKIP_AND_PUBLISH,
+    ),
+    (
+        "Spark has lost the plan of a batch and plans it anew, larger",
+        {"new_batch_id": 3, "relation": SliceRelation.OVERLAPS},
+        BatchAction.NEW_COMMIT_DROPPING_OLD_ROWS,
+    ),
+    (
+        "an older batch planned anew, after the intent",
+        {"new_batch_id": 1, "intent_query_id": "q", "intent_batch_id": 1, "relation": SliceRelation.OVERLAPS},
+        BatchAction.REDO_INTENT,
+    ),
+    (
+        "an older batch",
+        {"new_batch_id": 1, "relation": SliceRelation.BELOW},
+        BatchAction.SKIP_AND_PUBLISH,
+    ),
     ("crashed after the intent", {"intent_query_id": "q", "intent_batch_id": 4}, BatchAction.REDO_INTENT),
     (
         "crashed after the intent, checkpoint deleted",

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 import windrow as wr
+from windrow.core.errors import KafkaFailed
 from windrow.testing.simulated_kafka import Outcome, SimulatedKafka
 
 Scene = tuple[Any, str]
@@ -222,3 +223,45 @@ def test_an_open_transaction_expires() -> None:
     assert cluster.expire_transactions() == 1
     assert read(cluster, "t") == []
     assert code_of(lambda: producer.commit_transaction(1)) == (KafkaError._FENCED, True)
+
+
+def test_a_batch_of_records_is_a_part_of_the_transaction(scene: Scene) -> None:
+    cluster, topic = scene
+    producer = producer_of(cluster, topic)
+    producer.begin_transaction()
+    taken = producer.produce_batch(topic, [{"key": b"k", "value": "a"}, {"key": None, "value": None}])
+    assert (taken, len(producer)) == (2, 2)
+    producer.commit_transaction(30)
+    assert len(producer) == 0
+    assert read(cluster, topic) == [(0, b"a"), (1, None)]
+
+
+def test_a_batch_outside_of_a_transaction_is_not_taken(scene: Scene) -> None:
+    cluster, topic = scene
+    producer = producer_of(cluster, topic)
+    records: list[dict[str, Any]] = [{"value": "a"}]
+    assert producer.produce_batch(topic, records) == 0
+    assert "_error" in records[0]
+    assert (len(producer), read(cluster, topic)) == (0, [])
+
+
+def test_what_is_purged_is_told_of_and_not_written(scene: Scene) -> None:
+    cluster, topic = scene
+    producer = cluster.producer(linger_ms=10_000)
+    told: list[Any] = []
+    producer.produce_batch(topic, [{"value": "a"}], on_delivery=lambda error, _: told.append(error.code()))
+    producer.purge()
+    while len(producer):
+        producer.flush(10)
+    assert (told, read(cluster, topic)) == ([KafkaError._PURGE_QUEUE], [])
+
+
+def test_who_does_not_hear_of_a_topic_says_so() -> None:
+    cluster = SimulatedKafka(lambda what: Outcome.UNHEARD)
+    with pytest.raises(KafkaFailed, match="cannot be created"):
+        cluster.create_topic("t")
+    with pytest.raises(KafkaFailed, match="did not answer"):
+        cluster.partitions("t")
+    cluster.step = lambda what: None
+    assert cluster.create_topic("t") is False
+    assert cluster.partitions("t") == [0]

@@ -20,6 +20,7 @@ from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.errors import Fenced, OffsetGap, StateLost
 from windrow.core.messages import Token
+from windrow.core.time import END_OF_TIME_US
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.tasks import Answer
 from windrow.stores.kv import Batch
@@ -103,6 +104,43 @@ def test_what_a_query_has_read_before_it_may_go_on_reading_with_holes(drivers: D
     protocol.batch("q", 1, True, reading({P0: (6, 8)}))
     protocol.batch("q", 2, True, reading({P0: (9, 10)}))
     assert protocol.job.progress.next_offsets == {P0: 10}
+
+
+def test_a_batch_that_spark_plans_again_with_more_in_it_brings_its_new_rows(drivers: Drivers) -> None:
+    """Its file of offsets was not synced when the power went. The batch was skipped by its number, and the next one went on
+    behind it."""
+    drivers.open().batch("q", 0, True, reading({P0: (0, 5), P1: (0, 5)}))
+    drivers.open().batch("q", 1, True, reading({P0: (5, 6)}))
+    protocol = drivers.open()
+    again = protocol.batch("q", 0, True, reading({P0: (0, 5), P1: (0, 8)}))
+    assert again is not None
+    assert (again.commit, again.batch_id, protocol.job.progress.next_offsets) == (3, 0, {P0: 6, P1: 8})
+    assert protocol.batch("q", 1, True, reading({P0: (5, 9)})) is not None
+    assert drivers.open().job.progress.next_offsets == {P0: 9, P1: 8}
+
+
+def test_a_batch_that_comes_again_as_it_was_makes_no_commit(drivers: Drivers) -> None:
+    drivers.open().batch("q", 0, True, reading({P0: (0, 5), P1: (0, 5)}))
+    for _ in range(2):
+        protocol = drivers.open()
+        assert protocol.batch("q", 0, True, reading({P0: (0, 5), P1: (0, 5)})) is None
+    assert protocol.batch("q", 1, True, reading({P0: (5, 6)})) is not None
+    assert protocol.job.progress.commit == 2
+
+
+def test_a_batch_that_comes_after_an_interrupted_drain_is_not_computed_at_the_end_of_time(
+    drivers: Drivers,
+) -> None:
+    """The intent to drain has the number of the last batch."""
+    drivers.open().batch("q", 0, True, reading({P0: (0, 5)}))
+
+    def dies(plan: Plan) -> Sequence[Answer]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        drivers.open().drain(dies)
+    again = drivers.open().batch("q", 0, True, reading({P0: (0, 8)}))
+    assert again is not None and again.watermark_us != END_OF_TIME_US
 
 
 def test_a_driver_that_slept_is_told_that_it_is_over_and_not_to_restore_its_log(drivers: Drivers) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,19 +11,22 @@ from typing import Any
 import pytest
 import structlog
 import structlog.testing
+from confluent_kafka import KafkaException
 
-from tests.simulation.reference_sink import KafkaOutlet, ReferenceSink
 from windrow.checkpoint import log as logs
+from windrow.checkpoint import recovery
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import LostRace, RecordLog
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, _marker, _read_parts
+from windrow.connectors.kafka.sink import KafkaSink, _Session
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.messages import Token
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.tasks import Answer
 from windrow.stores.kv import Batch
-from windrow.testing.simulation import OutletOf, play
+from windrow.testing.simulated_kafka import SimulatedKafka
+from windrow.testing.simulation import KafkaOutlet, OutletOf, play
 
 #: A mutant that is still alive after so many seeds is not found.
 SEEDS = 400
@@ -35,60 +40,110 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def outlet_of(sink: type[ReferenceSink]) -> OutletOf:
-    class Outlet(KafkaOutlet):
-        sink_type = sink
+def opening(*steps: str) -> Callable[..., _Session]:
+    """`KafkaSink._open` with these of its steps, in this order."""
 
-    return Outlet
+    def opened(self: KafkaSink, job: str, panes: PaneFiles) -> _Session:
+        self._make_topics()
+        producer = self.kafka.producer(transactional_id=f"windrow-{job}-{panes.operator}-{self.topic}")
+        commit = 0
+        for step in steps:
+            if step == "fence":
+                producer.init_transactions(30)
+            elif step == "owner":
+                panes.check_owner()
+            else:
+                commit = self._read_token(job, panes.operator)
+        return _Session(producer, commit)
+
+    return opened
 
 
 def token_not_read(patch: pytest.MonkeyPatch) -> OutletOf:
-    class Sink(ReferenceSink):
-        def last_token(self) -> int:
-            return 0
-
-    return outlet_of(Sink)
+    patch.setattr(KafkaSink, "_open", opening("fence", "owner"))
+    return KafkaOutlet
 
 
 def token_read_before_the_fence(patch: pytest.MonkeyPatch) -> OutletOf:
-    class Sink(ReferenceSink):
-        def publish(self, token: Token, panes: PaneFiles) -> None:
-            known = self.last_token()
-            try:
-                if self.producer is None:
-                    self.producer = self.kafka.producer(transactional_id="windrow-job")
-                    self.producer.init_transactions(30)
-                self.check_epoch()
-                if known < token.commit:
-                    self.transact(token, panes)
-            except BaseException:
-                self.producer = None
-                raise
+    patch.setattr(KafkaSink, "_open", opening("token", "fence", "owner"))
+    return KafkaOutlet
 
-    return outlet_of(Sink)
+
+def token_read_once(patch: pytest.MonkeyPatch) -> OutletOf:
+    """A session that follows another believes what that one has read."""
+    read = KafkaSink._read_token
+    known: dict[int, tuple[KafkaSink, int]] = {}
+
+    def once(self: KafkaSink, job: str, operator: str) -> int:
+        return known.setdefault(id(self), (self, read(self, job, operator)))[1]
+
+    patch.setattr(KafkaSink, "_read_token", once)
+    return KafkaOutlet
+
+
+def owner_not_asked(patch: pytest.MonkeyPatch) -> OutletOf:
+    patch.setattr(KafkaSink, "_open", opening("fence", "token"))
+    return KafkaOutlet
+
+
+def owner_asked_before_the_fence(patch: pytest.MonkeyPatch) -> OutletOf:
+    patch.setattr(KafkaSink, "_open", opening("owner", "fence", "token"))
+    return KafkaOutlet
+
+
+def session_kept_after_a_failure(patch: pytest.MonkeyPatch) -> OutletOf:
+    publish = KafkaSink.publish
+
+    def keeping(self: KafkaSink, token: Token, panes: PaneFiles) -> None:
+        whose = (token.job, panes.operator)
+        before = self._sessions.get(whose)
+        try:
+            publish(self, token, panes)
+        except Exception:
+            if before is not None:
+                self._sessions[whose] = before
+            raise
+
+    patch.setattr(KafkaSink, "publish", keeping)
+    return KafkaOutlet
+
+
+def unknown_outcome_of_a_transaction_taken_for_success(patch: pytest.MonkeyPatch) -> OutletOf:
+    send = _Session.send
+
+    def hopeful(self: _Session, *what: Any) -> None:
+        with contextlib.suppress(KafkaException):
+            send(self, *what)
+
+    patch.setattr(_Session, "send", hopeful)
+    return KafkaOutlet
 
 
 def token_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> OutletOf:
-    class Sink(ReferenceSink):
-        def transact(self, token: Token, panes: PaneFiles) -> None:
-            plain = self.kafka.producer()
-            plain.produce("tokens", str(token.commit).encode(), partition=0)
-            while plain.flush():
-                continue
-            super().transact(token, panes)
+    def send(self: _Session, topic: str, portions: Any, tokens: str, token: dict[str, Any]) -> None:
+        self.producer.begin_transaction()
+        for portion in portions:
+            self._produce(topic, portion)
+        self.producer.commit_transaction(30)
+        self.producer.begin_transaction()
+        self._produce(tokens, [token])
+        self.producer.commit_transaction(30)
 
-    return outlet_of(Sink)
+    patch.setattr(_Session, "send", send)
+    return KafkaOutlet
 
 
 def transactional_id_of_each_driver(patch: pytest.MonkeyPatch) -> OutletOf:
-    class Sink(ReferenceSink):
-        def publish(self, token: Token, panes: PaneFiles) -> None:
-            if self.producer is None:
-                self.producer = self.kafka.producer(transactional_id=f"driver-{id(self)}")
-                self.producer.init_transactions(30)
-            super().publish(token, panes)
+    producer = SimulatedKafka.producer
+    made = itertools.count()
 
-    return outlet_of(Sink)
+    def unnamed(self: SimulatedKafka, **config: Any) -> Any:
+        if "transactional_id" in config:
+            config["transactional_id"] = f"driver-{next(made)}"
+        return producer(self, **config)
+
+    patch.setattr(SimulatedKafka, "producer", unnamed)
+    return KafkaOutlet
 
 
 def segment_named_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
@@ -230,11 +285,21 @@ def old_rows_not_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchProtocol, "decide", careless)
 
 
+def recorded_batch_skipped_by_its_number(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "_may_have_new_rows", lambda facts: False)
+
+
 MUTANTS: list[Mutate] = [
     token_not_read,
     token_read_before_the_fence,
+    token_read_once,
+    owner_not_asked,
+    owner_asked_before_the_fence,
+    session_kept_after_a_failure,
+    unknown_outcome_of_a_transaction_taken_for_success,
     token_outside_of_the_transaction,
     transactional_id_of_each_driver,
+    recorded_batch_skipped_by_its_number,
     segment_named_before_it_is_synced,
     intent_redone_with_another_now,
     applied_marker_ahead_of_the_data,

@@ -9,12 +9,10 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.reference_sink import KafkaOutlet
 from windrow.checkpoint.job import Job
-from windrow.testing.simulation import OUTLETS, OutletOf, main, play, shrink
+from windrow.testing.simulation import OUTLETS, KafkaOutlet, main, play, shrink
 
 BLOCK = 24
-OUTLETS_BY_NAME: dict[str, OutletOf] = {**OUTLETS, "kafka": KafkaOutlet}
 
 
 def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:
@@ -22,11 +20,11 @@ def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("block", range(3))
-@pytest.mark.parametrize("outlet", sorted(OUTLETS_BY_NAME))
+@pytest.mark.parametrize("outlet", sorted(OUTLETS))
 def test_whatever_goes_wrong_every_row_counts_once(outlet: str, block: int) -> None:
     """A failure names its seed: python -m windrow.testing.simulation --seed N --sink ... --shrink"""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        report = play(seed, outlet=OUTLETS_BY_NAME[outlet])
+        report = play(seed, outlet=OUTLETS[outlet])
         if report.failure is not None:
             story = "\n".join(report.trace)
             raise AssertionError(f"seed {seed} with {outlet}:\n{story}") from report.failure
@@ -41,7 +39,13 @@ def test_the_schedules_do_what_they_are_for() -> None:
     assert steps >= {"0.2 claim", "1 Spark", "2 intent", "3.1 store", "3.2 files", "3.3 answer", "4.2 commit"}
     assert steps >= {"5 broker", "5 publish", "6 snapshot"}
     assert set(seen) >= {"unknown outcome", "zombie drivers", "attempts doubled", "power lost", "lost: names"}
-    assert set(seen) >= {"checkpoints lost", "clock stepped back", "stores lost", "stores damaged"}
+    assert set(seen) >= {
+        "plans lost",
+        "checkpoints lost",
+        "clock stepped back",
+        "stores lost",
+        "stores damaged",
+    }
     assert seen["panes checked"] > 500
 
 
@@ -71,7 +75,7 @@ def test_a_failing_schedule_loses_its_tail(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_command_counts_and_says_how_to_see_a_failure_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--seeds", "3", "--sink", "tests.simulation.reference_sink:KafkaOutlet"]) == 0
+    assert main(["--seeds", "3", "--sink", "windrow.testing.simulation:KafkaOutlet"]) == 0
     assert "3 schedules, 0 failed" in capsys.readouterr().out
     lose_what_is_published(monkeypatch)
     assert main(["--seeds", "2", "--sink", "memory"]) == 2
