@@ -64,10 +64,10 @@ def restore(context: Context) -> list[Row]:
         ):
             _fill(operator, states)
             operator.add_messages(_one_a_state(0, KEYS))
+        _let_go(snapshot, "0*", states // COMMIT)
         shutil.copytree(snapshot, compact)
+        _let_go(snapshot, "base*")
         shutil.rmtree(JobFolders(compact).snapshots)
-        for base in Path(JobFolders(snapshot).changelog("")).parent.glob("base*"):
-            base.unlink()
 
         def run(place: str) -> float:
             shutil.rmtree(JobFolders(place).local)
@@ -98,6 +98,13 @@ def restore(context: Context) -> list[Row]:
         )
         for way, (_, least) in ways.items()
     ]
+
+
+def _let_go(location: str, pattern: str, most: int | None = None) -> None:
+    """Remove files of the changelog; where commits are numbered, those up to `most`."""
+    for path in Path(JobFolders(location).changelog("x")).parent.glob(pattern):
+        if most is None or int(path.name.split("-")[0]) <= most:
+            path.unlink()
 
 
 def _fill(operator: Any, states: int) -> None:
