@@ -10,9 +10,13 @@ from importlib.metadata import version
 
 import structlog
 
+from tests.kafka.spark_jars import jars
+
+from . import sparks
 from .embedded import embedded, full_state
 from .harness import run, table, write
 from .joins import joins
+from .kafka import kafka
 from .latency import latency
 from .state import memory, purge, restore
 from .throughput import throughput
@@ -20,6 +24,7 @@ from .throughput import throughput
 BENCHMARKS = {
     "throughput": throughput,
     "joins": joins,
+    "kafka": kafka,
     "latency": latency,
     "embedded": embedded,
     "full-state": full_state,
@@ -49,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     names = chosen.names or list(BENCHMARKS)
     rounds = chosen.rounds or (1 if chosen.quick else 3)
+    if "kafka" in names:
+        sparks.JARS += jars()
     rows = run({n: BENCHMARKS[n] for n in names}, quick=chosen.quick, rounds=rounds)
     out = chosen.out or os.path.join(RESULTS, "quick.json" if chosen.quick else "two-cores.json")
     about = {

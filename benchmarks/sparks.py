@@ -19,6 +19,8 @@ PROVIDERS = {
     "Spark, in memory": _PROVIDERS + "HDFSBackedStateStoreProvider",
 }
 WINDROW = "windrow"
+#: A JVM has those that it starts with: set before the first session.
+JARS: list[str] = []
 
 
 @cache
@@ -31,6 +33,7 @@ def session() -> Any:
         SparkSession.builder.master(f"local[{SHARDS}]")
         .appName("windrow-benchmarks")
         .config("spark.driver.memory", "4g")
+        .config("spark.jars", ",".join(JARS))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(SHARDS))

@@ -45,9 +45,10 @@ class JsonDecoder:
         return set_apart(values, self._rows, self.schema)
 
     def _rows(self, values: Values) -> pa.Table:
-        whole = b"\n".join(_present(values))
+        present = _present(values)
+        whole = b"\n".join(present)
         # Line by line: no value may be empty or be more lines than one, or rows would be others' than their positions say.
-        by_line = whole.count(b"\n") == len(values) - 1 and all(map(bytes.strip, _present(values)))
+        by_line = whole.count(b"\n") == len(values) - 1 and all(map(bytes.strip, present))
         if not by_line and len(values) > 1:
             raise Unreadable("lines")
         if not whole.strip():

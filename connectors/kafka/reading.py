@@ -30,6 +30,9 @@ BATCH_BYTES = 16 << 20
 FIRST_ROWS = 1024
 #: Where fewer records come than were asked for, look again after so long.
 WAIT_S = 0.1
+#: librdkafka is not to rest for its usual second after its queue was full, since a range is wanted at once; and what it fetches
+#: beyond the end of the range is thrown away, so the queue is short.
+FETCHING = {"fetch_queue_backoff_ms": 10, "queued_min_messages": 2 * BATCH_ROWS}
 
 _idle: dict[Kafka, list[Any]] = {}
 _clusters: dict[Kafka, Cluster] = {}
@@ -52,7 +55,7 @@ def records(options: SourceOptions, wanted: Range) -> Iterator[list[Any]]:
     Raises `SourceLost` where they are gone, `KafkaFailed` where nobody answers.
     """
     idle = _idle.setdefault(options.kafka, [])
-    consumer = idle.pop() if idle else options.kafka.consumer(enable_partition_eof=True)
+    consumer = idle.pop() if idle else options.kafka.consumer(enable_partition_eof=True, **FETCHING)
     try:
         yield from _messages(consumer, options, wanted)
         consumer.unassign()
