@@ -143,7 +143,8 @@ class WindowStreamWriter:
                 'no checkpointLocation: use .option("checkpointLocation", "ckpt/delays")'
             )
         if self._reads is not None:
-            self._stream = ranges_of(self._reads, SparkSession.active(), os.path.join(location, "windrow"))
+            folder = os.path.join(location, "windrow") if self._log is FILES else None
+            self._stream = ranges_of(self._reads, SparkSession.active(), folder)
         assert self._stream is not None
         spark = self._stream.sparkSession
         check_session(spark)

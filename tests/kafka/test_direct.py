@@ -93,6 +93,39 @@ def test_topic_to_topic_and_on_from_the_jobs_own_offsets(
     assert progress["counters"].get("replayed", 0) == 0
 
 
+@pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
+def test_with_its_log_in_kafka_the_folder_and_sparks_checkpoint_may_go(
+    spark: Any,
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    tmp_path: Path,
+    queries: list[Any],
+    keyed: bool,
+) -> None:
+    """Everything is in topics: source, log, state and panes."""
+    topic, out = new_topic(2), new_topic(1)
+    source = wr.sources.kafka(kafka, topic, value=VALUE, keyed=keyed)
+    for seconds in (range(0, 25), range(25, 41)):
+        for partition in range(2):
+            sender.send_rows(topic, rows(seconds, f"k{partition}"), partition)
+        writer = (
+            COUNTS.writeStream(source)
+            .sink(wr.sinks.kafka(out, kafka))
+            .log(wr.kafka_log(kafka, f"log-{topic}"))
+        )
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        queries.append(query)
+        query.awaitTermination()
+        if seconds.start == 0:
+            query.stop()
+            shutil.rmtree(tmp_path)
+    query.drain()
+    assert panes(kafka, out) == {
+        (f"00:{tens}0", f"k{p}"): 10 if tens < 4 else 1 for tens in range(5) for p in range(2)
+    }
+
+
 def test_what_cannot_be_decoded_is_a_dead_letter_with_its_coordinates(
     spark: Any,
     kafka: wr.Kafka,
