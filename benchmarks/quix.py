@@ -1,4 +1,4 @@
-"""`python quix.py <servers> <topic in> <topic out> <rows> <current|final> <state folder>`: the aggregation by Quix Streams.
+"""`python quix.py <servers> <topic in> <topic out> <rows> <current|final> <group> <folder>`: the aggregation by Quix Streams.
 
 Runs in an environment of its own, because Quix Streams pins another confluent-kafka; so it imports nothing of windrow's.
 Exactly once, everything else at its defaults. Waits for a line on standard input before it begins; prints when its first
@@ -8,6 +8,7 @@ record came and when all of it was committed.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -18,7 +19,9 @@ from quixstreams.dataframe.windows import Count, Mean, Sum
 WINDOW_MS = 10_000
 
 
-def main(servers: str, topic_in: str, topic_out: str, rows: int, emission: str, folder: str) -> None:
+def main(
+    servers: str, topic_in: str, topic_out: str, rows: int, emission: str, group: str, folder: str
+) -> None:
     seen = {"rows": 0, "begin": 0.0}
 
     def count(topic: str, partition: int, offset: int) -> None:
@@ -32,9 +35,9 @@ def main(servers: str, topic_in: str, topic_out: str, rows: int, emission: str, 
 
     app = Application(
         servers,
-        consumer_group=topic_in,
+        consumer_group=group,
         auto_offset_reset="earliest",
-        state_dir=folder,
+        state_dir=os.path.join(folder, group),
         processing_guarantee="exactly-once",
         on_message_processed=count,
         auto_create_topics=True,
@@ -56,4 +59,4 @@ def main(servers: str, topic_in: str, topic_out: str, rows: int, emission: str, 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), *sys.argv[5:7])
+    main(*sys.argv[1:4], int(sys.argv[4]), *sys.argv[5:8])
