@@ -17,10 +17,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import xxhash
 
+from windrow.checkpoint import log
+from windrow.checkpoint.records import decode_payload
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.core.errors import CorruptState, StateLocked
 from windrow.stores.files import write_whole
@@ -282,6 +285,11 @@ class World:
     def patched(self) -> Iterator[None]:
         """The operating system is ours as long as this lasts: what syncs and names files, waiting, and random names."""
         ours: list[tuple[Any, str, Any]] = [
+            (
+                log,
+                "decode_payload",
+                lru_cache(None)(decode_payload),
+            ),  # a schedule reads its log very often
             (os, "fsync", self.disk.fsync),
             (os, "link", self.disk.link),
             (os, "rename", self.disk.rename),

@@ -197,6 +197,29 @@ def test_rows_with_positions_of_another_query_are_counted_once(
     assert sum(latest.values()) == len(FLAT)
 
 
+@pytest.mark.parametrize(
+    "agg", [{"n": wr.count()}, {"n": wr.count(), "mid": wr.median("v")}], ids=["partials", "rows"]
+)
+def test_a_batch_that_spark_plans_again_with_more_in_it_brings_its_new_rows(
+    spark: Any, feed: Any, tmp_path: Any, agg: Any
+) -> None:
+    """As it does when its plan was lost with the power. Handed in as it was, it makes no commit."""
+    sink = wr.sinks.memory()
+    function = define(agg, positions=wr.positions("o")).foreach_batch(str(tmp_path / "state"), sink=sink)
+    commits: list[int] = []
+
+    def planned_again(df: Any, batch_id: int) -> None:
+        for frame in (df.where("o < 10"), df.where("o < 10"), df, df):
+            function(frame, batch_id)
+            commits.append(function.job.progress.commit)
+
+    start(spark, feed(None, NUMBERED), tmp_path, planned_again, [FLAT])
+    latest = {(p.window.start_us, p.key["k"]): p["n"] for p in sink.panes}
+    assert sum(latest.values()) == len(FLAT)
+    assert commits == [1, 1, 2, 2]
+    function.close()
+
+
 def test_rows_with_ids_of_another_query_are_counted_once(spark: Any, feed: Any, tmp_path: Any) -> None:
     definition = define({"n": wr.count()}, ids=wr.ids("o"))
     first = run(spark, feed("first", NUMBERED), tmp_path, definition, [FLAT[:6], FLAT[3:10]], shards=2)
