@@ -130,7 +130,7 @@ def start_second(world: World, rng: random.Random) -> None:
             raise DrillFailed(f"the second driver ended and not the first:\n{second.said[-4000:]}")
     finally:
         for job in (first, second):
-            if job is not world.job and not job.ended:
+            if job is not world.job:
                 job.kill()
 
 
