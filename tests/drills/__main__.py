@@ -15,7 +15,7 @@ from tests.drills.drills import DRILLS, Outcome, run
 from windrow.testing import KafkaBroker
 
 IMAGE_SCRIPT = Path(__file__).parents[2] / "docker" / "kafka-image.sh"
-HEAD = ("drill", "seeds", "faults", "records in", "panes out", "lost", "twice", "other", "seconds", "verdict")
+HEAD = ("drill", "seeds", "faults", "records in", "panes out", "lost", "twice", "wrong", "seconds", "verdict")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -25,8 +25,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
         r = o.report
         found = ("-",) * 5
         if r is not None:
-            other = len(r.wrong) + len(r.unknown) + len(r.broken)
-            found = (str(r.records_in), str(r.panes_out), str(len(r.lost)), str(len(r.twice)), str(other))
+            wrong = len(r.wrong) + len(r.unknown) + len(r.broken)
+            found = (str(r.records_in), str(r.panes_out), str(len(r.lost)), str(len(r.twice)), str(wrong))
         verdict = "right" if o.ok else "WRONG" if r is not None else "FAILED"
         cells = (o.drill.name, str(o.seeds), str(o.faults), *found, f"{o.seconds:.0f}", verdict)
         lines.append("| " + " | ".join(cells) + " |")

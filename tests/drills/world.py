@@ -121,9 +121,10 @@ class Job:
         return self.log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """`kill -9` of the process and all that belongs to it."""
-        processes.kill_tree(self.pid)
-        self._reap()
+        """`kill -9` of the process and all that belongs to it, if it has not ended."""
+        if not self.ended:
+            processes.kill_tree(self.pid)
+        self.reap()
 
     def drain(self) -> int:
         """Let the job read what is there and drain. Its exit code."""
@@ -131,9 +132,10 @@ class Job:
         with contextlib.suppress(BrokenPipeError):  # it has ended, and its code says how
             self.process.stdin.write(b"drain\n")
             self.process.stdin.flush()
-        return self._reap()
+        return self.reap()
 
-    def _reap(self) -> int:
+    def reap(self) -> int:
+        """Wait for the end. The exit code."""
         code = self.process.wait()
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # of a line that nobody read
@@ -172,6 +174,8 @@ class World:
         return Job(self.settings, self.folder / f"job-{self._started}.log")
 
     def restart(self) -> None:
+        """The job has ended: the next process of it."""
+        self.job.reap()
         self.job = self.start()
 
     @property
@@ -234,6 +238,5 @@ class World:
         raise DrillFailed(f"the job did not drain in {ENDS} attempts:\n{self.job.said[-4000:]}")
 
     def close(self) -> None:
-        if not self.job.ended:
-            self.job.kill()
+        self.job.kill()
         self.producer.stop()
