@@ -76,8 +76,11 @@ def kill_broker(world: World, rng: random.Random) -> None:
 
 
 def pause_broker(world: World, rng: random.Random) -> None:
-    """The broker is frozen for longer than a transaction of the job may be open."""
+    """The broker is frozen for longer than a transaction of the job may be open, just when a commit is to go out."""
     assert world.broker is not None
+    read = world.read
+    world.wait_until(lambda: world.read > read, "a commit")
+    time.sleep(rng.uniform(0, 0.05))
     world.broker.pause()
     time.sleep(TRANSACTION_S * rng.uniform(1.2, 1.6))
     world.broker.unpause()
