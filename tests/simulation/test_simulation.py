@@ -83,3 +83,14 @@ def test_the_command_counts_and_says_how_to_see_a_failure_again(
     assert "--seed 1 --sink memory --shrink" in out.out + out.err
     assert main(["--seed", "1", "--sink", "memory", "--shrink"]) == 1
     assert "panes in the sink" in capsys.readouterr().out
+
+
+def test_two_processes_find_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """`tests.simulation.losing:Outlet` loses panes."""
+    told = []
+    for jobs in ("1", "2"):
+        failed = main(["--seeds", "10", "--sink", "tests.simulation.losing:Outlet", "--jobs", jobs])
+        out = capsys.readouterr()
+        told.append((failed, [line for line in (out.out + out.err).splitlines() if "schedule/s" not in line]))
+    assert told[0] == told[1]
+    assert told[0][0] > 0

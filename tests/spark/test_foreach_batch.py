@@ -213,7 +213,7 @@ def test_a_batch_that_spark_plans_again_with_more_in_it_brings_its_new_rows(
             function(frame, batch_id)
             commits.append(function.job.progress.commit)
 
-    start(spark, feed(None, NUMBERED), tmp_path, planned_again, [FLAT])
+    start(spark, feed("input", NUMBERED), tmp_path, planned_again, [FLAT])
     latest = {(p.window.start_us, p.key["k"]): p["n"] for p in sink.panes}
     assert sum(latest.values()) == len(FLAT)
     assert commits == [1, 1, 2, 2]
