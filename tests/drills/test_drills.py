@@ -1,7 +1,11 @@
-"""Each drill with one fault: whatever breaks, every record is counted once. Twenty: `python -m tests.drills`."""
+"""Drills with one fault each: whatever breaks, every record is counted once. Twenty: `python -m tests.drills`.
+
+The quick ones, and one of each kind under Spark; WINDROW_DEEP=1 runs all.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -11,11 +15,23 @@ from tests.drills.drills import DRILLS, Drill, run
 
 pytestmark = pytest.mark.slow
 
+QUICK = {
+    "kill-embedded",
+    "second-embedded",
+    "store-lost",
+    "store-damaged",
+    "disk-full",
+    "broker-kill",
+    "kill-driver",
+    "kill-executor",
+}
+
 
 def params() -> list[Any]:
     return [
         pytest.param(drill, id=drill.name, marks=[] if drill.runner == "embedded" else [pytest.mark.spark])
         for drill in DRILLS.values()
+        if drill.name in QUICK or os.environ.get("WINDROW_DEEP") == "1"
     ]
 
 
