@@ -779,9 +779,9 @@ class Simulation:
         world.calm = True
         world.say("    from here on nothing goes wrong")
         self._produce(self._to_come)
-        if self._gaps:  # which show in a partition once a row follows them
-            for partition, rows in enumerate(self.rows):
-                rows.append(("a", self._came * S + 1_000_000_000 * S, self._came))
+        if self._gaps:  # which are of one row, and show once another follows it
+            for partition in [*range(PARTITIONS)] * 2:
+                self.rows[partition].append(("a", self._came * S + 1_000_000_000 * S, self._came))
                 self._source.produce(INPUT, b"row", partition=partition)
                 self._came += 1
             self._source.flush()
