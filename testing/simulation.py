@@ -779,6 +779,12 @@ class Simulation:
         world.calm = True
         world.say("    from here on nothing goes wrong")
         self._produce(self._to_come)
+        if self._gaps:  # which are of one row, and show once another follows it
+            for partition in [*range(PARTITIONS)] * 2:
+                self.rows[partition].append(("a", self._came * S + 1_000_000_000 * S, self._came))
+                self._source.produce(INPUT, b"row", partition=partition)
+                self._came += 1
+            self._source.flush()
         waiting = [a for a in world.actors if not a.ended]
         world.random.shuffle(waiting)
         later = len(waiting) // 2
