@@ -135,7 +135,11 @@ class Shard:
         if results is not None and all(_present(spec, r) for r in results):
             assert kv is not None and applied is not None
             shard = cls(spec, kv, applied)
-            shard.catch_up(results)
+            try:
+                shard.catch_up(results)
+            except BaseException:
+                kv.close()  # or nobody else could open it as long as this process lives
+                raise
             return shard
         known = {c.commit: c for c in commits()}
         known.update(by_number)
@@ -155,6 +159,11 @@ class Shard:
                 raise
             try:
                 return cls._carry_out(spec, decision, known, kv, replay)
+            except StateLocked:
+                if decision.private_copy:
+                    raise
+                # Somebody has opened it since we looked.
+                kv, found, applied = None, StoreFound.LOCKED, None
             except _SnapshotDamaged as error:
                 # The next best way, or a refusal; by now the local store is out of the way.
                 logger.warning("snapshot is damaged", commit=decision.base, error=str(error.__cause__))
@@ -182,6 +191,8 @@ class Shard:
             if decision.move_aside and os.path.exists(path):
                 os.rename(path, f"{path}.aside-{time.time_ns()}")
             elif not decision.private_copy and os.path.exists(path):
+                if os.path.exists(os.path.join(path, "CURRENT")):
+                    raise StateLocked(f"the store {path} was made by somebody else since this one looked for it")
                 destroy(path)
                 shutil.rmtree(path, ignore_errors=True)
         if decision.action is ShardAction.RESTORE_SNAPSHOT:

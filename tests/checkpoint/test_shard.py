@@ -120,3 +120,36 @@ def test_the_newest_compacted_changelog_and_the_one_before_are_kept(spec: ShardS
     shard.close()
     assert [int(n[10:22]) for n in names(spec, "base-")] == [COMMITS - 1, COMMITS]
     assert sorted({int(n[15:27]) for n in names(spec, "base_part-")}) == [COMMITS - 1, COMMITS]
+
+
+def test_a_store_that_somebody_opens_after_the_look_is_left_to_him(
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed task's worker lives on and opens what this one has just found free: a private copy goes on."""
+    shard, commits = fill(spec, COMMITS)
+    expected = contents(shard)
+    monkeypatch.setattr(shards, "LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(shards, "_look", lambda *_: (None, shards.StoreFound.ABSENT, None))
+    mine = Shard.open(spec, COMMITS, lambda: iter(commits))
+    assert mine.kv.path != shard.kv.path
+    assert contents(mine) == expected
+    mine.close()
+    shard.close()
+
+
+def test_a_store_that_cannot_catch_up_is_let_go(spec: ShardSpec) -> None:
+    """The next attempt, in the same worker, finds it free."""
+    shard, commits = fill(spec, COMMITS)
+    last = commits[-1]
+    shard.close()
+    destroy(spec.path)
+    shard = Shard.open(spec, COMMITS - 1, lambda: iter(commits[:-1]))
+    shard.close()
+    name = last.shards[0].segment
+    assert name is not None
+    with open(spec.folders.changelog(name), "r+b") as file:
+        file.write(b"torn")
+    with pytest.raises(CorruptState) as caught:
+        Shard.open(spec, COMMITS, lambda: iter(commits), [last], lock_wait_s=0.1)
+    assert caught.tb is not None  # the frames of the attempt are alive, and what they hold
+    Shard.open(spec, COMMITS - 1, lambda: iter(commits[:-1]), lock_wait_s=0.1).close()
