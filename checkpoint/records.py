@@ -24,7 +24,8 @@ from windrow.checkpoint.offsets import Offsets, Partition
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState
 
-VERSION = 2  # of records that name kept files; all others are written as version 1
+VERSION = 2  # of records that name kept files
+PLAIN = 1  # of all others: what read them before still does
 UNNUMBERED = -1  # `seq` of a record that no log has taken yet
 
 Plain = Mapping[
@@ -147,7 +148,7 @@ def encode(record: Record) -> bytes:
     name = type(record).__name__.lower()
     body = {"record": name, **_dump_fields(record)}
     payload: bytes = msgpack.packb(body, strict_types=True)
-    return seal(Kind.LOG_RECORD, payload, VERSION if any(r.kept for r in _shards(record)) else 1)
+    return seal(Kind.LOG_RECORD, payload, VERSION if any(r.kept for r in _shards(record)) else PLAIN)
 
 
 def _shards(record: Record) -> tuple[ShardResult, ...]:
