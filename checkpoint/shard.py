@@ -192,7 +192,9 @@ class Shard:
                 os.rename(path, f"{path}.aside-{time.time_ns()}")
             elif not decision.private_copy and os.path.exists(path):
                 if os.path.exists(os.path.join(path, "CURRENT")):
-                    raise StateLocked(f"the store {path} was made by somebody else since this one looked for it")
+                    raise StateLocked(
+                        f"the store {path} was made by somebody else since this one looked for it"
+                    )
                 destroy(path)
                 shutil.rmtree(path, ignore_errors=True)
         if decision.action is ShardAction.RESTORE_SNAPSHOT:

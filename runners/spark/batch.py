@@ -32,13 +32,13 @@ from windrow.connectors.sinks import PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import ChainDefinition, part_named, parts_of
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import SourceBehind, SparkUnsupported, StateError
+from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
 from windrow.operators.chain import told_schema
-from windrow.runners import ranges, tasks
+from windrow.runners import tasks
 from windrow.runners.embedded import operator_of
 from windrow.runners.protocol import BatchProtocol, check_answers
 from windrow.runners.spark import plan as plans
@@ -142,7 +142,6 @@ class BatchFunction:
             df = df.where(F.col(plans.HEARTBEAT).isNull()).drop(plans.HEARTBEAT)
         self.input_schema = df.schema
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
-        planned = df
         df, positioned = self._positioned(df)
 
         def act(plan: Plan, decision: BatchDecision) -> list[tasks.Answer]:
@@ -151,23 +150,6 @@ class BatchFunction:
         record = self._protocol(spark).batch(query_id, batch_id, positioned, act)
         if record is not None:
             self._tell(record, batch_id, started)
-        elif self.reads is not None:
-            self._check_skipped(planned, batch_id)
-
-    def _check_skipped(self, planned: DataFrame, batch_id: int) -> None:
-        """Refuse a batch that has the number of one that was committed, and records that were not."""
-        assert self.source is not None
-        following = self.job.progress.next_offsets
-        for wanted in ranges.from_table(planned.toArrow()):
-            partition = ranges.partition_of(wanted)
-            begin = max(wanted.start, following.get(partition, wanted.start))
-            if begin < wanted.end and not self.source.is_empty(partition, begin, wanted.end):
-                raise SourceBehind(
-                    f"batch {batch_id} of this query is committed, and now it reaches to {wanted.end} of {wanted.topic}-"
-                    f"{wanted.partition}, which the job has up to {following.get(partition, 'nowhere')}: Spark's checkpoint is "
-                    f"older than the log. Delete it, the folder spark beside {self.location}: the query then begins where the "
-                    "job stopped"
-                )
 
     def _without_old(self, df: DataFrame, decision: BatchDecision, query_id: str) -> DataFrame:
         """The frame with the rows that were counted before marked, or left out."""
