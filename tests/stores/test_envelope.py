@@ -60,6 +60,7 @@ def test_kinds_keep_their_numbers() -> None:
         ("MESSAGE", 8),
         ("SINK_MANIFEST", 9),
         ("DEFINITION", 10),
+        ("CHUNK", 11),
     ]
 
 
