@@ -119,8 +119,14 @@ class Job:
         return None if state.epoch is None or state.last_commit is None else state.epoch.shards
 
     def _accept(self, state: LogState) -> None:
-        """Refuse to open state that another definition shaped."""
+        """Refuse to open state that another definition shaped, or a job that another driver has begun meanwhile."""
         epoch = state.epoch
+        if epoch is not None and epoch.job != self.job:
+            # A claim under a name of our own would make another job of it, whose panes no token of the first one knows.
+            raise Fenced(
+                f"driver {epoch.driver!r} has begun the job at {self.folders.location} while this one was about to: "
+                "open it again"
+            )
         if epoch is None or state.last_commit is None:
             return
         if epoch.shards != self.shards:

@@ -181,6 +181,9 @@ class ParquetSink:
 
     def last_commit(self, job: str, operator: str) -> int | None:
         commits = [m["commit"] for m in manifests(self.path) if m["job"] == job and m["operator"] == operator]
+        if commits:
+            # Whoever made them may have died before their names were synced; what we say here is believed for good.
+            sync_directory(os.path.join(self.path, "_manifests"))
         return max(commits, default=None)
 
 

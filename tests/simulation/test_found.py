@@ -270,3 +270,38 @@ def test_two_drivers_with_one_process_id_do_not_share_a_temporary_manifest(
         sink.publish(Token("job", 1), PaneFiles((str(file),), 1, "n", DEFINITION, "job"))
     temporary = [os.path.basename(path) for path in linked if path.endswith(".tmp")]
     assert len(set(temporary)) == 2
+
+
+def test_a_driver_that_finds_the_job_begun_by_another_is_no_driver_of_it(tmp_path: Path) -> None:
+    """Both were started on an empty location; the slower one would have claimed it under a name of its own (seed 5439)."""
+    records = MemoryRecords()
+
+    class Slow(MemoryLog):
+        """Between the look at the log and the claim, another driver begins the job and commits."""
+
+        def open_epoch(self, **options: Any) -> Any:
+            first = Job(str(tmp_path), [DEFINITION], shards=1, clock=ManualClock(0), log=MemoryLog(records))
+            first.close()
+            return super().open_epoch(**options)
+
+    with pytest.raises(Fenced, match=r"has begun the job at .* open it again"):
+        Job(str(tmp_path), [DEFINITION], shards=1, clock=ManualClock(0), log=Slow(records))
+    again = Job(str(tmp_path), [DEFINITION], shards=1, clock=ManualClock(0), log=MemoryLog(records))
+    assert again.epoch.epoch == 2
+
+
+def test_a_parquet_sink_says_nothing_that_a_power_cut_can_take_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who made the manifest died before its name was synced; whoever is told of it never publishes that commit again
+    (seed 5086)."""
+    sink = wr.sinks.parquet(str(tmp_path))
+    folder = tmp_path / "_manifests"
+    folder.mkdir()
+    (folder / "job-n-000000000002.manifest").write_text(
+        '{"job": "job", "operator": "n", "commit": 2, "files": []}'
+    )
+    synced: list[str] = []
+    monkeypatch.setattr("windrow.connectors.sinks.sync_directory", synced.append)
+    assert sink.last_commit("job", "n") == 2
+    assert synced == [str(folder)]
