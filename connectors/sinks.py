@@ -40,7 +40,7 @@ def _nobody_else() -> None:
 class PaneFiles:
     """The panes of one operator in one commit: Parquet files, one per shard, and what they mean.
 
-    epoch: of the driver that publishes. check_owner: raises `Fenced` where another driver has taken the job since.
+    epoch: of the driver that publishes. check_epoch: raises `Fenced` where another driver has taken the job since.
     """
 
     files: tuple[str, ...]
@@ -49,7 +49,7 @@ class PaneFiles:
     definition: AggregateDefinition | JoinDefinition
     job: str
     epoch: int = 0
-    check_owner: Callable[[], None] = _nobody_else
+    check_epoch: Callable[[], None] = _nobody_else
 
     @property
     def key_columns(self) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class KafkaSink:
             session = self._sessions.pop(whose, session)
             if session is not None:
                 session.drop()
-            panes.check_owner()
+            panes.check_epoch()
             if _is_kafka(error):
                 raise KafkaFailed(f"commit {token.commit} to topic {self.topic!r}: {error}") from error
             raise
@@ -159,7 +159,7 @@ class KafkaSink:
             queue_buffering_max_messages=10 * CHUNK_RECORDS,
         )
         producer.init_transactions(TIMEOUT_S)
-        panes.check_owner()
+        panes.check_epoch()
         return _Session(producer, panes.epoch, self._read_token(job, panes.operator))
 
     def _make_topics(self) -> None:

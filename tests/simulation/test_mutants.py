@@ -51,7 +51,7 @@ def opening(*steps: str) -> Callable[..., _Session]:
             if step == "fence":
                 producer.init_transactions(30)
             elif step == "owner":
-                panes.check_owner()
+                panes.check_epoch()
             else:
                 commit = self._read_token(job, panes.operator)
         return _Session(producer, commit)
