@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import json
 import logging
 import multiprocessing
 import os
@@ -22,497 +21,53 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import structlog
 from tqdm import tqdm
 
-import windrow as wr
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import RecordLog
-from windrow.checkpoint.offsets import Partition, merge
-from windrow.checkpoint.records import Commit, Intent, R, decode
-from windrow.checkpoint.recovery import BatchDecision
-from windrow.checkpoint.shard import Shard, ShardSpec
-from windrow.connectors import sinks
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka import client
-from windrow.connectors.kafka.sink import KafkaSink, read_all
-from windrow.connectors.sinks import PaneFiles, Sink
-from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import CorruptState, Fenced, OffsetGap, SinkFailed, SourceBehind
-from windrow.core.messages import Message, Pane, Position, Token
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.errors import Fenced, OffsetGap, SinkFailed, SourceBehind
 from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.chain import told_schema
-from windrow.operators.output import to_panes
 from windrow.operators.tuples import TupleAggregator
-from windrow.runners.protocol import PUBLISH_ATTEMPTS, BatchProtocol
-from windrow.runners.tasks import OLD, Answer, TaskPlan, run_shard
-from windrow.stores.kv import MemoryKV, Overlay
-from windrow.testing.ledger import panes_equal
-from windrow.testing.oracle import AggregateOracle, WatermarkOracle
+from windrow.runners.tasks import TaskPlan
+from windrow.testing.simulated_checks import Checks
+from windrow.testing.simulated_job import (
+    DEFINITIONS,
+    EXECUTORS,
+    INPUT,
+    PARTITIONS,
+    SCHEMA,
+    Broken,
+    S,
+    short,
+)
 from windrow.testing.simulated_kafka import Outcome, SimulatedKafka
+from windrow.testing.simulated_sinks import (
+    OUTLETS,
+    Outlet,
+    OutletOf,
+)
+from windrow.testing.simulated_spark import Checkpoint, Driver, TaskFailed
 from windrow.testing.simulated_world import (
-    Clock,
-    Process,
     ProcessDied,
     SimulatedStore,
     World,
 )
 
-S = 1_000_000
-INPUT, PARTITIONS, EXECUTORS = "input", 2, 2
 #: What an undisturbed driver may need at most to finish; a job that needs more does not come to an end.
 LAST_DRIVERS = 8
-TASK_ATTEMPTS = 4
-SCHEMA = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int64())])
-
-DEFINITIONS: dict[str, AggregateDefinition] = {
-    "retracting": wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("10 seconds"),
-        agg={"n": wr.count(), "total": wr.sum("v")},
-        watermark="5 seconds",
-        retention="30 seconds",
-        emit=wr.Emit(early=wr.every(2), late=wr.every_batch, mode="retracting"),
-        name="panes",
-    ),
-    "periodic": wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.hopping("10 seconds", "5 seconds"),
-        agg={"n": wr.count(), "least": wr.min("v")},
-        watermark=wr.bounded("2 seconds", idle="10 seconds"),
-        retention="20 seconds",
-        emit=wr.Emit(early=wr.every(timedelta(seconds=2)), late=wr.every(timedelta(seconds=1))),
-        name="panes",
-    ),
-    "full state": wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("10 seconds"),
-        agg={"middle": wr.median("v")},
-        watermark="3 seconds",
-        retention="20 seconds",
-        name="panes",
-    ),
-    "tuples": wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tuples(3),
-        agg={"n": wr.count(), "values": wr.collect_list("v")},
-        retention=wr.forever,
-        emit=wr.Emit(early=wr.every_batch),
-        name="panes",
-    ),
-}
-
-
-class Broken(AssertionError):
-    """The protocol has not kept what it promises."""
-
-
-# -- where panes go -----------------------------------------------------------------------------------------------------
-
-
-class Outlet(Protocol):
-    """Where the panes of a simulated job go. `check_epoch` raises `Fenced` in a driver that has lost its job."""
-
-    def open(self, check_epoch: Callable[[], None]) -> Sink:
-        """The sink as one driver has it."""
-
-    def read(self) -> list[Pane]:
-        """All panes as a reader sees them, of committed transactions only; of one (key, window) in the order they were sent."""
-
-
-class MemoryOutlet:
-    """`wr.sinks.memory()`, shared by all drivers."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.sink = sinks.memory()
-
-    def open(self, check_epoch: Callable[[], None]) -> Sink:
-        return self.sink
-
-    def read(self) -> list[Pane]:
-        return self.sink.panes
-
-
-class ParquetOutlet:
-    """`wr.sinks.parquet(...)` on the simulated disk."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._definition = simulation.definition
-        self._path = os.path.join(simulation.world.folder, "sink")
-
-    def open(self, check_epoch: Callable[[], None]) -> Sink:
-        return sinks.parquet(self._path)
-
-    def read(self) -> list[Pane]:
-        return list(to_panes(self._definition, sinks.read_panes(self._path), ""))
-
-
-class KafkaOutlet:
-    """`wr.sinks.kafka(...)` on the simulated cluster; each driver has a sink of its own."""
-
-    topic = "panes"
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation, self._kafka = simulation, simulation.kafka
-        self._kafka.create_topic(self.topic, PARTITIONS)
-        self._overtaken: list[str] = []
-
-    def open(self, check_epoch: Callable[[], None]) -> Sink:
-        cluster: Any = _Watched(self._simulation, check_epoch, self._overtaken)
-        return KafkaSink(self.topic, cluster)
-
-    def read(self) -> list[Pane]:
-        if self._overtaken:
-            raise Broken(self._overtaken[0])
-        self._kafka.expire_transactions()
-        cluster: Any = self._kafka
-        rows = []
-        for partition in self._kafka.partitions(self.topic):
-            for record in read_all(cluster, self.topic, partition):
-                row = json.loads(record.value())
-                row["window"] = {name: _time_or_number(at) for name, at in row["window"].items()}
-                rows.append(row)
-        definition = self._simulation.definition
-        table = pa.Table.from_pylist(rows, told_schema(definition, SCHEMA))
-        return list(to_panes(definition, table, ""))
-
-
-class _Watched:
-    """The cluster as one driver's sink has it. Who finds, when it has fenced the others, that it was overtaken, has to stop."""
-
-    def __init__(self, simulation: Simulation, check_epoch: Callable[[], None], overtaken: list[str]) -> None:
-        self._simulation, self._check_epoch, self._overtaken = simulation, check_epoch, overtaken
-        self._over = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._simulation.kafka, name)
-
-    def consumer(self, **config: Any) -> Any:
-        self._use("reads")
-        return self._simulation.kafka.consumer(**config)
-
-    def producer(self, **config: Any) -> Any:
-        made: Any = self._simulation.kafka.producer(**config)
-        init, begin = made.init_transactions, made.begin_transaction
-
-        def watched_init(timeout: float) -> None:
-            init(timeout)
-            with self._simulation.world.undisturbed():
-                try:
-                    self._check_epoch()
-                except Fenced:
-                    self._over = True
-                    self._simulation.world.trouble += 1  # to who was fenced by this
-
-        def watched_begin() -> None:
-            self._use("sends")
-            begin()
-
-        made.init_transactions, made.begin_transaction = watched_init, watched_begin
-        return made
-
-    def _use(self, does: str) -> None:
-        if self._over:
-            self._overtaken.append(f"{self._simulation.world.process} was overtaken, and {does} all the same")
-
-
-def _time_or_number(value: str | int | None) -> datetime | int | None:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
-
-
-OutletOf = Callable[["Simulation"], Outlet]
-OUTLETS: dict[str, OutletOf] = {"kafka": KafkaOutlet, "memory": MemoryOutlet, "parquet": ParquetOutlet}
-
-
-class _Pointed:
-    """A sink at which a schedule can strike, and that refuses at times. It may not refuse for ever without as many faults."""
-
-    def __init__(self, world: World, sink: Sink) -> None:
-        self._world, self._sink = world, sink
-        self._commit, self._attempts, self._faults = -1, 0, 0
-
-    def publish(self, token: Token, panes: PaneFiles) -> None:
-        if token.commit != self._commit:
-            self._commit, self._attempts, self._faults = token.commit, 0, self._world.trouble
-        self._attempts += 1
-        try:
-            self._publish(token, panes)
-        except Fenced:
-            raise
-        except Exception as error:
-            faults = self._world.trouble - self._faults
-            if self._attempts == PUBLISH_ATTEMPTS and faults < self._attempts:
-                raise Broken(
-                    f"panes of commit {token.commit} were refused {self._attempts} times, after {faults} faults"
-                ) from error
-            raise
-
-    def _publish(self, token: Token, panes: PaneFiles) -> None:
-        self._world.point("5 publish", f"before panes of commit {token.commit} go out")
-        if self._world.chance(0.02) and self._world.goes_wrong("sink refuses", "the sink refuses"):
-            raise ConnectionError("the sink refuses")
-        self._sink.publish(token, panes)
-        self._world.point("5 publish", f"panes of commit {token.commit} are out")
-
-    def last_commit(self, job: str, operator: str) -> int | None:
-        self._world.point("5 publish", "before a sink is asked what it has")
-        return self._sink.last_commit(job, operator)
-
-
-# -- Spark ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Checkpoint:
-    """What Spark remembers of a query: the slices that it planned, and the last batch that it noted as done."""
-
-    query_id: str
-    start: dict[Partition, int]
-    planned: dict[int, dict[Partition, tuple[int, int]]] = field(default_factory=dict)
-    done: int = -1
-
-    def offsets(self, batch_id: int) -> dict[Partition, int]:
-        """Where a batch begins."""
-        before = self.planned.get(batch_id - 1)
-        return dict(self.start) if before is None else {p: end for p, (_, end) in before.items()}
-
-
-class TaskFailed(Exception):
-    """A task was tried often enough; the query ends."""
-
-
-class Driver:
-    """One driver of the job: opens it, and brings batches as Spark does, until it dies or stops."""
-
-    def __init__(self, simulation: Simulation, checkpoint: Checkpoint, number: int) -> None:
-        self.simulation, self.checkpoint = simulation, checkpoint
-        self.world = simulation.world
-        self.process = Process(f"driver {number}")
-        self.protocol: BatchProtocol | None = None
-        self.log: SimulatedLog | None = None
-
-    def main(self) -> None:
-        """The life of the process."""
-        protocol = self.open()
-        batch_id = self.checkpoint.done + 1
-        while True:
-            ranges = self._plan(batch_id)
-            if ranges is None:
-                if self.world.calm:
-                    return
-                self.world.park()
-                continue
-            self.world.say(
-                f"    {self.process} brings batch {batch_id} of {self.checkpoint.query_id}: {_short(ranges)}"
-            )
-            act = partial(self._act, ranges)
-            record = protocol.batch(self.checkpoint.query_id, batch_id, True, act)
-            if record is not None:
-                self.world.say(f"    {self.process} has made commit {record.commit}")
-            self.world.point("1 Spark", f"before batch {batch_id} is noted")
-            self.checkpoint.done = max(self.checkpoint.done, batch_id)
-            batch_id += 1
-
-    def open(self) -> BatchProtocol:
-        world, simulation = self.world, self.simulation
-        self.log = SimulatedLog(simulation, self)
-        job = Job(
-            simulation.location,
-            [simulation.definition],
-            shards=simulation.shards,
-            clock=Clock(world, world.random.choice([0, 0, -3, 4]) * S),
-            driver=self.process.name,
-            log=self.log,
-        )
-        sink = _Pointed(world, simulation.outlet.open(self.check_epoch))
-        self.protocol = BatchProtocol(
-            job,
-            (simulation.definition,),
-            {simulation.definition.name: sink},
-            sleep=lambda seconds: world.point("5 publish", "before a refused sink is asked again"),
-            keep_commits=1,
-        )
-        return self.protocol
-
-    def check_epoch(self) -> None:
-        """Raise `Fenced` if another driver has opened the job since."""
-        assert self.log is not None and self.protocol is not None
-        last = self.log.tail().epoch_number
-        if last != self.protocol.job.epoch.epoch:
-            raise Fenced(
-                f"the log is at epoch {last}, this driver's is {self.protocol.job.epoch.epoch}: stop this one"
-            )
-
-    def drain(self) -> None:
-        """Fire everything that is left."""
-        protocol = self.open()
-        protocol.drain(lambda plan: self._run(plan, []))
-
-    # -- a batch --------------------------------------------------------------------------------------------------
-
-    def _plan(self, batch_id: int) -> dict[Partition, tuple[int, int]] | None:
-        """The slice of a batch: what was planned, or what has come since. None: nothing to do now."""
-        checkpoint = self.checkpoint
-        if batch_id not in checkpoint.planned:
-            begin = checkpoint.offsets(batch_id)
-            ends = {(INPUT, n): len(rows) for n, rows in enumerate(self.simulation.rows)}
-            size = self.world.random.choice([5, 10, 30])
-            ranges = {
-                p: (begin.get(p, 0), max(begin.get(p, 0), min(e, begin.get(p, 0) + size)))
-                for p, e in ends.items()
-            }
-            news = any(end > first for first, end in ranges.values())
-            if not news and (self.world.calm or not self.world.chance(0.06)):
-                return None
-            checkpoint.planned[batch_id] = ranges
-            self.world.point("1 Spark", f"batch {batch_id} is planned")
-        return checkpoint.planned[batch_id]
-
-    def _act(
-        self, ranges: Mapping[Partition, tuple[int, int]], plan: Plan, decision: BatchDecision
-    ) -> list[Answer]:
-        rows = self._read(ranges)
-        assert self.protocol is not None
-        reached = self.protocol.job.progress.next_offsets
-        old = (
-            [offset < reached.get((INPUT, p), 0) for p, offset, _ in rows] if decision.drop_old_rows else None
-        )
-        return self._run(plan, rows, old)
-
-    def _read(
-        self, ranges: Mapping[Partition, tuple[int, int]]
-    ) -> list[tuple[int, int, tuple[str, int, int]]]:
-        """(partition, offset, row) of a slice, from the broker."""
-        rows = []
-        for (topic, partition), (first, end) in ranges.items():
-            if end == first:
-                continue
-            consumer = self.simulation.kafka.consumer()
-            consumer.assign([client.TopicPartition(topic, partition, first)])
-            at = first
-            while at < end:
-                for message in consumer.consume(end - at):
-                    rows.append(
-                        (partition, message.offset(), self.simulation.rows[partition][message.offset()])
-                    )
-                    at = message.offset() + 1
-            consumer.close()
-        return rows
-
-    # -- tasks ----------------------------------------------------------------------------------------------------
-
-    def _run(
-        self,
-        plan: Plan,
-        rows: Sequence[tuple[int, int, tuple[str, int, int]]],
-        old: Sequence[bool] | None = None,
-    ) -> list[Answer]:
-        """Every shard once, in any order; each task may be tried again, or twice."""
-        simulation = self.simulation
-        assert self.protocol is not None
-        job = self.protocol.job
-        answers = []
-        for shard in self.world.random.sample(range(simulation.shards), simulation.shards):
-            mine = [i for i, (_, _, row) in enumerate(rows) if simulation.shard_of(row[0]) == shard]
-            table = table_of([rows[i] for i in mine], None if old is None else [old[i] for i in mine])
-            answers.append(self._task(simulation.task_plan(job, plan), shard, table))
-        return answers
-
-    def _task(self, plan: TaskPlan, shard: int, table: pa.Table) -> Answer:
-        world = self.world
-        failed: Exception = TaskFailed(f"shard {shard} of commit {plan.commit}: every attempt died")
-        for attempt in range(TASK_ATTEMPTS):
-            name = f"attempt {attempt} at shard {shard} of commit {plan.commit} of {self.process}"
-            if (
-                not world.calm
-                and world.chance(0.06)
-                and world.goes_wrong("attempts doubled", f"{name} is doubled")
-            ):
-                twin = Process(f"zombie {name}")
-                there = self._executor(plan)
-                world.start(twin, partial(self._attempt, there, shard, table))
-                if world.chance(0.5):
-                    world.park()
-            process = Process(name)
-            try:
-                with world.inside(process):
-                    return self._attempt(self._executor(plan), shard, table)
-            except ProcessDied as died:
-                if died.process is not process:
-                    raise
-            except Exception as error:
-                if world.calm:
-                    raise
-                failed = error
-        raise failed
-
-    def _executor(self, plan: TaskPlan) -> TaskPlan:
-        """The plan, where any executor may have got it."""
-        return self.simulation.on_executor(plan, self.world.random.randrange(EXECUTORS))
-
-    def _attempt(self, plan: TaskPlan, number: int, table: pa.Table) -> Answer:
-        self.world.point("3.1 store", f"a task of shard {number} begins")
-        shard = plan.open(number)
-        try:
-            answer = run_shard(plan, shard, table)
-        finally:
-            shard.close()
-        self.world.point("3.3 answer", f"before shard {number} answers")
-        return answer
-
-
-class SimulatedLog(RecordLog):
-    """The log as one driver has it; what it was told that it made is kept for the checks."""
-
-    def __init__(self, simulation: Simulation, driver: Driver) -> None:
-        super().__init__(simulation.world.records)
-        self._simulation, self._driver = simulation, driver
-
-    def open_epoch(self, **claim: Any) -> Any:
-        self._simulation.world.records.writes = "0.2 claim"
-        return super().open_epoch(**claim)
-
-    def append(self, record: R) -> R:
-        self._simulation.world.records.writes = "2 intent" if isinstance(record, Intent) else "4.2 commit"
-        made = super().append(record)
-        if isinstance(made, Commit):
-            self._simulation.believed.append((self._driver.process.name, made))
-        return made
-
-
-def table_of(
-    rows: Sequence[tuple[int, int, tuple[str, int, int]]], old: Sequence[bool] | None = None
-) -> pa.Table:
-    """Rows as a task gets them."""
-    n = len(rows)
-    columns = {
-        "k": pa.array([row[0] for _, _, row in rows], pa.string()),
-        "t": pa.array([row[1] for _, _, row in rows], pa.timestamp("us", "UTC")),
-        "v": pa.array([row[2] for _, _, row in rows], pa.int64()),
-        "__source": pa.array([INPUT] * n, pa.string()),
-        "__partition": pa.array([p for p, _, _ in rows], pa.int64()),
-        "__offset": pa.array([o for _, o, _ in rows], pa.int64()),
-        "__ordinal": pa.array([0] * n, pa.int64()),
-    }
-    if old is not None:
-        columns[OLD] = pa.array(old, pa.bool_())
-    return pa.table(columns)
-
-
-# -- a schedule ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -603,7 +158,7 @@ class Simulation:
             try:
                 self._disturbed()
                 self._undisturbed()
-                _Checks(self).all()
+                Checks(self).all()
             finally:
                 world.end()
 
@@ -709,7 +264,7 @@ class Simulation:
             if partition in reached:
                 start[partition] += 1
                 gap = True
-        self.world.say(f"    {name} begins at {_short(start)}")
+        self.world.say(f"    {name} begins at {short(start)}")
         self._gaps += gap
         return Checkpoint(name, start)
 
@@ -863,181 +418,6 @@ class Simulation:
 
     def on_executor(self, plan: TaskPlan, executor: int) -> TaskPlan:
         return replace(plan, spec=self.spec(plan.spec.job, executor))
-
-
-# -- checks -------------------------------------------------------------------------------------------------------------
-
-
-class _Checks:
-    """What holds at the end of every schedule."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.world = simulation.world
-        self.log = RecordLog(self.world.records)
-        self.log.tail()
-        self.commits = list(self.log.commits())
-
-    def all(self) -> None:
-        self.one_history()
-        self.intents_are_kept()
-        panes = self.oracle()
-        self.published(panes)
-        self.state()
-        self.world.counts["panes checked"] += sum(map(len, panes.values()))
-        self.world.counts["commits"] += len(self.commits)
-
-    def one_history(self) -> None:
-        """Whoever was told that it made a commit made it, and nobody else made it too."""
-        by_number = {c.commit: c for c in self.commits}
-        if sorted(by_number) != list(range(1, len(self.commits) + 1)):
-            raise Broken(f"the log has the commits {sorted(by_number)}")
-        makers: dict[int, str] = {}
-        for driver, commit in self.simulation.believed:
-            if makers.setdefault(commit.commit, driver) != driver:
-                raise Broken(f"commit {commit.commit} was made by {makers[commit.commit]} and by {driver}")
-            if by_number.get(commit.commit) != commit:
-                raise Broken(f"{driver} made {commit}, the log has {by_number.get(commit.commit)}")
-
-    def intents_are_kept(self) -> None:
-        """A batch that is done again is done with the same `now` and watermark."""
-        last: Intent | None = None
-        for _, data in sorted(self.world.records.records.items()):
-            try:
-                record = decode(data)
-            except CorruptState:
-                continue  # torn, and declared void
-            if isinstance(record, Intent):
-                again = last is not None and _batch(last) == _batch(record)
-                drained = END_OF_TIME_US in (record.watermark_us, last.watermark_us if last else None)
-                if again and not drained:
-                    raise Broken(f"the intent {record} follows {last}, which should have been kept")
-                last = record
-            elif isinstance(record, Commit):
-                kept = last is not None and last.commit == record.commit
-                due = None if last is None else (last.now_us, last.watermark_us)
-                kept = kept and all((step.now_us, step.watermark_us) == due for step in record.steps)
-                if not kept:
-                    raise Broken(f"commit {record} was not computed from its intent {last}")
-
-    def oracle(self) -> dict[int, list[Pane]]:
-        """The panes of each commit, as the oracle makes them of the recorded steps; every row is counted once."""
-        simulation = self.simulation
-        oracle = AggregateOracle(simulation.definition)
-        marks = WatermarkOracle(simulation.definition.watermark)
-        reached: dict[Partition, int] = {}
-        panes: dict[int, list[Pane]] = defaultdict(list)
-        dead: Counter[str] = Counter()
-        self.slices: list[list[tuple[int, int, tuple[str, int, int]]]] = []
-        for commit in self.commits:
-            for step in commit.steps:
-                watermark_us = START_OF_TIME_US if step.watermark_us is None else step.watermark_us
-                if step.kind == "advance":
-                    explicit = END_OF_TIME_US if watermark_us == END_OF_TIME_US else None
-                    due = marks.advance(step.now_us, explicit)
-                    if due != watermark_us:
-                        raise Broken(f"commit {commit.commit}: the watermark is {watermark_us}, due is {due}")
-                    done = oracle.advance(watermark_us, step.now_us)
-                else:
-                    rows = self._rows(commit, step, reached)
-                    self.slices.append(rows)
-                    messages = [
-                        Message({"k": k, "t": t, "v": v}, Position(INPUT, p, o)) for p, o, (k, t, v) in rows
-                    ]
-                    done = oracle.ingest(messages, step.now_us, watermark_us)
-                    marks.observe(oracle.counted, step.now_us)
-                panes[commit.commit] += done.panes
-                dead.update(f"dead.{letter.reason}" for letter in done.dead_letters)
-        ends = {(INPUT, n): len(rows) for n, rows in enumerate(simulation.rows) if rows}
-        if reached != ends:
-            raise Broken(f"rows up to {reached} are counted, there are rows up to {ends}")
-        counters = {} if not self.commits else self.commits[-1].counters
-        told = {name: n for name, n in counters.items() if name.startswith("dead.") and n}
-        if told != dead:
-            raise Broken(f"dead letters are {told}, the oracle has {dict(dead)}")
-        return panes
-
-    def _rows(
-        self, commit: Commit, step: Any, reached: dict[Partition, int]
-    ) -> list[tuple[int, int, tuple[str, int, int]]]:
-        rows = []
-        for partition, first in sorted(step.first_offsets.items()):
-            before, end = reached.get(partition, 0), step.next_offsets[partition]
-            if first > before:
-                raise Broken(
-                    f"commit {commit.commit} begins at {first} of {partition}, rows from {before} on are lost"
-                )
-            number = partition[1]
-            rows += [(number, o, self.simulation.rows[number][o]) for o in range(before, end)]
-        reached.update(merge(reached, step.next_offsets))
-        if dict(commit.next_offsets) != reached:
-            raise Broken(f"commit {commit.commit} says {dict(commit.next_offsets)}, its steps {reached}")
-        if len(rows) != step.rows:
-            raise Broken(f"commit {commit.commit} counted {step.rows} rows, its slice has {len(rows)}")
-        return rows
-
-    def published(self, panes: Mapping[int, Sequence[Pane]]) -> None:
-        """A reader of the sink sees the oracle's panes of every commit, once."""
-        seen: dict[int, list[Pane]] = defaultdict(list)
-        for pane in self.simulation.outlet.read():
-            assert pane.commit is not None
-            seen[pane.commit].append(pane)
-        for commit in sorted({*seen, *panes}):
-            found, wanted = (sorted(some.get(commit, ()), key=_place) for some in (seen, panes))
-            for a, b in zip(found, wanted, strict=False):
-                if not panes_equal(a, b):
-                    raise Broken(f"a published pane of commit {commit} is {a}, the oracle has {b}")
-            if len(found) != len(wanted):
-                raise Broken(
-                    f"commit {commit} has {len(found)} panes in the sink, the oracle has {len(wanted)}"
-                )
-
-    def state(self) -> None:
-        """Every shard, from any executor's store or from none, is what an undisturbed run over the same steps gives."""
-        simulation = self.simulation
-        assert self.log.epoch is not None
-        total = len(self.commits)
-        for shard in range(simulation.shards):
-            wanted = self._undisturbed(shard)
-            stores = [os.path.join(self.world.folder, f"executor-{n}") for n in range(EXECUTORS)]
-            local = self.world.random.choice([*stores, os.path.join(self.world.folder, "nothing")])
-            spec = replace(simulation.spec(self.log.epoch.job, 0), shard=shard, local=local)
-            opened = Shard.open(spec, total, lambda: iter(self.commits), lock_wait_s=0.0)
-            for cf in wanted.cfs:
-                found, due = dict(opened.kv.scan(cf)), dict(wanted.scan(cf))
-                if found != due:
-                    odd = sorted(k for k in {*found, *due} if found.get(k) != due.get(k))
-                    raise Broken(
-                        f"{len(odd)} keys of {cf} of shard {shard} are not as undisturbed: {odd[:3]}"
-                    )
-            opened.close()
-
-    def _undisturbed(self, shard: int) -> MemoryKV:
-        simulation, operator = self.simulation, self.simulation.operator
-        kv = MemoryKV(operator.cfs())
-        for commit, rows in zip(self.commits, self.slices, strict=True):
-            advance, ingest = commit.steps
-            over = Overlay(kv)
-            watermark_us = START_OF_TIME_US if advance.watermark_us is None else advance.watermark_us
-            operator.advance(over, watermark_us, advance.now_us)
-            mine = [row for row in rows if simulation.shard_of(row[2][0]) == shard]
-            if mine:
-                operator.ingest(over, table_of(mine), ingest.now_us)
-            kv.write(over.batch)
-        return kv
-
-
-def _place(pane: Pane) -> tuple[Any, ...]:
-    window = tuple(vars(pane.window).values()) if hasattr(pane.window, "__dict__") else repr(pane.window)
-    return (repr(pane.key), window)
-
-
-def _batch(intent: Intent) -> tuple[Any, ...]:
-    return intent.commit, intent.query_id, intent.batch_id
-
-
-def _short(offsets: Mapping[Partition, Any]) -> dict[int, Any]:
-    return {partition: value for (_, partition), value in sorted(offsets.items())}
 
 
 # -- command ------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windrow.core.messages import Pane
-from windrow.testing.simulation import MemoryOutlet
+from windrow.testing.simulated_sinks import MemoryOutlet
 
 
 class Outlet(MemoryOutlet):

@@ -26,7 +26,8 @@ from windrow.runners.protocol import BatchProtocol
 from windrow.runners.tasks import Answer
 from windrow.stores.kv import Batch
 from windrow.testing.simulated_kafka import SimulatedKafka
-from windrow.testing.simulation import KafkaOutlet, OutletOf, play
+from windrow.testing.simulated_sinks import KafkaOutlet, OutletOf
+from windrow.testing.simulation import play
 
 #: A mutant that is still alive after so many seeds is not found.
 SEEDS = 400

@@ -10,7 +10,8 @@ from collections import Counter
 import pytest
 
 from windrow.checkpoint.job import Job
-from windrow.testing.simulation import OUTLETS, KafkaOutlet, main, play, shrink
+from windrow.testing.simulated_sinks import OUTLETS, KafkaOutlet
+from windrow.testing.simulation import main, play, shrink
 
 BLOCK = 24
 
@@ -75,7 +76,7 @@ def test_a_failing_schedule_loses_its_tail(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_command_counts_and_says_how_to_see_a_failure_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--seeds", "3", "--sink", "windrow.testing.simulation:KafkaOutlet"]) == 0
+    assert main(["--seeds", "3", "--sink", "windrow.testing.simulated_sinks:KafkaOutlet"]) == 0
     assert "3 schedules, 0 failed" in capsys.readouterr().out
     lose_what_is_published(monkeypatch)
     assert main(["--seeds", "2", "--sink", "memory"]) == 2
