@@ -20,6 +20,7 @@ import pytest
 
 import windrow as wr
 from tests.kafka.spark_jars import jars
+from tests.spark.conftest import spark as spark
 from windrow.testing import KafkaBroker
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -67,26 +68,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     here = os.path.dirname(__file__)
     if any(str(i.path).startswith(here) and "spark" in getattr(i, "fixturenames", ()) for i in session.items):
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(jars())} pyspark-shell"
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A session that knows Spark's own Kafka source."""
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("windrow-kafka-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 class Sender:
