@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.connectors.kafka.encoding import json_rows
-from windrow.connectors.kafka.reading import cluster_of
+from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.definition import AggregateDefinition
@@ -194,13 +194,13 @@ def _read(source: KafkaStream) -> Iterator[pa.Table]:
     """All that the topics hold, decoded."""
     for topic, extent in sorted(source.extents(cluster_of(source.kafka), {}).items()):
         for partition in sorted(extent.high):
-            portion: list[Any] = []
+            portion = Fetched(source.attributes)
             for record in read_all(source.kafka, topic, partition):
-                portion.append(record)
+                portion.add([record])
                 if len(portion) == PORTION:
                     yield source.rows(portion, topic, extent.id, partition)
-                    portion = []
-            if portion:
+                    portion = Fetched(source.attributes)
+            if len(portion):
                 yield source.rows(portion, topic, extent.id, partition)
 
 

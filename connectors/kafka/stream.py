@@ -17,7 +17,7 @@ from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka, as_kafka
 from windrow.connectors.kafka.offsets import Extent, Extents, Loss, Range, Topic, beyond_losses, losses
 from windrow.connectors.kafka.options import Bound, SourceOptions
-from windrow.connectors.kafka.reading import cluster_of, records
+from windrow.connectors.kafka.reading import Fetched, cluster_of, fetch
 from windrow.connectors.kafka.resuming import begun, resumed
 from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
 from windrow.core.positions import topic_of, topic_source
@@ -115,13 +115,18 @@ class KafkaStream:
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
-    def rows(self, messages: Sequence[Any], topic: str, topic_id: str, partition: int) -> pa.Table:
+    @property
+    def attributes(self) -> frozenset[str]:
+        """What of a record becomes part of a row."""
+        return frozenset({"value"} | {what for _, what in self.columns})
+
+    def rows(self, fetched: Fetched, topic: str, topic_id: str, partition: int) -> pa.Table:
         """Records of one partition as rows, with their positions."""
-        n = len(messages)
-        table = self.value.decode([m.value() for m in messages], topic)
-        offsets = pa.array([m.offset() for m in messages], pa.int64())
+        n = len(fetched)
+        table = self.value.decode(fetched["value"], topic)
+        offsets = pa.array(fetched.offsets, pa.int64())
         for name, what in self.columns:
-            table = table.append_column(name, _attribute(what, messages, topic, partition, offsets))
+            table = table.append_column(name, _attribute(what, fetched, topic, partition, offsets))
         source = pa.repeat(pa.scalar(topic_source(topic, topic_id)), n)
         return (
             table.append_column(SOURCE, source)
@@ -132,8 +137,8 @@ class KafkaStream:
 
     def read(self, wanted: Range) -> Iterator[pa.Table]:
         """The rows of a range of offsets."""
-        for messages in records(self.options, wanted):
-            yield self.rows(messages, wanted.topic, wanted.id, wanted.partition)
+        for fetched in fetch(self.options, wanted, self.attributes):
+            yield self.rows(fetched, wanted.topic, wanted.id, wanted.partition)
 
     # -- rows that were counted, again ----------------------------------------------------------------------------------
 
@@ -202,13 +207,13 @@ def _holds(
     return None if low <= first and following <= high else f"the broker has [{low}, {high})"
 
 
-def _attribute(what: str, messages: Sequence[Any], topic: str, partition: int, offsets: pa.Array) -> Any:
-    kind, n = ATTRIBUTES[what], len(messages)
+def _attribute(what: str, fetched: Fetched, topic: str, partition: int, offsets: pa.Array) -> Any:
+    kind, n = ATTRIBUTES[what], len(fetched)
     match what:
         case "key":
-            return pa.array([m.key() for m in messages], kind)
+            return pa.array(fetched["key"], kind)
         case "timestamp":
-            return pa.array([m.timestamp()[1] * 1000 for m in messages], pa.int64()).cast(kind)
+            return pa.array([ms * 1000 for _, ms in fetched["timestamp"]], pa.int64()).cast(kind)
         case "topic":
             return pa.repeat(pa.scalar(topic, kind), n)
         case "partition":

@@ -20,7 +20,7 @@ import structlog
 
 from windrow.connectors.kafka.cluster import ended_at, passes, place
 from windrow.connectors.kafka.offsets import Topic
-from windrow.connectors.kafka.reading import cluster_of
+from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.positions import topic_source
@@ -140,7 +140,9 @@ class _Loop(ABC):
         for (topic, partition), messages in sorted(by_partition.items()):
             op = self.operator_of((topic, partition))
             if op is not None:
-                rows = self.stream.rows(messages, topic, self.ids[topic], partition)
+                fetched = Fetched(self.stream.attributes)
+                fetched.add(messages)
+                rows = self.stream.rows(fetched, topic, self.ids[topic], partition)
                 tables.setdefault(id(op), (op, []))[1].append(rows)
         if refused is not None:
             self.mend(refused)

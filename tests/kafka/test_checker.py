@@ -12,6 +12,7 @@ import pytest
 
 import windrow as wr
 from tests.kafka.conftest import Sender
+from windrow.connectors.kafka.reading import Fetched
 from windrow.connectors.kafka.sink import read_all
 from windrow.testing import Report, check_topics
 
@@ -53,7 +54,9 @@ def job(kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path
                 records = [
                     r for r in read_all(kafka, topic, partition) if r.offset() >= begin.next[partition]
                 ]
-                op.add_messages(source.rows(records, topic, begin.id, partition))
+                fetched = Fetched(source.attributes)
+                fetched.add(records)
+                op.add_messages(source.rows(fetched, topic, begin.id, partition))
     with DEFINITION.open(str(tmp_path), sink=sink) as op:
         op.drain()
     return source, sink
