@@ -298,17 +298,23 @@ def prefix_end(prefix: bytes) -> bytes | None:
     return trimmed[:-1] + bytes((trimmed[-1] + 1,)) if trimmed else None
 
 
-def rows_to_bytes(*columns: Bytes2D) -> list[bytes]:
-    """One bytes object for each row of byte columns laid side by side."""
+def _side_by_side(columns: Sequence[Bytes2D]) -> Bytes2D:
+    """Byte columns as one matrix."""
     count, width = columns[0].shape[0], sum(column.shape[1] for column in columns)
-    if not count or not width:
-        return [b""] * count
     rows = np.empty((count, width), dtype=np.uint8)
     at = 0
     for column in columns:
         rows[:, at : at + column.shape[1]] = column
         at += column.shape[1]
-    return rows.view(f"V{width}").ravel().tolist()
+    return rows
+
+
+def rows_to_bytes(*columns: Bytes2D) -> list[bytes]:
+    """One bytes object for each row of byte columns laid side by side."""
+    rows = _side_by_side(columns)
+    if not rows.size:
+        return [b""] * len(rows)
+    return rows.view(f"V{rows.shape[1]}").ravel().tolist()
 
 
 def message_keys(
@@ -323,6 +329,52 @@ def message_keys(
 
     Rows are written as one matrix per length of source name, so a few distinct sources cost next to nothing.
     """
+    matrices = _key_matrices(time_us, sources, partitions, offsets, ordinals)
+    if len(matrices) == 1:
+        keys = rows_to_bytes(matrices[0][1])
+    else:
+        keys = [b""] * sum(len(matrix) for _, matrix in matrices)
+        for rows, matrix in matrices:
+            for row, key in zip(rows.tolist(), rows_to_bytes(matrix), strict=True):
+                keys[row] = key
+    if prefix is None:
+        return keys
+    return [head + key for head, key in zip(prefix, keys, strict=True)]
+
+
+def position_keys(
+    sources: Sequence[str] | pa.Array | pa.ChunkedArray,
+    partitions: npt.ArrayLike,
+    offsets: npt.ArrayLike,
+    ordinals: npt.ArrayLike,
+) -> pa.Array:
+    """`message_keys` of positions alone, as an Arrow array: no object for each row."""
+    matrices = _key_matrices(None, sources, partitions, offsets, ordinals)
+    arrays = [_binary(matrix) for _, matrix in matrices]
+    if len(arrays) == 1:
+        return arrays[0]
+    rows = np.concatenate([rows for rows, _ in matrices] or [np.zeros(0, dtype=np.int64)])
+    place = np.empty(len(rows), dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    return pa.concat_arrays(arrays).take(pa.array(place)) if arrays else pa.array([], pa.binary())
+
+
+def _binary(rows: Bytes2D) -> pa.Array:
+    count, width = rows.shape
+    if count * width >= 1 << 31:
+        return pa.array(rows_to_bytes(rows), pa.binary())
+    bounds = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(rows)])
+
+
+def _key_matrices(
+    time_us: npt.NDArray[np.int64] | None,
+    sources: Sequence[str] | pa.Array | pa.ChunkedArray,
+    partitions: npt.ArrayLike,
+    offsets: npt.ArrayLike,
+    ordinals: npt.ArrayLike,
+) -> list[tuple[npt.NDArray[np.int64], Bytes2D]]:
+    """(rows, their keys) for each length of source name; one of all rows, in order, where there is one length."""
     offset = np.asarray(offsets, dtype=np.int64)
     count = len(offset)
     columns = [
@@ -334,25 +386,18 @@ def message_keys(
     names, codes = _escaped_sources(sources)
     if len(codes) != count:
         raise ValueError(f"{len(codes)} sources for {count} offsets")
-    if not count:
-        return []
+    found = []
     lengths = np.array([len(name) for name in names], dtype=np.int64)
-    if len(set(lengths.tolist())) <= 1:
-        table = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), -1)
-        keys = rows_to_bytes(*heads, table[codes], *columns)
-    else:
-        keys = [b""] * count
-        for length in np.unique(lengths):
-            rows = np.flatnonzero(lengths[codes] == length)
-            table = np.zeros((len(names), int(length)), dtype=np.uint8)
-            for i in np.flatnonzero(lengths == length):
-                table[i] = np.frombuffer(names[i], dtype=np.uint8)
-            parts = rows_to_bytes(*[h[rows] for h in heads], table[codes[rows]], *[c[rows] for c in columns])
-            for row, key in zip(rows.tolist(), parts, strict=True):
-                keys[row] = key
-    if prefix is None:
-        return keys
-    return [head + key for head, key in zip(prefix, keys, strict=True)]
+    for length in np.unique(lengths):
+        table = np.zeros((len(names), int(length)), dtype=np.uint8)
+        for i in np.flatnonzero(lengths == length):
+            table[i] = np.frombuffer(names[i], dtype=np.uint8)
+        if len(np.unique(lengths)) == 1:
+            return [(np.arange(count), _side_by_side([*heads, table[codes], *columns]))]
+        rows = np.flatnonzero(lengths[codes] == length)
+        parts = [*(h[rows] for h in heads), table[codes[rows]], *(c[rows] for c in columns)]
+        found.append((rows, _side_by_side(parts)))
+    return found
 
 
 def _escaped_sources(

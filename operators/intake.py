@@ -5,7 +5,7 @@ Semantics "Too late, out of retention, malformed", "Time zones", "Positions".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.errors import TypeClash, UnknownColumn
-from windrow.core.keys import message_keys
+from windrow.core.keys import position_keys
 from windrow.core.positions import Ids
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, DeadLetters
@@ -74,27 +74,35 @@ def encoded_positions(table: pa.Table) -> pa.Array | None:
     """The position columns of `table` as order-preserving bytes."""
     if OFFSET not in table.column_names:
         return None
-    n = len(table)
-    keys = message_keys(
-        None,
+    return position_keys(
         table.column(SOURCE),
         table.column(PARTITION).to_numpy(),
         table.column(OFFSET).to_numpy(),
-        table.column(ORDINAL).to_numpy() if ORDINAL in table.column_names else np.zeros(n, dtype=np.int64),
+        table.column(ORDINAL).to_numpy() if ORDINAL in table.column_names else 0,
     )
-    return pa.array(keys, pa.binary())
 
 
 def in_position_order(table: pa.Table) -> pa.Table:
     """Rows sorted by (source, partition, offset, ordinal); a table without positions stays as it is."""
     present = [c for c in POSITION_COLUMNS if c in table.column_names]
-    if OFFSET not in present or len(table) < 2:
+    if OFFSET not in present or _ascending([combine(table.column(c)) for c in present]):
         return table
-    order = pc.sort_indices(table, sort_keys=[(c, "ascending") for c in present])
-    indices = order.to_numpy()
-    if np.array_equal(indices, np.arange(len(indices))):
-        return table
-    return table.take(order)
+    return table.take(pc.sort_indices(table, sort_keys=[(c, "ascending") for c in present]))
+
+
+def _ascending(columns: Sequence[pa.Array]) -> bool:
+    """True if rows are in the order of these columns already, as those of a partition mostly come."""
+    tied = np.ones(max(len(columns[0]) - 1, 0), dtype=bool)
+    for column in columns:
+        if column.null_count:
+            return False
+        if not tied.any():
+            return True
+        before, after = column[:-1], column[1:]
+        if (pc.less(after, before).to_numpy(zero_copy_only=False) & tied).any():
+            return False
+        tied &= pc.equal(after, before).to_numpy(zero_copy_only=False)
+    return True
 
 
 def event_times(column: pa.ChunkedArray, name: str, time_zone: str | None) -> pa.Array:

@@ -7,6 +7,7 @@ a left fold in that order, so the same commits give the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +26,12 @@ from windrow.operators.columns import (
     MESSAGES,
     PANES,
     PENDING,
+    POSITION_COLUMNS,
     START,
     UPSERT,
 )
 from windrow.operators.groups import Groups, combine
-from windrow.operators.intake import Slice
+from windrow.operators.intake import Slice, encoded_positions
 
 IntArray = npt.NDArray[np.int64]
 
@@ -58,12 +60,14 @@ def delta_rows(
     first, last = groups.first_rows, groups.last_rows
     counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
     if rows.has_positions:
-        order = rows.order
-        assert order is not None
         if in_position_order:
-            first_position = order.take(pa.array(row_of[first]))
-            last_position = order.take(pa.array(row_of[last]))
+            where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
+            first_position, last_position = (
+                encoded_positions(where.take(pa.array(row_of[r]))) for r in (first, last)
+            )
         else:
+            order = rows.order
+            assert order is not None
             each = order if index is None else order.take(index)
             first_position, last_position = groups.aggregate([(each, "min"), (each, "max")])
     else:
@@ -157,6 +161,29 @@ def merge_rows(
         if not keep.all():
             rows = rows.filter(pa.array(keep))
             groups = Groups.of_codes(groups.codes[keep], groups.size)
+    several = np.bincount(groups.codes, minlength=groups.size) > 1
+    if 2 * several.sum() < groups.size:
+        return _merge_some(calculation, rows, groups, several)
+    return _merge_groups(calculation, rows, groups)
+
+
+def _merge_some(
+    calculation: Calculation, rows: pa.Table, groups: Groups, several: npt.NDArray[np.bool_]
+) -> tuple[pa.Table, list[Broken]]:
+    """As `_merge_groups` where most groups have one row, which stays as it is."""
+    numbers = np.flatnonzero(several)
+    affected = several[groups.codes]
+    few = Groups.of_codes((np.cumsum(several) - 1)[groups.codes[affected]], len(numbers))
+    merged, broken = _merge_groups(calculation, rows.filter(pa.array(affected)), few)
+    alone = without(rows.filter(pa.array(~affected)), UPSERT)
+    if not merged.schema.equals(alone.schema):
+        return _merge_groups(calculation, rows, groups)
+    order = np.argsort(np.concatenate([groups.codes[~affected], numbers]))
+    table = pa.concat_tables([alone, merged]).take(pa.array(order))
+    return table, [replace(b, group=int(numbers[b.group])) for b in broken]
+
+
+def _merge_groups(calculation: Calculation, rows: pa.Table, groups: Groups) -> tuple[pa.Table, list[Broken]]:
     first = pa.array(groups.first_rows)
     head = rows.take(first)
     sums = [MESSAGES, PENDING]

@@ -20,7 +20,7 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
 from windrow.core.join import JoinDefinition
-from windrow.core.keys import message_keys
+from windrow.core.keys import position_keys
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.assigners import GlobalAssigner, assigner_of
 from windrow.operators.chain import ChainOperator
@@ -476,10 +476,8 @@ def _slices(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
     """Spark's groups as state rows of slices."""
     n = len(table)
     if OFFSET_MIN in table.column_names:
-        zeros = np.zeros(n, dtype=np.int64)
         where = (table.column(SOURCE), table.column(PARTITION).to_numpy())
-        first = pa.array(message_keys(None, *where, table.column(OFFSET_MIN).to_numpy(), zeros), pa.binary())
-        last = pa.array(message_keys(None, *where, table.column(OFFSET_MAX).to_numpy(), zeros), pa.binary())
+        first, last = (position_keys(*where, table.column(c).to_numpy(), 0) for c in (OFFSET_MIN, OFFSET_MAX))
     else:
         first = last = pa.nulls(n, pa.binary())
     columns = {
