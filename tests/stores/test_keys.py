@@ -219,6 +219,9 @@ def test_message_keys_are_prefix_time_position(rows: list[Any], form: str) -> No
     timed = [k.encode_i64(row[0]) + position for row, position in zip(rows, positions, strict=True)]
     assert k.message_keys(times, column, partitions, offsets, ordinals) == timed
     assert k.message_keys(None, column, partitions, offsets, ordinals) == positions
+    as_array = k.position_keys(column, partitions, offsets, ordinals)
+    assert (as_array.type, as_array.to_pylist()) == (pa.binary(), positions)
+    as_array.validate(full=True)
     with_prefix = [prefix + key for prefix, key in zip(prefixes, timed, strict=True)]
     assert k.message_keys(times, column, partitions, offsets, ordinals, prefixes) == with_prefix
 

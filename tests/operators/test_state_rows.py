@@ -1,0 +1,126 @@
+"""State rows that meet are merged, those that are alone stay as they are; rows come into the order of their positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import windrow as wr
+from windrow.operators.calculation import Calculation
+from windrow.operators.columns import (
+    EMIT_STEP,
+    END,
+    FIRST,
+    LAST,
+    MESSAGES,
+    OFFSET,
+    ORDINAL,
+    PANES,
+    PARTITION,
+    PENDING,
+    SOURCE,
+    START,
+    UPSERT,
+)
+from windrow.operators.intake import in_position_order
+from windrow.operators.state_rows import merge_rows
+
+
+class Sum:
+    """Refuses two states that come to 13."""
+
+    def initial(self) -> int:
+        return 0
+
+    def add(self, state: int, x: int) -> int:
+        return state + x
+
+    def merge(self, older: int, newer: int) -> int:
+        if older + newer == 13:
+            raise ValueError("thirteen")
+        return older + newer
+
+    def finish(self, state: int) -> int:
+        return state
+
+
+own = wr.aggregate_function(name="own", returns=pa.int64())(Sum)
+SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("x", pa.int64())])
+CALCULATION = Calculation(
+    wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("1 second"),
+        agg={"hi": wr.max("x"), "own": own("x")},
+        retention="1 day",
+    ),
+    SCHEMA,
+)
+#: key, value, pending, offset, whether it stands for everything before it
+ROWS = st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 3), st.integers(0, 99), st.booleans())
+
+
+def state_rows(rows: list[Any]) -> pa.Table:
+    keys, values, pending, offsets, upsert = ([r[i] for r in rows] for i in range(5))
+    n = len(rows)
+    kernel = CALCULATION.kernels["own"]
+    assert kernel is not None
+    places = pa.array([o.to_bytes(1, "big") for o in offsets], pa.binary())
+    return pa.table(
+        {
+            START: pa.array([0] * n, pa.int64()),
+            END: pa.array([1_000_000] * n, pa.int64()),
+            "k": pa.array(keys, pa.int64()),
+            MESSAGES: pa.array([1] * n, pa.int64()),
+            PENDING: pa.array(pending, pa.int64()),
+            PANES: pa.array([0] * n, pa.int64()),
+            EMIT_STEP: pa.nulls(n, pa.int64()),
+            FIRST: places,
+            LAST: places,
+            "a.hi.v": pa.array(values, pa.int64()),
+            "a.own.s": pa.array([stored(v) for v in values], pa.binary()),
+            UPSERT: pa.array(upsert),
+        }
+    )
+
+
+def stored(value: int) -> bytes:
+    """The state of the user's aggregate as it is stored."""
+    import msgpack
+
+    return bytes(msgpack.packb(value))
+
+
+@given(st.lists(ROWS, min_size=1, max_size=40))
+@example([(k, v, 0, 0, False) for k, v in ((2, 1), (1, 6), (3, 1), (1, 7), (4, 1))])
+def test_most_rows_alone_or_not_each_group_is_merged_as_if_it_were_the_only_one(rows: list[Any]) -> None:
+    table = state_rows(rows)
+    keys = list(dict.fromkeys(r[0] for r in rows))
+    expected, failed = [], []
+    for i, key in enumerate(keys):
+        mine = table.filter(pa.array([r[0] == key for r in rows]))
+        merged, broken = merge_rows(CALCULATION, mine)
+        expected += merged.to_pylist()
+        failed += [(i, b.alias, str(b.error)) for b in broken]
+    merged, broken = merge_rows(CALCULATION, table)
+    assert [(b.group, b.alias, str(b.error)) for b in broken] == failed
+    assert merged.to_pylist() == expected
+
+
+PLACES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2), st.integers(0, 3), st.integers(0, 1))
+
+
+@given(st.lists(PLACES, max_size=12), st.booleans())
+def test_rows_come_into_the_order_of_their_positions(places: list[Any], ordered: bool) -> None:
+    places = sorted(places) if ordered else places
+    columns = {
+        name: pa.array([p[i] for p in places], pa.string() if i == 0 else pa.int64())
+        for i, name in enumerate((SOURCE, PARTITION, OFFSET, ORDINAL))
+    }
+    table = in_position_order(pa.table({**columns, "row": pa.array(np.arange(len(places)))}))
+    rows = table.column("row").to_pylist()
+    assert rows == sorted(range(len(places)), key=lambda i: (places[i], i))
