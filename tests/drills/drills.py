@@ -43,7 +43,7 @@ def _kill_one(world: World, rng: random.Random, names: Sequence[str]) -> None:
         if world.job.ended:
             world.ends += 1
             world.restart()
-        found = [p for p in processes.below(world.job.pid) if any(n in p.command for n in names)]
+        found = [p for p in processes.of_session(world.job.pid) if any(n in p.command for n in names)]
         return bool(found) and processes.kill(rng.choice(found).pid)
 
     world.wait_until(one_is_dead, f"a process of {names} there")

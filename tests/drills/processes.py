@@ -1,7 +1,8 @@
-"""Processes and their children, by ps."""
+"""The processes of a job, by ps."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,25 +11,21 @@ from typing import NamedTuple
 
 class Process(NamedTuple):
     pid: int
-    parent: int
     command: str
 
 
-def below(pid: int) -> list[Process]:
-    """All that a process has started, and what these have, nearest first."""
-    told = subprocess.run(
-        ["ps", "-Aww", "-o", "pid=,ppid=,args="], check=True, stdout=subprocess.PIPE, text=True
-    )
-    there = [
-        Process(int(line[0]), int(line[1]), line[2] if len(line) > 2 else "")
-        for line in (text.split(None, 2) for text in told.stdout.splitlines())
-    ]
-    found: list[Process] = []
-    parents = {pid}
-    while parents:
-        children = [p for p in there if p.parent in parents]
-        found += children
-        parents = {p.pid for p in children}
+def of_session(pid: int) -> list[Process]:
+    """All that a process which leads a session has started, and what these have.
+
+    A parent may be dead: Python workers outlive their daemon, and Spark goes on using them.
+    """
+    told = subprocess.run(["ps", "-Aww", "-o", "pid=,args="], check=True, stdout=subprocess.PIPE, text=True)
+    found = []
+    for line in told.stdout.splitlines():
+        number, _, command = line.strip().partition(" ")
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if int(number) != pid and os.getsid(int(number)) == pid:
+                found.append(Process(int(number), command))
     return found
 
 
@@ -41,9 +38,9 @@ def kill(pid: int) -> bool:
     return True
 
 
-def kill_tree(pid: int) -> None:
-    """`kill -9` of a process and all below it, the process first."""
-    doomed = below(pid)
+def kill_session(pid: int) -> None:
+    """`kill -9` of a process and all that it has started, the process first."""
+    doomed = of_session(pid)
     kill(pid)
     for process in doomed:
         kill(process.pid)

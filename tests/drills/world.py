@@ -123,7 +123,7 @@ class Job:
     def kill(self) -> None:
         """`kill -9` of the process and all that belongs to it, if it has not ended."""
         if not self.ended:
-            processes.kill_tree(self.pid)
+            processes.kill_session(self.pid)
         self.reap()
 
     def drain(self) -> int:
