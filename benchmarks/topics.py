@@ -148,7 +148,7 @@ def _read(stream: KafkaStream, name: str, extent: Any, partition: int) -> pa.Tab
 
 
 def _values(stream: KafkaStream, wanted: Range) -> Iterator[pa.Table]:
-    return (t.select(stream.schema.names) for t in stream.read(wanted))
+    return (t.select(stream.schema.names) for t in stream.read([wanted]))
 
 
 def check(who: str, found: pa.Table, wanted: pa.Table) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -50,15 +51,15 @@ def read_rows(
     stream: KafkaStream, ranges: list[Range], taken: Mapping[Partition, int]
 ) -> tuple[pa.Table, dict[str, int]]:
     """The rows of ranges, without those below the offsets that were taken; and how many were left out."""
-    tables: list[pa.Table] = []
+    left: list[Range] = []
     replayed = 0
     for wanted in sorted(ranges, key=lambda r: (r.topic, r.id, r.partition, r.start)):
         begin = min(max(wanted.start, taken.get(partition_of(wanted), 0)), wanted.end)
         replayed += begin - wanted.start
         if begin < wanted.end:
-            tables += stream.read(Range(wanted.topic, wanted.id, wanted.partition, begin, wanted.end))
+            left.append(replace(wanted, start=begin))
     empty: Any = row_schema(stream).empty_table()
-    return pa.concat_tables([empty, *tables], promote_options="permissive"), {"replayed": replayed}
+    return pa.concat_tables([empty, *stream.read(left)], promote_options="permissive"), {"replayed": replayed}
 
 
 def check_partitions(ranges: list[Range], begun: Mapping[str, int]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,8 @@ BATCH_BYTES = 16 << 20
 #: Messages that exist at a time, as objects: few, or the garbage collector goes over them again and again, and the processor's
 #: caches hold none of them (measured: 512 take half the time of 16,384).
 CHUNK_ROWS = 512
+#: Ranges that the broker was asked for at a time, each by a consumer of its own.
+ASKED = 2
 #: Where fewer records come than were asked for, look again after so long.
 WAIT_S = 0.1
 #: librdkafka is not to rest for its usual second after its queue was full, since a range is wanted at once; and what it fetches
@@ -81,37 +84,52 @@ _ATTRIBUTES: Mapping[str, Callable[[list[Any]], list[Any]]] = {
 def read(options: SourceOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a range, in `schema`. Raises as `fetch`."""
     attributes = {"timestamp" if name == "timestampType" else name for name in schema.names}
-    for fetched in fetch(options, wanted, attributes):
+    for _, fetched in fetch(options, [wanted], attributes):
         yield to_batch(fetched, wanted, schema)
 
 
-def fetch(options: SourceOptions, wanted: Range, attributes: Iterable[str]) -> Iterator[Fetched]:
-    """The records of a range, about `BATCH_ROWS` at a time.
+def fetch(
+    options: SourceOptions, ranges: Sequence[Range], attributes: Iterable[str]
+) -> Iterator[tuple[Range, Fetched]]:
+    """The records of ranges, one range after the other, about `BATCH_ROWS` at a time. While one is read the broker is asked
+    for the next.
 
     Raises `SourceLost` where they are gone, `KafkaFailed` where nobody answers.
     """
-    idle = _idle.setdefault(options.kafka, [])
-    consumer = idle.pop() if idle else options.kafka.consumer(enable_partition_eof=True, **FETCHING)
+    idle, asked = _idle.setdefault(options.kafka, []), deque[Any]()
+    waiting = deque(ranges)
     try:
-        yield from _fetch(consumer, options, wanted, attributes)
-        consumer.unassign()
-        _check_id(options, wanted)
+        for wanted in ranges:
+            while waiting and len(asked) < ASKED:
+                consumer = (
+                    idle.pop() if idle else options.kafka.consumer(enable_partition_eof=True, **FETCHING)
+                )
+                asked.append(consumer)
+                _assign(consumer, waiting[0], waiting.popleft().start)
+            for fetched in _fetch(asked[0], options, wanted, attributes):
+                yield wanted, fetched
+            asked[0].unassign()
+            _check_id(options, wanted)
+            idle.append(asked.popleft())
     except BaseException:
-        consumer.close()
+        for consumer in asked:
+            consumer.close()
         raise
-    idle.append(consumer)
+
+
+def _assign(consumer: Any, wanted: Range, offset: int) -> None:
+    from confluent_kafka import TopicPartition
+
+    consumer.assign([TopicPartition(wanted.topic, wanted.partition, offset)])
 
 
 def _fetch(
     consumer: Any, options: SourceOptions, wanted: Range, attributes: Iterable[str]
 ) -> Iterator[Fetched]:
-    from confluent_kafka import KafkaError, TopicPartition
-
-    def begin(offset: int) -> None:
-        consumer.assign([TopicPartition(wanted.topic, wanted.partition, offset)])
+    """The records of one range, which the consumer was told to read."""
+    from confluent_kafka import KafkaError
 
     position, fetched, chunk = wanted.start, Fetched(attributes), CHUNK_ROWS
-    begin(position)
     heard = time.monotonic()
     while position < wanted.end:
         got = consumer.consume(min(chunk, wanted.end - position), WAIT_S)
@@ -136,7 +154,7 @@ def _fetch(
                 position = max(position, message.offset())
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 position = _after_expiry(options, wanted, position)
-                begin(position)
+                _assign(consumer, wanted, position)
             else:
                 raise _failed(error, wanted, position)
         if not messages and position < wanted.end and time.monotonic() - heard > options.poll_timeout_s:

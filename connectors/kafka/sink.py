@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -233,6 +234,15 @@ def newest_of(table: pa.Table, by: Sequence[str]) -> pa.Table:
     return table.take(pa.array(np.sort(last)))
 
 
+def _ahead(portions: Iterator[list[Record]]) -> Iterator[list[Record]]:
+    """The portions, of which a thread makes the next while one goes to the producer."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, portions, None)
+        while (portion := following.result()) is not None:
+            following = pool.submit(next, portions, None)
+            yield portion
+
+
 class _Session:
     """A producer that owns its transactional id, and the newest commit that the topic holds."""
 
@@ -243,7 +253,7 @@ class _Session:
 
     def send(self, topic: str, portions: Iterator[list[Record]], tokens: str, token: Record) -> None:
         self.producer.begin_transaction()
-        for portion in portions:
+        for portion in _ahead(portions):
             self._produce(topic, portion)
         self._produce(tokens, [token])
         self.producer.commit_transaction(TIMEOUT_S)

@@ -135,9 +135,9 @@ class KafkaStream:
             .append_column(ORDINAL, pa.array(np.zeros(n, dtype=np.int64)))
         )
 
-    def read(self, wanted: Range) -> Iterator[pa.Table]:
-        """The rows of a range of offsets."""
-        for fetched in fetch(self.options, wanted, self.attributes):
+    def read(self, ranges: Sequence[Range]) -> Iterator[pa.Table]:
+        """The rows of ranges of offsets, one after the other."""
+        for wanted, fetched in fetch(self.options, ranges, self.attributes):
             yield self.rows(fetched, wanted.topic, wanted.id, wanted.partition)
 
     # -- rows that were counted, again ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class KafkaStream:
     def again(self, ranges: Mapping[Partition, tuple[int, int]]) -> pa.Table:
         """What was counted of some ranges, as it came then: `replay=` of a job that reads this. Raises `StateLost`."""
         whole = replace(self, fail_on_data_loss=True)
-        tables = [table for wanted in self.ranges_again(ranges) for table in whole.read(wanted)]
+        tables = list(whole.read(self.ranges_again(ranges)))
         return pa.concat_tables(tables or [_NO_ROWS], promote_options="permissive")
 
 

@@ -133,9 +133,8 @@ def rows_of(frame: DataFrame, stream: KafkaStream) -> DataFrame:
 def _read_rows(stream: KafkaStream, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     target = ranges.row_schema(stream)
     for batch in batches:
-        for wanted in ranges.from_table(batch):
-            for rows in stream.read(wanted):
-                yield from _as(rows, target).to_batches()
+        for rows in stream.read(ranges.from_table(batch)):
+            yield from _as(rows, target).to_batches()
 
 
 def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:

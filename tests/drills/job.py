@@ -60,7 +60,7 @@ def run_embedded(location: str, source: Any, sink: Any, drain: threading.Event) 
             op.timeout()
         begin = source.begin(op.next_offsets(), cluster)
         for wanted in ranges(begin, newest(source.extents(cluster, {}), committed=True)):
-            for rows in source.read(wanted):
+            for rows in source.read([wanted]):
                 op.add_messages(rows)
         op.drain()
 
