@@ -24,6 +24,8 @@ from windrow.connectors.kafka import client
 from windrow.testing import KafkaBroker, Report, check_topics
 
 ROOT = Path(__file__).parents[2]
+#: Half of what Spark costs in a JVM that soon ends is compiling what it runs.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 PARTITIONS = 2
 #: A job that commits nothing for so long, however often it is started again, is stuck.
@@ -105,7 +107,11 @@ class Job:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+                    "JDK_JAVA_OPTIONS": SHORT_LIVED,
+                },
             )
 
     @property
