@@ -86,6 +86,10 @@ def columns(options: SourceOptions) -> T.StructType:
     return schema.add("topicId", T.StringType()) if options.topic_id else schema
 
 
+#: Option of a stream of ranges: all that a batch has come from one task of Spark's, since the shards read them.
+TOGETHER = "together"
+
+
 class KafkaRanges(KafkaDataSource):
     """As windrow-kafka, but one row a range: what a task of ours is to read for itself."""
 
@@ -97,9 +101,11 @@ class KafkaRanges(KafkaDataSource):
         return from_arrow_schema(ranges.SCHEMA)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
-        options = parse(dict(self.options))
+        given = dict(self.options)
+        together = given.pop(TOGETHER) == "true"
+        options = parse(given)
         options.check_for(streaming=True)
-        return RangesReader(options, schema)
+        return RangesReader(options, schema, together)
 
 
 def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str | None) -> DataFrame:
@@ -114,6 +120,7 @@ def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str | None)
         .option("subscribe", ",".join(stream.topics))
         .option("startingOffsets", stream.starting)
         .option("failOnDataLoss", str(stream.fail_on_data_loss).lower())
+        .option(TOGETHER, str(stream.keyed).lower())
     )
     if resume_from is not None:
         reader = reader.option("resumeFrom", resume_from)
@@ -311,9 +318,17 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class RangesReader(KafkaStreamReader):
     """A stream of ranges. The job counts all of them, so that its log says where Spark's checkpoint may stand."""
 
-    def __init__(self, options: SourceOptions, schema: T.StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: T.StructType, together: bool) -> None:
         super().__init__(options, schema)
+        self._together = together
         self._compared = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_together": self._together}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        each = super().partitions(start, end)
+        return [InputPartition([p.value for p in each])] if self._together and each else each
 
     def _refuse(self, found: list[Loss], extents: Mapping[str, Extent]) -> None:
         refuse_losses(found, extents, self.options.fail_on_data_loss)
@@ -353,4 +368,4 @@ class RangesReader(KafkaStreamReader):
                     )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield ranges.to_batch([partition.value])
+        yield ranges.to_batch(partition.value if self._together else [partition.value])
