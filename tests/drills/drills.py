@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tqdm import tqdm
+
 import windrow as wr
 from tests.drills import processes
 from tests.drills.world import DrillFailed, World
@@ -231,7 +233,7 @@ def run(drill: Drill, seeds: Sequence[int], kafka: wr.Kafka | None, image: str |
         stack.callback(world.close)
         try:
             world.goes_on()
-            for seed in seeds:
+            for seed in tqdm(seeds, drill.name, unit="fault", disable=None):
                 rng = random.Random(f"{drill.name}/{seed}")
                 time.sleep(rng.uniform(0, 1))
                 drill.fault(world, rng)
