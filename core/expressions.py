@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from windrow.core.errors import UnknownColumn
 
@@ -41,6 +40,8 @@ class Expr:
         # Arrow compares no columns without a type; one that had no value yet may be of any.
         for kind in (None, *(_KINDS if untyped else ())):
             try:
+                import pyarrow.dataset as ds  # brings pandas, and doubles the time that windrow takes to import
+
                 typed = ds.InMemoryDataset(_typed(table, kind))
                 return typed.to_table(columns={"value": self.expression}).column("value")
             except pa.ArrowException as error:
