@@ -296,7 +296,7 @@ class Job:
         if not candidates or candidates[0].commit > progress.published + 1:
             candidates = [c for c in self.log.commits() if c.commit > progress.published]
         for record in candidates:
-            self._bring(record, PANES)
+            bring(self.folders, self.transport, record, PANES)
         panes_from = progress.commit + 1
         for record in reversed(candidates):
             if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):
@@ -329,24 +329,13 @@ class Job:
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
         """The pane files of a commit, by operator, shards in order; fetched where they are not here."""
-        self._bring(record, PANES)
+        bring(self.folders, self.transport, record, PANES)
         return pane_files(self.folders, record)
 
     def dead_files(self, record: Commit) -> list[str]:
         """The dead-letter files of a commit; fetched where they are not here."""
-        self._bring(record, DEAD)
+        bring(self.folders, self.transport, record, DEAD)
         return dead_files(self.folders, record)
-
-    def _bring(self, record: Commit, of: str) -> None:
-        """Fetch what can be fetched of a commit's panes or dead letters."""
-        for result in record.shards:
-            name = result.panes if of == PANES else result.segment or result.panes
-            for kind, at in result.kept.items():
-                if not kind.startswith(of) or name is None:
-                    continue
-                path = self.folders.dead(name) if of == DEAD else self.folders.panes(name, kind[len(PANES) :])
-                if not os.path.exists(path) and self.transport.has(result.shard, at):
-                    self.transport.fetch(result.shard, at, path)
 
     def files_taken(self, query_id: str) -> list[str]:
         """Names of the files whose rows other queries counted; what this query counted, Spark itself does not bring again."""
@@ -415,6 +404,18 @@ class Job:
 
     def close(self) -> None:
         self.log.close()
+
+
+def bring(folders: JobFolders, transport: Transport, record: Commit, of: str) -> None:
+    """Fetch what can be fetched of a commit's panes (`PANES`) or dead letters (`DEAD`)."""
+    for result in record.shards:
+        name = result.panes if of == PANES else result.segment or result.panes
+        for kind, at in result.kept.items():
+            if not kind.startswith(of) or name is None:
+                continue
+            path = folders.dead(name) if of == DEAD else folders.panes(name, kind[len(PANES) :])
+            if not os.path.exists(path) and transport.has(result.shard, at):
+                transport.fetch(result.shard, at, path)
 
 
 def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 
 from windrow.stores.files import sync_directory
 
+#: The location of a job of which this machine has nothing: Debian's name for a folder that is never there.
+NOWHERE = "/nonexistent"
+
 
 @dataclass(frozen=True)
 class JobFolders:
@@ -49,8 +52,12 @@ class JobFolders:
     def local(self) -> str:
         return os.path.join(self.location, "local")
 
+    @property
+    def changelogs(self) -> str:
+        return os.path.join(self.location, "changelog")
+
     def changelog(self, name: str) -> str:
-        return os.path.join(self.location, "changelog", name + ".seg")
+        return os.path.join(self.changelogs, name + ".seg")
 
     def segment(self, name: str) -> str:
         return os.path.join(self.location, "segments", name + ".seg")
@@ -63,6 +70,30 @@ class JobFolders:
 
     def store(self, shard: int, local: str | None = None) -> str:
         return os.path.join(local or self.local, f"shard-{shard:04d}")
+
+
+@dataclass(frozen=True)
+class BorrowedFolders(JobFolders):
+    """The folders of a job that is only looked at: what commits name and is not there is brought to `scratch`."""
+
+    scratch: str
+
+    def changelog(self, name: str) -> str:
+        return self._borrowed(super().changelog(name))
+
+    def segment(self, name: str) -> str:
+        return self._borrowed(super().segment(name))
+
+    def panes(self, name: str, operator: str) -> str:
+        return self._borrowed(super().panes(name, operator))
+
+    def dead(self, name: str) -> str:
+        return self._borrowed(super().dead(name))
+
+    def _borrowed(self, path: str) -> str:
+        if os.path.exists(path):
+            return path
+        return os.path.join(self.scratch, os.path.relpath(path, self.location))
 
 
 def parents(path: str) -> list[str]:

@@ -11,17 +11,16 @@ import os
 import secrets
 import shutil
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from windrow.checkpoint.layout import JobFolders
-from windrow.checkpoint.log import FileLog
+from windrow.checkpoint.log import FileLog, RecordLog
 from windrow.checkpoint.logstate import LogState
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
-from windrow.checkpoint.transport import refuse_cache
+from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_others
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch
@@ -42,16 +41,21 @@ class Look:
     folders: JobFolders
     epoch: Epoch
     state: LogState
-    log: FileLog
+    log: RecordLog
 
     @property
     def last_commit(self) -> Commit | None:
         return self.state.last_commit
 
 
-def look(location: str) -> Look:
-    """Read the log of a location, as a reader. Raises `JobMismatch` where there is none."""
+def look(location: str, transport: Transport = FILES) -> Look:
+    """Read the log of a location, as a reader. Raises `JobMismatch` where there is none.
+
+    Where a `transport` carries the log, the location may be a cache of it, or nothing.
+    """
     folders = JobFolders(location)
+    if transport != FILES:
+        return _look_elsewhere(folders, transport)
     refuse_cache(folders)
     if not os.path.isdir(folders.log):
         raise JobMismatch(
@@ -65,9 +69,15 @@ def look(location: str) -> Look:
     return Look(folders, state.epoch, state, log)
 
 
-def commits(location: str) -> Iterator[Commit]:
-    """The commits that the log of a location keeps, oldest first."""
-    return look(location).log.commits()
+def _look_elsewhere(folders: JobFolders, transport: Transport) -> Look:
+    log = transport.log(folders)
+    state = log.tail()
+    if state.epoch is None:
+        raise JobMismatch(
+            f"{transport!r} holds no job: no driver has ever opened it. Give the servers and the name that the job has"
+        )
+    refuse_others(folders, state.epoch.job, repr(transport))
+    return Look(folders, state.epoch, state, log)
 
 
 # -- reset ----------------------------------------------------------------------------------------------------------

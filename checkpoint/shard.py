@@ -368,7 +368,7 @@ class Shard:
         path = spec.folders.changelog(base_name(self.applied, spec.shard))
         write_segment(path, self.applied, spec.shard, Batch(), {"parts": parts})
         kept = _bases(spec)[:2]
-        folder = os.path.dirname(path)
+        folder = spec.folders.changelogs
         for name in os.listdir(folder):
             if not name.endswith(".seg"):
                 continue  # what a killed process has left, or another is writing
@@ -510,11 +510,11 @@ def _commit_of(manifest: str) -> int:
 def _bases(spec: ShardSpec) -> list[int]:
     """Commits of the shard's compacted changelogs, newest first."""
     prefix = f"base-{spec.shard:04d}-"
-    folder = os.path.dirname(spec.folders.changelog("x"))
-    found = [
-        int(n[len(prefix) : -4]) for n in os.listdir(folder) if n.startswith(prefix) and n.endswith(".seg")
-    ]
-    return sorted(found, reverse=True)
+    folder = spec.folders.changelogs
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(
+        (int(n[len(prefix) : -4]) for n in names if n.startswith(prefix) and n.endswith(".seg")), reverse=True
+    )
 
 
 def _newest_base(spec: ShardSpec) -> int | None:

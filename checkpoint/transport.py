@@ -99,8 +99,8 @@ def refuse_cache(folders: JobFolders) -> None:
     found = cache_of(folders)
     if found is not None:
         raise JobMismatch(
-            f"{folders.location} is a cache of {found[0]}, whose log is at {found[1]}: open it there with log={found[1]}; "
-            "console, queries from outside, fork and reset work on logs in files only"
+            f"{folders.location} is a cache of {found[0]}, whose log is at {found[1]}: give log={found[1]} to open or read "
+            "it, at the command line log:SERVERS/NAME; verify, fork and reset work on logs in files only"
         )
 
 
@@ -114,19 +114,24 @@ def cache_of(folders: JobFolders) -> tuple[str, str] | None:
     return job, where
 
 
-def mark_cache(folders: JobFolders, job: str, where: str) -> None:
-    """Make a location the cache of a job whose log is elsewhere; `JobMismatch` where it is something else already."""
+def refuse_others(folders: JobFolders, job: str, where: str) -> None:
+    """Raise `JobMismatch` where a location is of a job in files, or the cache of another job."""
     found = cache_of(folders)
-    if found is None:
-        if os.path.isdir(folders.log) and os.listdir(folders.log):
-            raise JobMismatch(
-                f"{folders.location} holds the log of a job in files, and log={where} is given: give a location of its own, or "
-                "leave log= out"
-            )
-        folders.make()
-        write_whole(os.path.join(folders.location, CACHE_MARK), [f"{job}\n{where}\n".encode()])
-    elif found[0] != job:
+    if found is None and os.path.isdir(folders.log) and os.listdir(folders.log):
+        raise JobMismatch(
+            f"{folders.location} holds the log of a job in files, and log={where} is given: give a location of its own, or "
+            "leave log= out"
+        )
+    if found is not None and found[0] != job:
         raise JobMismatch(
             f"{folders.location} is a cache of {found[0]}, and log={where} holds {job}: give a location of its own, or delete "
             "this folder: whatever the log holds comes back from it"
         )
+
+
+def mark_cache(folders: JobFolders, job: str, where: str) -> None:
+    """Make a location the cache of a job whose log is elsewhere; `JobMismatch` where it is something else already."""
+    refuse_others(folders, job, where)
+    if cache_of(folders) is None:
+        folders.make()
+        write_whole(os.path.join(folders.location, CACHE_MARK), [f"{job}\n{where}\n".encode()])

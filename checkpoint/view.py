@@ -199,6 +199,13 @@ def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) ->
     for base in [b for b in (*_bases(spec), 0) if b <= commit]:
         if _leads(spec, base, commit, known, changelog_only=True):
             return _from_base(spec, base, commit, known)
+    copied = spec.transport.copied(spec.job, spec.shard)
+    if 0 < copied <= commit and _leads(spec, copied, commit, known, changelog_only=True):
+        kv = MemoryKV(spec.cfs)
+        # Who runs the job may have copied more meanwhile: then this is of no use.
+        base = spec.transport.restore(spec.job, spec.shard, kv.write)
+        if base <= commit and _leads(spec, base, commit, known, changelog_only=True):
+            return _changed(spec, kv, base, commit, known)
     return None
 
 
@@ -210,6 +217,11 @@ def _from_base(spec: ShardSpec, base: int, commit: int, known: Mapping[int, Comm
         kv.write(batch.only(spec.cfs))
         for name, digest in extra.get("parts", ()):
             kv.write(_checked(spec, changelog(name), digest, base).only(spec.cfs))
+    return _changed(spec, kv, base, commit, known)
+
+
+def _changed(spec: ShardSpec, kv: MemoryKV, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
+    """Window metadata of commit `base`, with what commits changed since."""
     for number in range(base + 1, commit + 1):
         result = _result(known[number], spec.shard)
         if result is not None and result.segment is not None:

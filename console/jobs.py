@@ -10,15 +10,21 @@ from collections import deque
 from typing import Any, TextIO
 
 from windrow.checkpoint import lifecycle
+from windrow.checkpoint.layout import NOWHERE
 from windrow.checkpoint.records import Commit
-from windrow.console.text import say_facts, say_json, say_table
+from windrow.checkpoint.transport import FILES, Transport
+from windrow.console.text import modules_from_here, say_facts, say_json, say_table
 from windrow.core.clock import SystemClock
 from windrow.core.time import show_instant
+from windrow.runners.state.definitions import place
 
 
 def describe(options: argparse.Namespace, out: TextIO) -> int:
     """Print what a job is and how far it has come."""
-    facts = _facts(lifecycle.look(options.location))
+    path, transport = _place(options.location)
+    facts = _facts(lifecycle.look(path, transport))
+    if transport != FILES:
+        facts |= {"location": options.location, "bytes": None}
     if options.json:
         say_json(facts, out)
         return 0
@@ -31,6 +37,13 @@ def describe(options: argparse.Namespace, out: TextIO) -> int:
     }
     say_facts(shown, out)
     return 0
+
+
+def _place(location: str) -> tuple[str, Transport]:
+    """Where a job's files are, and what carries its log. A log in Kafka is looked at from nowhere."""
+    with modules_from_here():
+        path, log = place(location)
+    return (location, FILES) if path is not None or log is None else (NOWHERE, log)
 
 
 def _facts(seen: lifecycle.Look) -> dict[str, Any]:
@@ -87,7 +100,7 @@ def _size(folder: str) -> int:
 
 def commits(options: argparse.Namespace, out: TextIO) -> int:
     """Print a line for each commit, oldest first."""
-    kept = deque(lifecycle.commits(options.location), maxlen=options.last)
+    kept = deque(lifecycle.look(*_place(options.location)).log.commits(), maxlen=options.last)
     if options.json:
         for commit in kept:
             say_json(_line(commit), out)

@@ -46,9 +46,12 @@ def parser() -> argparse.ArgumentParser:
     )
     verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
     for command in (describe, windows, messages, explain, commits, verify, fork, reset):
-        command.add_argument(
-            "location", help="where the job was opened; with writeStream, <checkpointLocation>/windrow"
-        )
+        text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"
+        if command in (describe, windows, messages, explain, commits):
+            text += (
+                "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
+            )
+        command.add_argument("location", help=text)
     commits.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
     explain.add_argument(
         "window", help="when the window starts, e.g. '2013-07-01 05:00'; of tuple windows its first number"

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import pyarrow as pa
 
-from windrow.console.text import say_facts, say_json, say_table, shown
+from windrow.console.text import modules_from_here, say_facts, say_json, say_table, shown
 from windrow.core.errors import ConfigurationError
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import Position
 from windrow.core.time import instant_us
 from windrow.runners.state import State, read_state
-from windrow.runners.state.definitions import imported
+from windrow.runners.state.definitions import imported, place
 from windrow.runners.state.explain import Explanation
 
 
 def _state(options: argparse.Namespace) -> State:
     """The state that is asked for; definitions of the user's are found from the folder where the command runs."""
-    definition = None
-    if options.definition is not None:
-        sys.path.insert(0, os.getcwd())
-        try:
-            definition = imported(options.definition)
-        finally:
-            sys.path.pop(0)
-    return read_state(options.location, as_of=options.as_of, definition=definition)
+    with modules_from_here():
+        definition = None if options.definition is None else imported(options.definition)
+        location, log = place(options.location)
+    return read_state(location, log=log, as_of=options.as_of, definition=definition)
 
 
 def windows(options: argparse.Namespace, out: TextIO) -> int:

@@ -1,13 +1,26 @@
-"""Tables and JSON on standard output."""
+"""Tables and JSON on standard output, and names on the command line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TextIO
 
 from windrow.core.time import instant_us, show_instant
+
+
+@contextmanager
+def modules_from_here() -> Iterator[None]:
+    """Modules of the user's are found from the folder where the command runs."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path.pop(0)
 
 
 def say_json(value: Any, out: TextIO) -> None:

@@ -9,7 +9,6 @@ Python source which filters there are, where `spark.sql.python.filterPushdown.en
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.time import instant_us
 from windrow.runners.spark.pushed import Pushed
 from windrow.runners.state import State
-from windrow.runners.state.definitions import imported
+from windrow.runners.state.definitions import imported, place
 
 TABLES = ("windows", "messages", "panes", "commits", "dead_letters")
 OPTIONS = ("path", "table", "operator", "input", "asof", "start", "end", "key", "definition")
@@ -36,6 +35,8 @@ _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 class WindrowSource(DataSource):
     """Options, all text:
 
+    path: the location, as `load(location)` gives it; of a job with its log in Kafka "log:servers/name", or
+        "log:module:name" of a `wr.kafka_log(...)`
     table: "windows" (default), "messages", "panes", "commits" or "dead_letters"
     operator: which, where the job has several; input: which input of a join
     asOf: as it was after this commit
@@ -76,8 +77,8 @@ def open_state(options: dict[str, str], *, as_of: int | None = None, shards: Seq
     if as_of is None and "asof" in given:
         as_of = int(given["asof"])
     definition = imported(given["definition"]) if "definition" in given else None
-    path = given["path"].removeprefix("file://").removeprefix("file:")
-    return State(os.path.abspath(path), as_of=as_of, definition=definition, shards=shards)
+    path, log = place(given["path"].removeprefix("file://").removeprefix("file:"))
+    return State(path, log=log, as_of=as_of, definition=definition, shards=shards)
 
 
 class StateReader(DataSourceReader):

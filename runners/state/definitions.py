@@ -12,11 +12,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from windrow.checkpoint.records import Epoch
+from windrow.connectors.kafka.log import KafkaLog, kafka_log
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
 from windrow.core.join import JoinDefinition
 
+#: How text names a job whose log is in Kafka.
+IN_KAFKA = "log:"
 Definition = AggregateDefinition | JoinDefinition
 #: What a job is opened with.
 Opened = AggregateDefinition | JoinDefinition | ChainDefinition
@@ -149,10 +152,28 @@ def _is_custom(keyword: ast.keyword) -> bool:
 
 def imported(text: str) -> Any:
     """The definition, or definitions, that `module:name` names."""
+    return _imported(text, "definition", "module:name, as in flights.jobs:delays")
+
+
+def place(text: str) -> tuple[str | None, KafkaLog | None]:
+    """(location, log) of a job as text has it: a folder; `log:servers/name`; or `log:module:name` of a `wr.kafka_log(...)`."""
+    if not text.startswith(IN_KAFKA):
+        return text, None
+    text = text.removeprefix(IN_KAFKA)
+    servers, slash, name = text.rpartition("/")
+    if slash:
+        return None, kafka_log(servers, name)
+    found = _imported(text, "log", "log:servers/name, as in log:localhost:9092/delays, or log:module:name")
+    if not isinstance(found, KafkaLog):
+        raise ConfigurationError(f"log {text!r} is {found!r}: name a wr.kafka_log(...)")
+    return None, found
+
+
+def _imported(text: str, what: str, form: str) -> Any:
     module, colon, name = text.partition(":")
     if not colon:
-        raise ConfigurationError(f"definition {text!r}: write module:name, as in flights.jobs:delays")
+        raise ConfigurationError(f"{what} {text!r}: write {form}")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"definition {text!r} cannot be imported: {error}") from error
+        raise ConfigurationError(f"{what} {text!r} cannot be imported: {error}. Write {form}") from error

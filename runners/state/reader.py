@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.job import dead_files, pane_files
+from windrow.checkpoint.job import bring, dead_files, pane_files
+from windrow.checkpoint.layout import NOWHERE, BorrowedFolders
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard import DEAD, PANES, ShardSpec
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.view import ShardView, open_view, readable
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.join import JoinDefinition
@@ -42,15 +44,23 @@ ATTEMPTS = 5
 _MESSAGES = (".messages", ".message_index")
 
 
-def read_state(location: str, *, as_of: int | None = None, definition: Any = None) -> State:
+def read_state(
+    location: str | None = None,
+    *,
+    log: Transport | None = None,
+    as_of: int | None = None,
+    definition: Any = None,
+) -> State:
     """The state of the job at `location`, after its last commit or after commit `as_of`. Use it as a context manager.
 
     The job may be running, here or elsewhere: it is not disturbed, and what it commits later is seen by `refresh()`.
+    log: the `wr.kafka_log(...)` that the job was opened with, if any. The state then comes from its topics, wherever the job
+    runs; a location is of use where it is this machine's, as a cache.
     definition: the job's definition, or several; needed only where the log's text of it cannot be built again (expressions,
     functions of yours). Raises `StateLost` where the files of `as_of` are gone, naming the oldest and newest commit that can
     be read.
     """
-    return State(location, as_of=as_of, definition=definition)
+    return State(location, log=log, as_of=as_of, definition=definition)
 
 
 class State:
@@ -58,8 +68,9 @@ class State:
 
     def __init__(
         self,
-        location: str,
+        location: str | None,
         *,
+        log: Transport | None = None,
         as_of: int | None = None,
         definition: Any = None,
         shards: Sequence[int] | None = None,
@@ -70,8 +81,16 @@ class State:
         self._live = True
         self._scratch: str | None = None
         self._views: list[ShardView] = []
-        self.location = os.path.abspath(os.fspath(location))
+        if location is None and log is None:
+            raise ConfigurationError("neither a location nor log= is given: say where the job was opened")
+        self._transport = FILES if log is None else log
+        self._path = None if location is None else os.path.abspath(os.fspath(location))
         self._open()
+
+    @property
+    def location(self) -> str:
+        """Where the job is: its location, or its log."""
+        return self._path or repr(self._transport)
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
@@ -88,10 +107,15 @@ class State:
                         raise self._too_old(error) from error
                     raise
                 time.sleep(0.02 * attempt)
+            except BaseException:
+                self.close()
+                raise
 
     def _look(self) -> None:
-        seen = lifecycle.look(self.location)
-        self._folders = seen.folders
+        self._scratch = tempfile.mkdtemp(prefix="windrow-read-")
+        path = self._path or NOWHERE
+        seen = lifecycle.look(path, self._transport)
+        self._folders = BorrowedFolders(path, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
         self.job = seen.epoch.job
         self.shards = seen.epoch.shards
@@ -100,7 +124,6 @@ class State:
         self.commit: int = newest if self._as_of is None else self._as_of
         if self.commit not in self._known and (self.commit or self._as_of is not None):
             raise StateLost(f"commit {self.commit} is not in the log, which ends with commit {newest}")
-        self._scratch = tempfile.mkdtemp(prefix="windrow-read-")
         self._operators: dict[tuple[str, int], Any] = {}
         numbers = range(self.shards) if self._only is None else self._only
         for number in numbers:
@@ -111,7 +134,7 @@ class State:
         cfs = [cf for d in self._definitions.found.values() for cf in operator_of(d).cfs()]
         kept = tuple(cf for cf in cfs if cf.endswith(_MESSAGES))
         metadata = tuple(cf for cf in cfs if cf not in kept)
-        return ShardSpec(self._folders, self.job, shard, metadata, kept)
+        return ShardSpec(self._folders, self.job, shard, metadata, kept, transport=self._transport)
 
     def _too_old(self, error: StateLost) -> StateLost:
         commits = sorted(self._known)
@@ -286,6 +309,7 @@ class State:
         definition = self._definitions.of(operator)
         tables = []
         for record in self.commits():
+            bring(self._folders, self._transport, record, PANES)
             for path in pane_files(self._folders, record).get(definition.name, ()):
                 try:
                     tables.append(pq.read_table(path))
@@ -299,19 +323,21 @@ class State:
         letters = []
         for record in self.commits():
             if commit in (None, record.commit):
+                bring(self._folders, self._transport, record, DEAD)
                 for result in record.shards:
                     letters += letters_of(self._folders.dead, result, record.commit)
         return letters
 
     def dead_letters_table(self) -> pa.Table:
         """`dead_letters` as rows, with the operator that could not count them."""
-        tables = [
-            pq.read_table(path).append_column(
-                "commit", pa.array([record.commit] * pq.read_metadata(path).num_rows, pa.int64())
-            )
-            for record in self.commits()
-            for path in dead_files(self._folders, record)
-        ]
+        tables = []
+        for record in self.commits():
+            bring(self._folders, self._transport, record, DEAD)
+            for path in dead_files(self._folders, record):
+                found = pq.read_table(path)
+                tables.append(
+                    found.append_column("commit", pa.array([record.commit] * len(found), pa.int64()))
+                )
         return pa.concat_tables([rows.DEAD_SCHEMA.empty_table(), *tables], promote_options="permissive")
 
     def commits_table(self) -> pa.Table:

@@ -227,9 +227,9 @@ def test_segments_of_a_job_that_keeps_messages_stay(
 
 def test_a_cache_is_not_opened_as_a_job_in_files(tmp_path: Path, log: KafkaLog) -> None:
     begun(tmp_path / "job", INCREMENTAL, range(10), log=log)
-    with pytest.raises(e.JobMismatch, match=r"is a cache of job-.+open it there with log=wr\.kafka_log\("):
+    with pytest.raises(e.JobMismatch, match=r"is a cache of job-.+give log=wr\.kafka_log\("):
         begun(tmp_path / "job", INCREMENTAL, range(10))
-    with pytest.raises(e.JobMismatch, match="fork and reset work on logs in files only"):
+    with pytest.raises(e.JobMismatch, match="verify, fork and reset work on logs in files only"):
         wr.read_state(str(tmp_path / "job"))
 
 
