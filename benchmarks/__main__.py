@@ -18,7 +18,7 @@ from .harness import run, table, write
 from .joins import joins
 from .kafka import kafka
 from .latency import latency
-from .state import memory, purge, restore
+from .state import memory, purge, replay, restore
 from .throughput import throughput
 
 BENCHMARKS = {
@@ -29,6 +29,7 @@ BENCHMARKS = {
     "embedded": embedded,
     "full-state": full_state,
     "restore": restore,
+    "replay": replay,
     "purge": purge,
     "memory": memory,
 }

@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import windrow as wr
 from windrow.checkpoint.layout import JobFolders
@@ -23,7 +24,7 @@ from windrow.stores.kv import Batch
 from windrow.stores.messages import HOUR_US, Layout, MessageStore
 from windrow.stores.rocks import RocksKV
 
-from .data import FIRST_US, KEYS, SCHEMA
+from .data import FIRST_US, KEYS, SCHEMA, rows
 from .harness import Context, Row, median, scratch
 
 STATES = 1_000_000
@@ -97,6 +98,50 @@ def restore(context: Context) -> list[Row]:
             samples={"windrow": samples[way]},
         )
         for way, (_, least) in ways.items()
+    ]
+
+
+def replay(context: Context) -> list[Row]:
+    """Messages that are kept for a median are gone, with their segments: messages a second until the operator is open again
+    and has had all of them from its source. That is a table, so that no broker's speed is measured.
+    """
+    n = STATES // (10 if context.quick else 1)
+    median_of = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("10 seconds"),
+        agg={"m": wr.median("v")},
+        watermark="10 seconds",
+        retention="365 days",
+        positions=wr.positions("o"),
+    )
+    table = rows(0, n).append_column("o", pa.array(np.arange(n)))
+    with scratch() as location:
+        with median_of.open(location) as operator:
+            for first in range(0, n, COMMIT):
+                operator.add_messages(table.slice(first, COMMIT))
+                operator.timeout()
+
+        def run() -> float:
+            folders = JobFolders(location)
+            for folder in (folders.local, folders.snapshots, os.path.dirname(folders.segment("x"))):
+                shutil.rmtree(folder, ignore_errors=True)
+            begin = time.perf_counter()
+            with median_of.open(location, replay=lambda _: table) as operator:
+                seconds = time.perf_counter() - begin
+                found = len(operator.get_messages(key="key-0007"))
+            wanted = pc.sum(pc.equal(table.column("k"), "key-0007")).as_py()
+            assert found == wanted, f"{found} messages of one key came back, not {wanted}"
+            return n / seconds
+
+        samples = context.interleave({"windrow": run}, 3 if context.quick else 7)["windrow"]
+    return [
+        Row(
+            f"replay: {n:,} messages of a median, read from the source again",
+            "messages/s",
+            median(samples),
+            samples={"windrow": samples},
+        )
     ]
 
 

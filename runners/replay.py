@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from windrow.checkpoint.offsets import Partition
@@ -24,6 +25,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import StateLost
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.columns import OFFSET, PARTITION, SOURCE
+from windrow.operators.groups import combine
 from windrow.operators.intake import in_position_order
 from windrow.operators.progress import Progress
 from windrow.operators.refiling import drop_expired, refile
@@ -54,34 +56,39 @@ class GivenTable:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = in_position_order(table).combine_chunks()
-        self.offsets = split_offsets(
-            self.table.column(SOURCE).to_pylist(),
-            self.table.column(PARTITION).to_pylist(),
-            self.table.column(OFFSET).to_pylist(),
-        )
+        self.offsets = split_offsets(*(combine(self.table.column(c)) for c in (SOURCE, PARTITION, OFFSET)))
 
     def rows(self, chosen: IntArray) -> pa.Table:
         return self.table.take(pa.array(chosen))
 
 
-def split_offsets(
-    sources: Sequence[str], partitions: Sequence[int], offsets: Sequence[int]
-) -> dict[Partition, IntArray]:
+def split_offsets(sources: pa.Array, partitions: pa.Array, offsets: pa.Array) -> dict[Partition, IntArray]:
     """Offsets by partition, of rows in position order."""
-    found: dict[Partition, list[int]] = {}
-    for source, partition, offset in zip(sources, partitions, offsets, strict=True):
-        found.setdefault((source, partition), []).append(offset)
-    return {p: np.array(o, dtype=np.int64) for p, o in found.items()}
+    names, codes = _names(sources)
+    numbers, flat = partitions.to_numpy(), offsets.to_numpy()
+    edges = np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1
+    firsts = [0, *edges.tolist()] if len(flat) else []
+    return {
+        (names[codes[first]], int(numbers[first])): some
+        for first, some in zip(firsts, np.split(flat, edges), strict=False)
+    }
+
+
+def _names(sources: pa.Array) -> tuple[list[str], IntArray]:
+    coded = pc.dictionary_encode(sources, null_encoding="encode")
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
     """Rows that lie in the ranges."""
-    nothing = (0, 0)
-    wanted = [
-        ranges.get((s, p), nothing)[0] <= o < ranges.get((s, p), nothing)[1]
-        for s, p, o in zip(*(table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET)), strict=True)
-    ]
-    return table if all(wanted) else table.filter(pa.array(wanted, pa.bool_()))
+    names, codes = _names(combine(table.column(SOURCE)))
+    partitions, offsets = (combine(table.column(c)).to_numpy() for c in (PARTITION, OFFSET))
+    wanted = np.zeros(len(table), dtype=bool)
+    for (source, partition), (first, following) in ranges.items():
+        if source in names:
+            of_partition = (codes == names.index(source)) & (partitions == partition)
+            wanted |= of_partition & (offsets >= first) & (offsets < following)
+    return table if wanted.all() else table.filter(pa.array(wanted))
 
 
 def bring_back(

@@ -75,7 +75,9 @@ class _Messages:
         placed.sort(key=lambda one: one[0])
         self._placed = placed
         self.offsets = split_offsets(
-            [p.source for p, _ in placed], [p.partition for p, _ in placed], [p.offset for p, _ in placed]
+            pa.array([p.source for p, _ in placed], pa.string()),
+            pa.array([p.partition for p, _ in placed], pa.int64()),
+            pa.array([p.offset for p, _ in placed], pa.int64()),
         )
 
     def rows(self, chosen: IntArray) -> pa.Table:
