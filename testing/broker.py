@@ -46,16 +46,23 @@ _PORTS = range(20_000, 30_000)
 class KafkaBroker:
     """`with KafkaBroker() as broker:` runs one, `broker.kafka` says where. It is gone, data and all, at the end.
 
-    image: one that takes apache/kafka's variables. config: the broker's properties, over `DEFAULTS`. ready_s: how
+    image: one that takes apache/kafka's variables. config: the broker's properties, over `DEFAULTS`; its listener for
+    clients is named OUTSIDE. client: what `wr.Kafka` needs to reach it, where it asks for passwords or TLS. ready_s: how
     long the broker may take to answer after a start. Port and data stay over `stop`, `kill`, `pause` and what undoes them.
     Needs testcontainers and a container engine. Raises `KafkaFailed`, with the broker's last log lines.
     """
 
     def __init__(
-        self, image: str = IMAGE, *, config: Mapping[str, str] | None = None, ready_s: float = 120.0
+        self,
+        image: str = IMAGE,
+        *,
+        config: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None,
+        ready_s: float = 120.0,
     ) -> None:
         self.image = image
         self.config = {**DEFAULTS, **(config or {})}
+        self._client = dict(client or {})
         self._ready_s = ready_s
         self._testcontainer: Any = None
         self._kafka: Kafka | None = None
@@ -164,7 +171,7 @@ class KafkaBroker:
         _remove_leftovers(engine.client)
         _do_without_ryuk_where_it_is_not(engine.client)
         host = engine.host().replace("localhost", "127.0.0.1")
-        self._kafka = Kafka(f"{host}:{port}")
+        self._kafka = Kafka(f"{host}:{port}", self._client)
         kwargs: dict[str, Any] = {"labels": {_OWNER: _owner()}}
         if engine.client.networks.list(names=["bridge"]):
             container.with_bind_ports(9092, port)

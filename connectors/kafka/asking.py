@@ -23,12 +23,20 @@ class Cluster:
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self._admin: Any = None
+        self._heard = ""
 
     @property
     def admin(self) -> Any:
         if self._admin is None:
-            self._admin = self.kafka.admin()
+            self._admin = self.kafka.admin(error_cb=self._hear)
         return self._admin
+
+    def _hear(self, error: Any) -> None:
+        """A refusal comes beside the requests, which then end by their time only."""
+        from confluent_kafka import KafkaError
+
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that follows from what was heard before
+            self._heard = error.str()
 
     def topics_like(self, pattern: str) -> list[str]:
         """Topics whose whole name matches, but Kafka's own."""
@@ -118,10 +126,12 @@ class Cluster:
             try:
                 return ask()
             except KafkaException as error:
+                self.admin.poll(0)  # for `_hear`, and for what librdkafka logs
                 if time.monotonic() > until or not _may_pass(error.args[0]):
+                    heard = f" (last heard: {self._heard})" if self._heard else ""
                     raise KafkaFailed(
-                        f"{self.kafka.servers} did not answer: {error.args[0].str()}. Is the broker running, reachable from "
-                        "here, and are these the right credentials?"
+                        f"{self.kafka.servers} did not answer: {error.args[0].str()}{heard}. Is the broker running, reachable "
+                        f"from here, and is {self.kafka!r} how it is reached?"
                     ) from error
                 time.sleep(PAUSE_S)
 

@@ -42,7 +42,7 @@ class Kafka:
         object.__setattr__(self, "config", tuple(sorted(given.items())))
 
     def __repr__(self) -> str:
-        shown = {k: "***" if any(s in k for s in _SECRET) else v for k, v in self.config}
+        shown = {k: "***" if any(s in k for s in _SECRET) else _short(v) for k, v in self.config}
         return f"wr.Kafka({self.servers!r}, {shown!r})" if shown else f"wr.Kafka({self.servers!r})"
 
     def settings(self, **more: Any) -> dict[str, Any]:
@@ -70,11 +70,11 @@ class Kafka:
 
         return Producer(self.settings(**{"enable_idempotence": True, "linger_ms": 5, **more}))
 
-    def admin(self) -> Any:
+    def admin(self, **more: Any) -> Any:
         """A `confluent_kafka.admin.AdminClient`."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient(self.settings())
+        return AdminClient(self.settings(**more))
 
     def check(self) -> None:
         """Raise `ConfigurationError` where librdkafka does not know a property, or its value. Nothing is connected."""
@@ -122,6 +122,12 @@ class Kafka:
                 return False
             raise KafkaFailed(f"topic {topic!r} cannot be created on {self.servers}: {error}") from error
         return True
+
+
+def _short(value: str) -> str:
+    """A property as people read it: of a certificate its first line."""
+    first, *more = value.splitlines() or [""]
+    return f"{first}..." if more else value
 
 
 def as_kafka(given: Kafka | str) -> Kafka:
