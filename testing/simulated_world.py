@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -321,7 +321,7 @@ class Disk:
     """A folder of real files, of which is known what a power cut would leave.
 
     A file's content survives as of its last fsync, a name as of the last fsync of its folder. What was not synced may be there
-    all the same, wholly, in part or not.
+    all the same, wholly, in part or not. A name that a rename has given to another file is one of the two.
     """
 
     _fsync, _link, _rename = staticmethod(os.fsync), staticmethod(os.link), staticmethod(os.rename)
@@ -330,6 +330,10 @@ class Disk:
         self._world = world
         self._contents: dict[int, int] = {}  # size, by inode
         self._names: dict[int, set[tuple[str, int]]] = {}  # (name, inode), by the folder's inode
+        self._replaced: dict[
+            tuple[int, str], str
+        ] = {}  # what a synced name was of: links, by the folder's inode and the name
+        self._aside = f"{world.folder}-aside"
 
     def fsync(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
@@ -339,6 +343,7 @@ class Disk:
         if folder:
             with os.scandir(descriptor) as entries:
                 self._names[status.st_ino] = {(e.name, e.inode()) for e in entries}
+            self._let_go([r for r in self._replaced if r[0] == status.st_ino])
         else:
             self._contents[status.st_ino] = status.st_size
 
@@ -348,7 +353,17 @@ class Disk:
 
     def rename(self, source: str, target: str, **more: Any) -> None:
         self._point(os.fspath(target), "file is renamed")
+        self._set_aside(os.fspath(target))
         self._rename(source, target, **more)
+
+    def _set_aside(self, target: str) -> None:
+        """Keep a file whose synced name is about to be another's."""
+        folder, name = os.stat(os.path.dirname(target)).st_ino, os.path.basename(target)
+        if os.path.isfile(target) and (name, os.stat(target).st_ino) in self._names.get(folder, ()):
+            os.makedirs(self._aside, exist_ok=True)
+            kept = os.path.join(self._aside, f"{folder}-{name}")
+            self._link(target, kept)
+            self._replaced[folder, name] = kept
 
     def _point(self, path: str, what: str) -> None:
         parts = os.path.relpath(path, self._world.folder).split(os.sep)
@@ -359,15 +374,30 @@ class Disk:
         """As it is, this file survives."""
         status, folder = os.stat(path), os.stat(os.path.dirname(path))
         self._contents[status.st_ino] = status.st_size
-        self._names.setdefault(folder.st_ino, set()).add((os.path.basename(path), status.st_ino))
+        name = os.path.basename(path)
+        self._names.setdefault(folder.st_ino, set()).add((name, status.st_ino))
+        self._let_go([(folder.st_ino, name)])
+
+    def _let_go(self, replaced: Iterable[tuple[int, str]]) -> None:
+        for folder, name in replaced:
+            kept = self._replaced.pop((folder, name), None)
+            if kept is not None:
+                os.unlink(kept)
 
     def lose(self) -> None:
         """The power is cut."""
         self._lose(self._world.folder, True)
+        for folder, _, files in os.walk(self._world.folder):  # what is there now is on the disk
+            with os.scandir(folder) as entries:
+                self._names[os.stat(folder).st_ino] = {(e.name, e.inode()) for e in entries}
+            for status in (os.stat(os.path.join(folder, name)) for name in files):
+                self._contents[status.st_ino] = status.st_size
+        self._let_go(list(self._replaced))
 
     def _lose(self, folder: str, everything_here: bool) -> None:
         chance = self._world.random
-        synced = self._names.get(os.stat(folder).st_ino, set())
+        inode = os.stat(folder).st_ino
+        synced = self._names.get(inode, set())
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda e: e.name)
         for entry in entries:
@@ -376,6 +406,8 @@ class Disk:
                 self._world.counts["lost: names"] += 1
                 if entry.is_dir():
                     shutil.rmtree(entry.path)
+                elif (inode, entry.name) in self._replaced:
+                    self._rename(self._replaced.pop((inode, entry.name)), entry.path)
                 else:
                     os.unlink(entry.path)
             elif entry.is_dir():
@@ -416,6 +448,10 @@ class SimulatedRecords(MemoryRecords):
     def read(self, seq: int) -> bytes | None:
         self._world.point(READS, READS)
         return super().read(seq)
+
+    def settle(self) -> None:
+        """Somebody who keeps what was read has synced it."""
+        self._unsynced.clear()
 
     def lose(self) -> None:
         """The power is cut: what was not synced may be gone or torn."""

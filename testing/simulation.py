@@ -90,7 +90,9 @@ def play(seed: int, *, outlet: OutletOf | None = None, faults: int | None = None
         ) as folder,
         _one_core(),
     ):
-        simulation = Simulation(seed, folder, outlet=outlet, faults=faults)
+        inner = os.path.join(folder, "world")  # the disk has a folder beside it
+        os.mkdir(inner)
+        simulation = Simulation(seed, inner, outlet=outlet, faults=faults)
         failure: BaseException | None = None
         try:
             simulation.run()
@@ -252,6 +254,7 @@ class Simulation:
         if before is None:
             return Checkpoint(name, {(INPUT, n): 0 for n in range(PARTITIONS)})
         reached = self._reached()
+        self.world.records.settle()  # as `job_offsets` does
         start = {(INPUT, n): reached.get((INPUT, n), 0) for n in range(PARTITIONS)}
         chosen = 1.0 if obedient else self.world.random.random()
         gap = False

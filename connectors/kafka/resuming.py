@@ -16,6 +16,7 @@ from windrow.connectors.kafka.offsets import Extents, Topic, losses, refuse
 from windrow.connectors.kafka.options import EARLIEST, LATEST, Bound
 from windrow.core.errors import ConfigurationError, SourceLost
 from windrow.core.positions import topic_of
+from windrow.stores.files import sync_directory
 
 logger = structlog.get_logger("windrow")
 
@@ -60,6 +61,8 @@ def job_offsets(location: str) -> dict[Partition, int]:
         logger.info("no job has begun here yet: nothing to resume from", location=path)
         return {}
     last = lifecycle.look(path).last_commit
+    # Whoever keeps the answer must not know more than the log after a power cut: its writer may not have come to that yet.
+    sync_directory(log)
     return {} if last is None else dict(last.next_offsets)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +20,7 @@ from windrow.checkpoint.log import MemoryLog
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec, _marker, write_parquet
 from windrow.checkpoint.storage import MemoryRecords
+from windrow.connectors.kafka.resuming import job_offsets
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.errors import Fenced, OffsetGap, StateLost
 from windrow.core.messages import Token
@@ -27,6 +31,7 @@ from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
 from windrow.stores.snapshots import SnapshotStore
 from windrow.testing import ManualClock
+from windrow.testing.simulated_world import Disk
 
 DEFINITION = wr.Aggregate(
     by="k",
@@ -305,3 +310,39 @@ def test_a_parquet_sink_says_nothing_that_a_power_cut_can_take_back(
     monkeypatch.setattr("windrow.connectors.sinks.sync_directory", synced.append)
     assert sink.last_commit("job", "n") == 2
     assert synced == [str(folder)]
+
+
+def test_a_query_that_begins_at_a_jobs_offsets_does_not_outlive_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark kept them, the power took the commit that said so, and what lay between was never to come (seed 4225)."""
+    with DEFINITION.open(str(tmp_path), clock=ManualClock(0)) as op:
+        op.add_message(wr.Message({"k": "a", "t": 0, "x": 1}, wr.Position("s", 0, 7)))
+    synced: list[str] = []
+    monkeypatch.setattr("windrow.connectors.kafka.resuming.sync_directory", synced.append)
+    assert job_offsets(str(tmp_path)) == {("s", 0): 8}
+    assert synced == [str(tmp_path / "log")]
+
+
+def test_a_name_that_was_given_to_another_file_is_one_of_the_two_after_a_power_cut(tmp_path: Path) -> None:
+    """The simulated disk lost both (seed 4602)."""
+    found = set()
+    for seed in range(20):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        world: Any = SimpleNamespace(
+            folder=str(folder), random=Random(seed), counts=Counter(), point=lambda *_: None
+        )
+        disk = Disk(world)
+        for text in ("old", "new"):
+            (folder / "temporary").write_text(text)
+            for sync, path in ((True, folder / "temporary"), (text == "old", folder)):
+                if path == folder:
+                    disk.rename(str(folder / "temporary"), str(folder / "name"))
+                if sync:
+                    descriptor = os.open(path, os.O_RDONLY)
+                    disk.fsync(descriptor)
+                    os.close(descriptor)
+        disk.lose()
+        found.add((folder / "name").read_text())
+    assert found == {"old", "new"}
