@@ -359,6 +359,8 @@ class Disk:
     def _set_aside(self, target: str) -> None:
         """Keep a file whose synced name is about to be another's."""
         folder, name = os.stat(os.path.dirname(target)).st_ino, os.path.basename(target)
+        if (folder, name) in self._replaced:
+            return  # what is there now was never synced, whatever its number
         if os.path.isfile(target) and (name, os.stat(target).st_ino) in self._names.get(folder, ()):
             os.makedirs(self._aside, exist_ok=True)
             kept = os.path.join(self._aside, f"{folder}-{name}")
@@ -375,7 +377,8 @@ class Disk:
         status, folder = os.stat(path), os.stat(os.path.dirname(path))
         self._contents[status.st_ino] = status.st_size
         name = os.path.basename(path)
-        self._names.setdefault(folder.st_ino, set()).add((name, status.st_ino))
+        before = {n for n in self._names.get(folder.st_ino, ()) if n[0] != name}
+        self._names[folder.st_ino] = {*before, (name, status.st_ino)}
         self._let_go([(folder.st_ino, name)])
 
     def _let_go(self, replaced: Iterable[tuple[int, str]]) -> None:
