@@ -75,7 +75,7 @@ def run(definition: wr.Aggregate, job: Path, source: Any, sink: Any, rows: int =
     """The consumer loop, until the job has counted so many rows."""
 
     def counted() -> bool:
-        return sum(s.rows for c in lifecycle.commits(str(job)) for s in c.steps) >= rows
+        return sum(s.rows for c in lifecycle.look(str(job)).log.commits() for s in c.steps) >= rows
 
     definition.run(str(job), source, sink=sink, stop=counted, tick="20 milliseconds")
 

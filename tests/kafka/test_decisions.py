@@ -45,7 +45,7 @@ class Embedded:
         assert self.counted() == rows
 
     def counted(self) -> int:
-        return sum(s.rows for c in lifecycle.commits(str(self.job)) for s in c.steps)
+        return sum(s.rows for c in lifecycle.look(str(self.job)).log.commits() for s in c.steps)
 
 
 class Spark(Embedded):
