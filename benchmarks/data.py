@@ -10,10 +10,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+import windrow as wr
 
 KEYS = 1_000
 ROWS_PER_SECOND = 1_000
@@ -25,6 +28,19 @@ SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", 
 JOIN_KEYS = 100_000
 JOIN_ROWS_PER_SECOND = 5_000
 _VERSION = 2
+
+
+def medians(**more: Any) -> wr.Aggregate:
+    """The operator that keeps every message."""
+    settings: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("10 seconds"),
+        "agg": {"m": wr.median("v")},
+        "watermark": "10 seconds",
+        "retention": "365 days",
+    }
+    return wr.Aggregate(**(settings | more))
 
 
 def cache() -> str:

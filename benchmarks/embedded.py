@@ -13,7 +13,7 @@ import rocksdict
 import windrow as wr
 from windrow.core.keys import message_keys
 
-from .data import rows
+from .data import medians, rows
 from .harness import Context, Row, median, rate, scratch
 from .sparks import TUMBLING, definition
 
@@ -46,14 +46,7 @@ def embedded(context: Context) -> list[Row]:
 def full_state(context: Context) -> list[Row]:
     """Ingest where every message is kept (a median), beside a WriteBatch of as many keys and values, made beforehand."""
     tables = _tables(context)
-    median_of = wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("10 seconds"),
-        agg={"m": wr.median("v")},
-        watermark="365 days",
-        retention="365 days",
-    )
+    median_of = medians(watermark="365 days")
     pairs = [_pairs(t, i * BATCH_ROWS) for i, t in enumerate(tables)]
     samples = context.interleave(
         {"windrow": lambda: _add(median_of, tables), "RocksDB WriteBatch": lambda: _write(pairs)}

@@ -24,7 +24,7 @@ from windrow.stores.kv import Batch
 from windrow.stores.messages import HOUR_US, Layout, MessageStore
 from windrow.stores.rocks import RocksKV
 
-from .data import FIRST_US, KEYS, SCHEMA, rows
+from .data import FIRST_US, KEYS, SCHEMA, medians, rows
 from .harness import Context, Row, median, scratch
 
 STATES = 1_000_000
@@ -106,15 +106,7 @@ def replay(context: Context) -> list[Row]:
     and has had all of them from its source. That is a table, so that no broker's speed is measured.
     """
     n = STATES // (10 if context.quick else 1)
-    median_of = wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("10 seconds"),
-        agg={"m": wr.median("v")},
-        watermark="10 seconds",
-        retention="365 days",
-        positions=wr.positions("o"),
-    )
+    median_of = medians(positions=wr.positions("o"))
     table = rows(0, n).append_column("o", pa.array(np.arange(n)))
     with scratch() as location:
         with median_of.open(location) as operator:

@@ -14,7 +14,6 @@ import tempfile
 import pyarrow as pa
 import structlog
 
-import windrow as wr
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Step
 from windrow.checkpoint.shard import ShardSpec
@@ -22,19 +21,12 @@ from windrow.core.clock import SystemClock
 from windrow.runners import tasks
 from windrow.runners.embedded import operator_of
 
-from .data import ROWS_PER_FILE, SCHEMA, rows
+from .data import ROWS_PER_FILE, SCHEMA, medians, rows
 
 
 def main(messages: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
-    definition = wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("10 seconds"),
-        agg={"m": wr.median("v")},
-        watermark="10 seconds",
-        retention="365 days",
-    )
+    definition = medians()
     cfs = operator_of(definition).cfs()
     kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
     early = 0.0

@@ -18,9 +18,6 @@ from dataclasses import dataclass
 
 from windrow.stores.files import sync_directory
 
-#: The location of a job of which this machine has nothing: Debian's name for a folder that is never there.
-NOWHERE = "/nonexistent"
-
 
 @dataclass(frozen=True)
 class JobFolders:

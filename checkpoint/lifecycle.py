@@ -32,12 +32,17 @@ DATA_FOLDERS = ("changelog", "segments", "panes", "dead", "snapshots", "local")
 #: A live driver may sweep files while they are copied: then the copy begins again, from a newer commit.
 FORK_ATTEMPTS = 5
 _MESSAGES = (".messages", ".message_index")
+#: Debian's name for a folder that is never there.
+NOWHERE = "/nonexistent"
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the log of a location says. `epoch` is the last claim; `log` has been read to its end, as a reader."""
+    """What the log of a location says. `epoch` is the last claim; `log` has been read to its end, as a reader. `where` is the
+    location, or the log where that is elsewhere.
+    """
 
+    where: str
     folders: JobFolders
     epoch: Epoch
     state: LogState
@@ -48,12 +53,12 @@ class Look:
         return self.state.last_commit
 
 
-def look(location: str, transport: Transport = FILES) -> Look:
+def look(location: str | None, transport: Transport = FILES) -> Look:
     """Read the log of a location, as a reader. Raises `JobMismatch` where there is none.
 
-    Where a `transport` carries the log, the location may be a cache of it, or nothing.
+    Where a `transport` carries the log, the location may be a cache of it, or None: of the job nothing is on this machine.
     """
-    folders = JobFolders(location)
+    folders = JobFolders(NOWHERE if location is None else location)
     if transport != FILES:
         return _look_elsewhere(folders, transport)
     refuse_cache(folders)
@@ -66,7 +71,7 @@ def look(location: str, transport: Transport = FILES) -> Look:
     state = log.tail()
     if state.epoch is None:
         raise JobMismatch(f"{folders.location} is no windrow location: no driver has ever opened it")
-    return Look(folders, state.epoch, state, log)
+    return Look(folders.location, folders, state.epoch, state, log)
 
 
 def _look_elsewhere(folders: JobFolders, transport: Transport) -> Look:
@@ -77,7 +82,7 @@ def _look_elsewhere(folders: JobFolders, transport: Transport) -> Look:
             f"{transport!r} holds no job: no driver has ever opened it. Give the servers and the name that the job has"
         )
     refuse_others(folders, state.epoch.job, repr(transport))
-    return Look(folders, state.epoch, state, log)
+    return Look(repr(transport), folders, state.epoch, state, log)
 
 
 # -- reset ----------------------------------------------------------------------------------------------------------

@@ -199,8 +199,7 @@ def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) ->
     for base in [b for b in (*_bases(spec), 0) if b <= commit]:
         if _leads(spec, base, commit, known, changelog_only=True):
             return _from_base(spec, base, commit, known)
-    copied = spec.transport.copied(spec.job, spec.shard)
-    if 0 < copied <= commit and _leads(spec, copied, commit, known, changelog_only=True):
+    if 0 < spec.transport.copied(spec.job, spec.shard) <= commit:
         kv = MemoryKV(spec.cfs)
         # Who runs the job may have copied more meanwhile: then this is of no use.
         base = spec.transport.restore(spec.job, spec.shard, kv.write)

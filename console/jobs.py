@@ -10,9 +10,7 @@ from collections import deque
 from typing import Any, TextIO
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.layout import NOWHERE
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.transport import FILES, Transport
 from windrow.console.text import modules_from_here, say_facts, say_json, say_table
 from windrow.core.clock import SystemClock
 from windrow.core.time import show_instant
@@ -21,10 +19,7 @@ from windrow.runners.state.definitions import place
 
 def describe(options: argparse.Namespace, out: TextIO) -> int:
     """Print what a job is and how far it has come."""
-    path, transport = _place(options.location)
-    facts = _facts(lifecycle.look(path, transport))
-    if transport != FILES:
-        facts |= {"location": options.location, "bytes": None}
+    facts = _facts(_look(options.location))
     if options.json:
         say_json(facts, out)
         return 0
@@ -39,18 +34,16 @@ def describe(options: argparse.Namespace, out: TextIO) -> int:
     return 0
 
 
-def _place(location: str) -> tuple[str, Transport]:
-    """Where a job's files are, and what carries its log. A log in Kafka is looked at from nowhere."""
+def _look(location: str) -> lifecycle.Look:
     with modules_from_here():
-        path, log = place(location)
-    return (location, FILES) if path is not None or log is None else (NOWHERE, log)
+        return lifecycle.look(*place(location))
 
 
 def _facts(seen: lifecycle.Look) -> dict[str, Any]:
     epoch, last = seen.epoch, seen.last_commit
     definitions = epoch.meta.get("definitions", {})
     facts: dict[str, Any] = {
-        "location": seen.folders.location,
+        "location": seen.where,
         "job": epoch.job,
         "operators": {name: definitions.get(name, name) for name in epoch.fingerprints},
         "fingerprints": dict(epoch.fingerprints),
@@ -77,7 +70,8 @@ def _facts(seen: lifecycle.Look) -> dict[str, Any]:
         }
     if last is not None and last.query_id is not None:
         facts |= {"query": last.query_id, "batch": last.batch_id}
-    facts["bytes"] = _size(seen.folders.location)
+    here = os.path.isdir(seen.folders.location)
+    facts["bytes"] = _size(seen.folders.location) if here else None
     return facts
 
 
@@ -100,7 +94,7 @@ def _size(folder: str) -> int:
 
 def commits(options: argparse.Namespace, out: TextIO) -> int:
     """Print a line for each commit, oldest first."""
-    kept = deque(lifecycle.look(*_place(options.location)).log.commits(), maxlen=options.last)
+    kept = deque(_look(options.location).log.commits(), maxlen=options.last)
     if options.json:
         for commit in kept:
             say_json(_line(commit), out)

@@ -330,9 +330,8 @@ class Disk:
         self._world = world
         self._contents: dict[int, int] = {}  # size, by inode
         self._names: dict[int, set[tuple[str, int]]] = {}  # (name, inode), by the folder's inode
-        self._replaced: dict[
-            tuple[int, str], str
-        ] = {}  # what a synced name was of: links, by the folder's inode and the name
+        #: Links to what a synced name was of, by the folder's inode and the name.
+        self._replaced: dict[tuple[int, str], str] = {}
         self._aside = f"{world.folder}-aside"
 
     def fsync(self, descriptor: int) -> None:

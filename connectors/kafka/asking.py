@@ -124,7 +124,9 @@ class Cluster:
         until = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                return ask()
+                answer = ask()
+                self._heard = ""
+                return answer
             except KafkaException as error:
                 self.admin.poll(0)  # for `_hear`, and for what librdkafka logs
                 if time.monotonic() > until or not _may_pass(error.args[0]):

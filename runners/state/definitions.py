@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from windrow.checkpoint.records import Epoch
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.log import KafkaLog, kafka_log
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.definition import AggregateDefinition
@@ -155,10 +156,10 @@ def imported(text: str) -> Any:
     return _imported(text, "definition", "module:name, as in flights.jobs:delays")
 
 
-def place(text: str) -> tuple[str | None, KafkaLog | None]:
+def place(text: str) -> tuple[str | None, Transport]:
     """(location, log) of a job as text has it: a folder; `log:servers/name`; or `log:module:name` of a `wr.kafka_log(...)`."""
     if not text.startswith(IN_KAFKA):
-        return text, None
+        return text, FILES
     text = text.removeprefix(IN_KAFKA)
     servers, slash, name = text.rpartition("/")
     if slash:

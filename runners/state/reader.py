@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.job import bring, dead_files, pane_files
-from windrow.checkpoint.layout import NOWHERE, BorrowedFolders
+from windrow.checkpoint.layout import BorrowedFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import DEAD, PANES, ShardSpec
 from windrow.checkpoint.transport import FILES, Transport
@@ -47,7 +47,7 @@ _MESSAGES = (".messages", ".message_index")
 def read_state(
     location: str | None = None,
     *,
-    log: Transport | None = None,
+    log: Transport = FILES,
     as_of: int | None = None,
     definition: Any = None,
 ) -> State:
@@ -70,7 +70,7 @@ class State:
         self,
         location: str | None,
         *,
-        log: Transport | None = None,
+        log: Transport = FILES,
         as_of: int | None = None,
         definition: Any = None,
         shards: Sequence[int] | None = None,
@@ -81,9 +81,9 @@ class State:
         self._live = True
         self._scratch: str | None = None
         self._views: list[ShardView] = []
-        if location is None and log is None:
+        if location is None and log == FILES:
             raise ConfigurationError("neither a location nor log= is given: say where the job was opened")
-        self._transport = FILES if log is None else log
+        self._transport = log
         self._path = None if location is None else os.path.abspath(os.fspath(location))
         self._open()
 
@@ -113,9 +113,8 @@ class State:
 
     def _look(self) -> None:
         self._scratch = tempfile.mkdtemp(prefix="windrow-read-")
-        path = self._path or NOWHERE
-        seen = lifecycle.look(path, self._transport)
-        self._folders = BorrowedFolders(path, os.path.join(self._scratch, "fetched"))
+        seen = lifecycle.look(self._path, self._transport)
+        self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
         self.job = seen.epoch.job
         self.shards = seen.epoch.shards

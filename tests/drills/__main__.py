@@ -21,6 +21,7 @@ HEAD = ("drill", "seeds", "faults", "records in", "panes out", "lost", "twice", 
 def table(outcomes: Sequence[Outcome]) -> str:
     """As Markdown."""
     lines = [" | ".join(("", *HEAD, "")).strip(), "|" + "---|" * len(HEAD)]
+    rows: list[tuple[str, ...]] = []
     for o in outcomes:
         r = o.report
         found = ("-",) * 5
@@ -29,7 +30,13 @@ def table(outcomes: Sequence[Outcome]) -> str:
             found = (str(r.records_in), str(r.panes_out), str(len(r.lost)), str(len(r.twice)), str(wrong))
         verdict = "right" if o.ok else "WRONG" if r is not None else "FAILED"
         cells = (o.drill.name, str(o.seeds), str(o.faults), *found, f"{o.seconds:.0f}", verdict)
-        lines.append("| " + " | ".join(cells) + " |")
+        rows.append(cells)
+    if len(rows) > 1:
+        sums = (
+            str(sum(int(c) for c in column if c.isdigit())) for column in list(zip(*rows, strict=True))[1:-1]
+        )
+        rows.append(("all", *sums, "right" if all(o.ok for o in outcomes) else "WRONG"))
+    lines += ["| " + " | ".join(cells) + " |" for cells in rows]
     return "\n".join(lines)
 
 

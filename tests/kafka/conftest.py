@@ -21,6 +21,7 @@ import pytest
 import windrow as wr
 from tests.kafka.spark_jars import jars
 from tests.spark.conftest import spark as spark
+from windrow.connectors.kafka.log import KafkaLog
 from windrow.testing import KafkaBroker
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -61,6 +62,12 @@ def new_topic(kafka: wr.Kafka) -> Callable[..., str]:
         return name
 
     return create
+
+
+@pytest.fixture
+def log(kafka: wr.Kafka) -> KafkaLog:
+    """A log in Kafka under a name that no other test has."""
+    return wr.kafka_log(kafka, f"t-{uuid.uuid4().hex[:12]}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -14,33 +14,13 @@ import pytest
 import windrow as wr
 from tests.kafka.conftest import Sender
 from tests.kafka.test_sink import committed
+from tests.kafka.test_source_job import FORMATS, row, stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SECOND = 1_000_000
 ORDERS = wr.Input("orders", event_time="t", watermark="5 seconds")
 PAYMENTS = wr.Input("payments", event_time="t", watermark="5 seconds")
 JOINED = wr.Join(left=ORDERS, right=PAYMENTS, on="k", within=("-7 seconds", "7 seconds"))
-
-
-def row(second: int, **more: int) -> dict[str, Any]:
-    return {"t": second * SECOND, "k": f"key-{second % 5}", **more}
-
-
-def stream(spark: Any, kafka: wr.Kafka, form: str, topic: str, column: str, location: Path | None) -> Any:
-    """The rows of a topic and where they stand; on from where a job at `location` is."""
-    from pyspark.sql import functions as F
-
-    reader = spark.readStream.format(form).option("kafka.bootstrap.servers", kafka.servers)
-    reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-    if location is not None:
-        reader = reader.option("resumeFrom", str(location))
-    raw = reader.load()
-    parsed = F.from_json(F.col("value").cast("string"), f"t bigint, k string, {column} bigint")
-    where = [c for c in ("topic", "partition", "offset", "topicId") if c in raw.columns]
-    return raw.select(parsed.alias("r"), *where).select(
-        F.timestamp_micros("r.t").alias("t"), "r.k", f"r.{column}", *where
-    )
 
 
 def by_hand(seconds: range) -> Counter[tuple[str, int, int]]:
@@ -49,7 +29,7 @@ def by_hand(seconds: range) -> Counter[tuple[str, int, int]]:
     )
 
 
-@pytest.mark.parametrize("form", ["windrow-kafka", "kafka"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_two_topics_join_and_each_pair_comes_once(
     spark: Any,
     kafka: wr.Kafka,
@@ -63,15 +43,15 @@ def test_two_topics_join_and_each_pair_comes_once(
 
     def send(seconds: range) -> None:
         for i in seconds:
-            sender.send_rows(orders, [row(i, order=i)], partition=i % 2)
-            sender.send_rows(payments, [row(i, paid=i)], partition=i // 2 % 2)
+            sender.send_rows(orders, [row(i, f"key-{i % 5}", i)], partition=i % 2)
+            sender.send_rows(payments, [row(i, f"key-{i % 5}", i)], partition=i // 2 % 2)
 
     def run(*, resume: bool = False, drain: bool = False) -> None:
-        location = tmp_path / "ckpt" if resume else None
+        more = {"resumeFrom": str(tmp_path / "ckpt")} if resume else {}
         query = (
             JOINED.writeStream(
-                orders=stream(spark, kafka, form, orders, "order", location),
-                payments=stream(spark, kafka, form, payments, "paid", location),
+                orders=stream(spark, kafka, form, orders, **more).withColumnRenamed("v", "order"),
+                payments=stream(spark, kafka, form, payments, **more).withColumnRenamed("v", "paid"),
             )
             .sink(wr.sinks.kafka(pairs, kafka))
             .option("checkpointLocation", str(tmp_path / "ckpt"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,6 @@ SECOND = 1_000_000
 INCREMENTAL = {"n": wr.count(), "total": wr.sum("x")}
 FULL_STATE = {"n": wr.count(), "middle": wr.median("x")}
 BOTH = pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
-
-
-@pytest.fixture
-def log(kafka: wr.Kafka) -> KafkaLog:
-    return wr.kafka_log(kafka, f"t-{uuid.uuid4().hex[:12]}")
 
 
 def define(agg: dict[str, Any]) -> wr.Aggregate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,6 @@ def define(agg: dict[str, Any]) -> wr.Aggregate:
         retention="1 hour",
         emit=wr.Emit(early=wr.every_batch, late=wr.every_batch),
     )
-
-
-@pytest.fixture
-def log(kafka: wr.Kafka) -> KafkaLog:
-    return wr.kafka_log(kafka, f"t-{uuid.uuid4().hex[:12]}")
 
 
 def rows(first: int) -> list[dict[str, Any]]:

@@ -73,11 +73,15 @@ def answers(state: Any, definition: Any) -> dict[str, str]:
 
 
 def begun(
-    definition: Any, location: Path | str, numbers: range, history: dict[int, Any] | None = None
+    definition: Any,
+    location: Path | str,
+    numbers: range,
+    history: dict[int, Any] | None = None,
+    **options: Any,
 ) -> None:
     """A job with a commit every ten messages; `history` gets what it answered after each commit."""
     clock = ManualClock()
-    with definition.open(str(location), clock=clock, sink=wr.sinks.memory()) as op:
+    with definition.open(str(location), clock=clock, sink=wr.sinks.memory(), **options) as op:
         for at in range(numbers.start, numbers.stop, 10):
             feed(op, range(at, min(at + 10, numbers.stop)))
             clock.advance("1 second")
