@@ -18,6 +18,7 @@ from .harness import run, table, write
 from .joins import joins
 from .kafka import kafka
 from .latency import latency
+from .soak import soak, soak_kafka
 from .state import memory, purge, replay, restore
 from .throughput import throughput
 
@@ -33,13 +34,18 @@ BENCHMARKS = {
     "purge": purge,
     "memory": memory,
 }
+#: Those that take so long that they run only where they are named.
+SOAKS = {"soak": soak, "soak-kafka": soak_kafka}
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"which; default all of {', '.join(BENCHMARKS)}"
+        "names",
+        nargs="*",
+        metavar="name",
+        help=f"which; default all of {', '.join(BENCHMARKS)}; and {', '.join(SOAKS)}",
     )
     parser.add_argument(
         "--quick", action="store_true", help="little data, one round: only to see that it works"
@@ -47,17 +53,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--rounds", type=int, help="rounds of each side, interleaved (default 3, with --quick 1)"
     )
+    parser.add_argument("--commits", type=int, help="how many commits a soak lives (default 100,000)")
+    parser.add_argument("--kafka", action="store_true", help="soak with the log in Kafka too")
     parser.add_argument("--out", help="where the JSON goes (default benchmarks/results/<full or quick>.json)")
     chosen = parser.parse_args(arguments)
-    unknown = sorted(set(chosen.names) - set(BENCHMARKS))
+    if chosen.kafka:
+        chosen.names += ["soak-kafka"]
+    known = BENCHMARKS | SOAKS
+    unknown = sorted(set(chosen.names) - set(known))
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     names = chosen.names or list(BENCHMARKS)
     rounds = chosen.rounds or (1 if chosen.quick else 3)
     if "kafka" in names:
         sparks.JARS += jars()
-    rows = run({n: BENCHMARKS[n] for n in names}, quick=chosen.quick, rounds=rounds)
+    rows = run({n: known[n] for n in names}, quick=chosen.quick, rounds=rounds, commits=chosen.commits)
     out = chosen.out or os.path.join(RESULTS, "quick.json" if chosen.quick else "two-cores.json")
     about = {
         "cores": os.cpu_count(),

@@ -35,11 +35,12 @@ class Row:
 
 @dataclass
 class Context:
-    """What a benchmark is given."""
+    """What a benchmark is given. commits: how long a soak lives, if not as long as it likes."""
 
     quick: bool
     rounds: int
     bar: Any
+    commits: int | None = None
 
     def step(self, text: str) -> None:
         """Say what comes next."""
@@ -100,13 +101,15 @@ def scratch() -> Iterator[str]:
         yield path
 
 
-def run(benchmarks: Mapping[str, Benchmark], *, quick: bool, rounds: int) -> list[Row]:
+def run(
+    benchmarks: Mapping[str, Benchmark], *, quick: bool, rounds: int, commits: int | None = None
+) -> list[Row]:
     """Run them one after the other, with a progress bar; each prints its rows as soon as it has them."""
     found: list[Row] = []
     with tqdm(total=len(benchmarks), unit="benchmark", dynamic_ncols=True) as bar:
         for name, benchmark in benchmarks.items():
             bar.set_description(name)
-            rows = benchmark(Context(quick, rounds, bar))
+            rows = benchmark(Context(quick, rounds, bar, commits))
             found += rows
             bar.write(table(rows))
             bar.update()

@@ -1,0 +1,211 @@
+"""A job that lives long: many small commits, a second of a manual clock apart, and what grows with them.
+
+At 100, 1,000, 10,000 and 100,000 commits the driver stops and is measured: files and bytes below the location, and in a
+process of its own how long opening, `windrow describe` and `wr.read_state` take. What is stored for windows is soon
+constant, so that whatever still grows then grows with age.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+import windrow as wr
+from windrow.checkpoint.transport import FILES, Transport
+from windrow.console.main import main as windrow
+from windrow.testing import ManualClock
+
+from . import topics
+from .harness import Context, Row, median, scratch
+from .worker import peak_mib
+
+COMMITS = 100_000
+KEYS = 10
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+NAME = "soak"
+#: From the last decade but one to the last nothing grows but by noise.
+GROWTH_MOST = 1.2
+PROBES = 3
+#: What is measured, its unit, and below which figure all is noise.
+FIGURES = {
+    "files": ("files", 200.0),
+    "bytes": ("MiB", 4.0),
+    "files of the sink": ("files", 200.0),
+    "open": ("s", 0.1),
+    "describe": ("s", 0.1),
+    "read_state": ("s", 0.1),
+    "read_panes": ("s", 0.5),
+    "memory of whoever opens": ("MiB", 20.0),
+    "memory of the driver": ("MiB", 20.0),
+    "commit, p50": ("ms", 1.0),
+    "commit, p99": ("ms", 2.0),
+    "commit, slowest": ("ms", 50.0),
+}
+
+
+def soak(context: Context) -> list[Row]:
+    """Growth by decade, the log in files."""
+    return _soak(context, "log in files", FILES, None)
+
+
+def soak_kafka(context: Context) -> list[Row]:
+    """Growth by decade, the log in Kafka."""
+    with topics.broker() as cluster:
+        return _soak(context, "log in Kafka", wr.kafka_log(cluster, NAME), f"log:{cluster.servers}/{NAME}")
+
+
+def _soak(context: Context, label: str, log: Transport, place: str | None) -> list[Row]:
+    most = context.commits or (1_000 if context.quick else COMMITS)
+    by_age: dict[int, dict[str, float]] = {}
+    with scratch() as folder:
+        life = _Life(folder, log)
+        for age in [n for n in (100, 1_000, 10_000, 100_000, 1_000_000) if n < most] + [most]:
+            context.step(f"{label}, up to commit {age:,}")
+            by_age[age] = life.until(age) | _probe(folder, place)
+            told = ", ".join(f"{name} {value:,.4g} {FIGURES[name][0]}" for name, value in by_age[age].items())
+            context.bar.write(f"{label}, commit {age:,}: {told}")
+    return _rows(label, by_age)
+
+
+def _rows(label: str, by_age: dict[int, dict[str, float]]) -> list[Row]:
+    """Each figure at the end, beside the same ten times as young."""
+    *_, young, old = [0, *by_age]
+    rows = []
+    for name, (unit, least) in FIGURES.items():
+        last, before = by_age[old][name], by_age.get(young, {}).get(name)
+        meets = None if before is None else last <= GROWTH_MOST * max(before, least)
+        rows.append(
+            Row(
+                f"soak, {label}: {name}, after {old:,} commits",
+                unit,
+                last,
+                before,
+                f"after {young:,}" if before is not None else "",
+                before / last if before and last else None,
+                "" if name == "commit, slowest" else f"required <= {GROWTH_MOST:g}x the younger",
+                None if name == "commit, slowest" else meets,
+                {f"{age:,}": [figures[name]] for age, figures in by_age.items()},
+            )
+        )
+    return rows
+
+
+def _resident_mib() -> float:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class _Life:
+    """A driver that is stopped and opened again; one message and one commit a second."""
+
+    def __init__(self, folder: str, log: Transport) -> None:
+        self.folder, self.log = folder, log
+        self.clock = ManualClock(BEGIN)
+        self.age = 0
+
+    def until(self, age: int) -> dict[str, float]:
+        """Live on up to this commit. What it was like."""
+        spent: list[float] = []
+        with _open(self.folder, self.log, self.clock) as operator:
+            while self.age < age:
+                self.clock.advance("1 second")
+                begin = time.perf_counter()
+                operator.add_message(_message(self.age))
+                operator.timeout()
+                spent.append((time.perf_counter() - begin) * 1_000)
+                self.age += 1
+            memory = _resident_mib()
+        spent.sort()
+        return {
+            "memory of the driver": memory,
+            "commit, p50": spent[len(spent) // 2],
+            "commit, p99": spent[len(spent) * 99 // 100],
+            "commit, slowest": spent[-1],
+        }
+
+
+def _open(folder: str, log: Transport, clock: ManualClock) -> Any:
+    sums = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("10 seconds"),
+        agg={"n": wr.count(), "s": wr.sum("v")},
+        retention="1 minute",
+        name="sums",
+    )
+    sink = wr.sinks.parquet(os.path.join(folder, "sink"))
+    return sums.open(os.path.join(folder, "job"), clock=clock, sink=sink, log=log)
+
+
+def _message(i: int) -> wr.Message:
+    at = BEGIN + timedelta(seconds=i + 1)
+    return wr.Message({"t": at, "k": f"key-{i % KEYS}", "v": i}, wr.Position("soak", 0, i))
+
+
+# -- what is measured from outside -----------------------------------------------------------------------------------------
+
+
+def _probe(folder: str, place: str | None) -> dict[str, float]:
+    """What there is, and the medians of processes that look at it."""
+    files, size = _on_disk(os.path.join(folder, "job"))
+    command = [sys.executable, "-m", "benchmarks.soak", folder, *([place] if place else [])]
+    told = []
+    for _ in range(PROBES):
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        told.append(json.loads(done.stdout.splitlines()[-1]))
+    return {
+        "files": files,
+        "bytes": size / 2**20,
+        "files of the sink": _on_disk(os.path.join(folder, "sink"))[0],
+        **{name: median([t[name] for t in told]) for name in told[0]},
+    }
+
+
+def _on_disk(folder: str) -> tuple[int, int]:
+    files = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
+    return len(files), sum(os.stat(f).st_size for f in files)
+
+
+def _look(folder: str, place: str | None) -> dict[str, float]:
+    """Seconds of whoever looks at the job for the first time, and his memory beyond what it takes to be there."""
+    found: dict[str, float] = {}
+    job, before = os.path.join(folder, "job"), peak_mib()
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        found[name] = time.perf_counter() - begin
+
+    log = FILES if place is None else wr.kafka_log(place.removeprefix("log:").rpartition("/")[0], NAME)
+    with timed("describe"), redirect_stdout(io.StringIO()):
+        assert windrow(["describe", place or job]) == 0
+    with timed("read_state"), wr.read_state(job, log=log) as state:
+        assert state.get_windows()
+    found["memory of whoever opens"] = peak_mib() - before
+    with timed("read_panes"):
+        wr.read_panes(os.path.join(folder, "sink"))
+    with timed("open"):
+        operator = _open(folder, log, ManualClock(BEGIN))
+    operator.close()
+    return found
+
+
+def main(folder: str, place: str | None = None) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
+    print(json.dumps(_look(folder, place)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
