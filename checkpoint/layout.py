@@ -16,6 +16,7 @@ import os
 import secrets
 from dataclasses import dataclass
 
+from windrow.core.location import local_path
 from windrow.stores.files import sync_directory
 
 
@@ -26,7 +27,7 @@ class JobFolders:
     location: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "location", os.path.abspath(os.fspath(self.location)))
+        object.__setattr__(self, "location", local_path(self.location))
 
     def make(self) -> None:
         """Make the folders. Their names survive a power cut: files that are synced inside would be lost with them."""

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Protocol
 
 from windrow.core.errors import LogUnsupported
+from windrow.core.location import local_path
 
 SUFFIX = ".wrl"
 MARKER = "truncated"
 _RECORD_NAME = re.compile(r"(\d{20})\.wrl")
 _TEMP_NAME = re.compile(r"(\d{20})\.[0-9a-f]{32}\.tmp")
-_URL = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _REMEDY = (
     "Put the log on a local disk or a network file system with hard links (ext4, xfs, NFS); "
@@ -116,15 +116,7 @@ class FolderRecords:
     """One file `<seq, 20 digits>.wrl` per record in a folder of a POSIX file system."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        text = os.fspath(path)
-        if text.startswith("file:"):
-            text = text.removeprefix("file:").removeprefix("//")
-        elif _URL.match(text):
-            raise LogUnsupported(
-                f"the log cannot lie at {text!r}: a record must be created only if it does not exist, and "
-                f"this storage has no such operation that windrow can use. {_REMEDY}"
-            )
-        self.path = Path(text)
+        self.path = Path(local_path(path, "log"))
 
     def __repr__(self) -> str:
         return f"FolderRecords({str(self.path)!r})"

@@ -23,6 +23,7 @@ from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec, _bases, _checked, _commit_of, _digests
 from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
 from windrow.core.errors import CorruptState, StateError, StateLost
+from windrow.core.location import local_path
 from windrow.stores.segment import read_segment
 from windrow.stores.snapshots import SnapshotStore
 
@@ -64,7 +65,7 @@ def _last_commit(location: str) -> int | None:
 
 
 def _verify(location: str) -> Report:
-    report = Report(os.path.abspath(location))
+    report = Report(local_path(location))
     try:
         seen = lifecycle.look(location)
         known = {c.commit: c for c in seen.log.commits()}

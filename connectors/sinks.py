@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import BadLocation
 from windrow.core.join import JoinDefinition
+from windrow.core.location import local_path
 from windrow.core.messages import JoinedRow, Pane, Token
 from windrow.operators.join_output import to_joined
 from windrow.operators.output import to_panes
@@ -223,6 +225,15 @@ def pane_files(path: str, operator: str | None = None) -> list[str]:
 
 def read_panes(path: str, operator: str | None = None) -> pa.Table:
     """All published panes of a Parquet sink as one table, in commit order."""
+    path = local_path(path, "path")
+    if not os.path.isdir(path):
+        raise BadLocation(
+            f"{path} is not there: give the path of a wr.sinks.parquet(...), which is made with the first panes"
+        )
+    if os.listdir(path) and not os.path.isdir(os.path.join(path, "_manifests")):
+        raise BadLocation(
+            f"{path} holds files and no folder '_manifests', so no wr.sinks.parquet(...) wrote it: read it by pyarrow or Spark"
+        )
     files = pane_files(path, operator)
     if not files:
         return pa.table({})
@@ -247,7 +258,7 @@ def console(limit: int = 20) -> ConsoleSink:
 
 def parquet(path: str) -> ParquetSink:
     """A directory of Parquet files with manifests."""
-    return ParquetSink(os.path.abspath(path))
+    return ParquetSink(local_path(path, "path"))
 
 
 def callback(function: Callable[[Any, Token], None]) -> CallbackSink:

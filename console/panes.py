@@ -10,11 +10,13 @@ from windrow.connectors.sinks import manifests, read_panes
 from windrow.console.text import say_json, say_table, shown
 from windrow.core.definition import RESERVED_COLUMNS
 from windrow.core.errors import ConfigurationError, JobMismatch
+from windrow.core.location import local_path
 from windrow.runners.panes import latest
 
 
 def show(options: argparse.Namespace, out: TextIO) -> int:
     """Print panes, oldest first."""
+    options.directory = local_path(options.directory, "directory")
     if not os.path.isdir(os.path.join(options.directory, "_manifests")):
         raise JobMismatch(
             f"{options.directory} holds no panes (it has no folder '_manifests'): give the directory of wr.sinks.parquet"

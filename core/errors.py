@@ -72,6 +72,12 @@ class TypeClash(ConfigurationError):
     code = "WR111"
 
 
+class BadLocation(ConfigurationError):
+    """Not a folder of a file system: an object store, say."""
+
+    code = "WR112"
+
+
 class StateError(WindrowError):
     """Persisted state cannot be used as asked."""
 

@@ -21,6 +21,7 @@ from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
 from windrow.core.join import JoinDefinition
 from windrow.core.keys import position_keys
+from windrow.core.location import local_path
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.assigners import GlobalAssigner, assigner_of
 from windrow.operators.chain import ChainOperator
@@ -96,7 +97,8 @@ class TaskPlan:
     def open(self, number: int, replay: Replay | None = None) -> Shard:
         """The shard, as of the commit before this one."""
         local = self.spec.local
-        spec = replace(self.spec, shard=number, local=None if local is None else os.path.expandvars(local))
+        local = None if local is None else local_path(os.path.expandvars(local), "local_dir")
+        spec = replace(self.spec, shard=number, local=local)
 
         if not os.path.isdir(spec.folders.snapshots):
             spec.folders.make()  # on another machine than the driver's, where the log is elsewhere

@@ -65,6 +65,8 @@ class ParquetOutlet:
         return sinks.parquet(self._path)
 
     def read(self) -> list[Pane]:
+        if not os.path.isdir(self._path):
+            return []  # nothing was published yet
         return list(to_panes(self._definition, sinks.read_panes(self._path), ""))
 
 

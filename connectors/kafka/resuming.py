@@ -15,6 +15,7 @@ from windrow.connectors.kafka.cluster import Kafka, as_kafka
 from windrow.connectors.kafka.offsets import Extents, Topic, losses, refuse
 from windrow.connectors.kafka.options import EARLIEST, LATEST, Bound
 from windrow.core.errors import ConfigurationError, SourceLost
+from windrow.core.location import local_path
 from windrow.core.positions import topic_of
 from windrow.stores.files import sync_directory
 
@@ -52,7 +53,7 @@ def job_offsets(location: str) -> dict[Partition, int]:
 
     location: where the job was opened, or the checkpointLocation of one begun with writeStream.
     """
-    path = os.path.abspath(location.removeprefix("file://").removeprefix("file:"))
+    path = local_path(location)
     inner = os.path.join(path, "windrow")
     if not os.path.isdir(os.path.join(path, "log")) and os.path.isdir(os.path.join(inner, "log")):
         path = inner

@@ -34,6 +34,7 @@ from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.join import JoinDefinition
+from windrow.core.location import local_path
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
@@ -76,7 +77,7 @@ class BatchFunction:
         log: Transport = FILES,
     ) -> None:
         self.definitions: tuple[Any, ...] = tuple(definitions)
-        self.location = os.path.abspath(location)
+        self.location = local_path(location)
         self.sinks: dict[str, Sink] = {}
         if sink is not None:
             by_operator = sink if isinstance(sink, Mapping) else {d.name: sink for d in self.definitions}
@@ -88,6 +89,8 @@ class BatchFunction:
         self.dead_letters = dead_letters
         self.shards = shards
         self.clock = clock or SystemClock()
+        if local_dir is not None:
+            local_path(local_dir, "local_dir")  # a variable or `~` in it is the executors'
         self.local_dir = local_dir
         self.fresh_start = fresh_start
         self.replay = replay

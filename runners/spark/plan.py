@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition, Watermark
 from windrow.core.errors import BadWatermark, ReservedColumn, TypeClash, UnknownColumn
+from windrow.core.location import local_path
 from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.time import show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
@@ -218,7 +219,7 @@ def _source(df: DataFrame, name: str | None) -> Column:
 
 def resumes_from(stream: DataFrame, location: str) -> bool:
     """True if the stream reads Kafka by our source alone, which begins where the job of the builder at `location` stopped."""
-    wanted = {os.path.abspath(location), os.path.join(os.path.abspath(location), "windrow")}
+    wanted = {location, os.path.join(location, "windrow")}
     leaves = stream._jdf.queryExecution().logical().collectLeaves()
     found = []
     for i in range(leaves.size()):
@@ -226,7 +227,7 @@ def resumes_from(stream: DataFrame, location: str) -> bool:
         if leaf.getClass().getSimpleName() != "StreamingRelationV2":
             return False
         found.append(leaf.extraOptions().get("resumefrom"))
-    return bool(found) and all(at is not None and os.path.abspath(at) in wanted for at in found)
+    return bool(found) and all(at is not None and local_path(at) in wanted for at in found)
 
 
 def mark_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> DataFrame:

@@ -23,6 +23,7 @@ from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError, SparkUnsupported
+from windrow.core.location import local_path
 from windrow.core.time import Duration, duration_us
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
@@ -142,6 +143,7 @@ class WindowStreamWriter:
             raise ConfigurationError(
                 'no checkpointLocation: use .option("checkpointLocation", "ckpt/delays")'
             )
+        location = local_path(location, "checkpointLocation")
         if self._reads is not None:
             folder = os.path.join(location, "windrow") if self._log is FILES else None
             self._stream = ranges_of(self._reads, SparkSession.active(), folder)
@@ -170,7 +172,7 @@ class WindowStreamWriter:
             # Under availableNow Spark would read everything in one batch if the rate source were there.
             stream = with_heartbeat(stream, heartbeat)
         writer = stream.writeStream.foreachBatch(batch).option(
-            "checkpointLocation", os.path.join(os.path.abspath(location), "spark")
+            "checkpointLocation", os.path.join(location, "spark")
         )
         for key, value in self._options.items():
             writer = writer.option(key, value)

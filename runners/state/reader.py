@@ -27,6 +27,7 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.view import ShardView, open_view, readable
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.join import JoinDefinition
+from windrow.core.location import local_path
 from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
 from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.operators.intake import Slice
@@ -84,7 +85,7 @@ class State:
         if location is None and log == FILES:
             raise ConfigurationError("neither a location nor log= is given: say where the job was opened")
         self._transport = log
-        self._path = None if location is None else os.path.abspath(os.fspath(location))
+        self._path = None if location is None else local_path(location)
         self._open()
 
     @property

@@ -17,7 +17,7 @@ import pytest
 from tests.checkpoint.log_contract import claim, commit, intent, numbers, run
 from windrow.checkpoint import storage
 from windrow.checkpoint.log import FileLog
-from windrow.core.errors import Fenced, LogUnsupported
+from windrow.core.errors import BadLocation, Fenced, LogUnsupported
 
 COMMITTER = """
 import sys
@@ -140,7 +140,7 @@ def test_errors_that_are_not_about_links_stay_themselves(
     "url", ["s3://bucket/log", "hdfs://host/log", "dbfs:/log", "gs://b/l", "abfss://c@a/l"]
 )
 def test_object_stores_are_refused_with_the_reason(url: str) -> None:
-    with pytest.raises(LogUnsupported, match=re.escape(url) + ".*created only if it does not exist"):
+    with pytest.raises(BadLocation, match=re.escape(url) + ".*never in object stores"):
         FileLog(url)
 
 
