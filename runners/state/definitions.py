@@ -1,12 +1,11 @@
 """The definitions of a job, from whoever reads it, or from what its log says of them.
 
-The last claim keeps each definition as the expression that builds it. That text is walked, not executed: `wr.` names, calls
-and literals, nothing else. Whatever it gives counts only if it has the fingerprint that the state was written under.
+The last claim keeps each definition as the expression that builds it. That text is never executed (`written.py` reads it), and
+whatever it gives counts only if it has the name and the fingerprint that the state was written under.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +17,7 @@ from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
 from windrow.core.join import JoinDefinition
+from windrow.runners.state.written import evaluate
 
 #: How text names a job whose log is in Kafka.
 IN_KAFKA = "log:"
@@ -104,51 +104,17 @@ class Definitions:
             why = "gives something else" if text is not None else "is not kept"
         except Exception as error:
             definition, why = None, f"cannot be built again ({error})"
-        if isinstance(definition, Opened) and definition.fingerprint == fingerprint:
+        if (
+            isinstance(definition, Opened)
+            and definition.fingerprint == fingerprint
+            and definition.name == name
+        ):
             self._find(definition)
             return
         self.missing[name] = ConfigurationError(
             f"the definition of {name!r} that {self.location} names\n  {text}\n{why}: pass definition=, the one that the job "
             "was opened with"
         )
-
-
-def evaluate(text: str) -> Any:
-    """The value of a definition's repr. ValueError where it holds anything but `wr.` names, calls and literals."""
-    import windrow
-
-    return _value(ast.parse(text, mode="eval").body, windrow)
-
-
-def _value(node: ast.expr, wr: Any) -> Any:
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
-        case ast.Tuple():
-            return tuple(_value(e, wr) for e in node.elts)
-        case ast.List():
-            return [_value(e, wr) for e in node.elts]
-        case ast.Dict():
-            return {
-                _value(k, wr): _value(v, wr)
-                for k, v in zip(node.keys, node.values, strict=True)
-                if k is not None
-            }
-        case ast.Name(id="wr"):
-            return wr
-        case ast.Attribute() if not node.attr.startswith("_"):
-            return getattr(_value(node.value, wr), node.attr)
-        case ast.Call():
-            named = {k.arg: _value(k.value, wr) for k in node.keywords if k.arg and not _is_custom(k)}
-            return _value(node.func, wr)(*(_value(a, wr) for a in node.args), **named)
-    raise ValueError(f"{ast.unparse(node)!r} is no wr. name, call or literal")
-
-
-def _is_custom(keyword: ast.keyword) -> bool:
-    """True of a watermark of the user's: its function is not in the text, and reading needs none."""
-    return keyword.arg == "watermark" and ast.unparse(keyword.value).startswith("wr.custom(")
 
 
 def imported(text: str) -> Any:

@@ -275,24 +275,6 @@ def test_a_watermark_of_the_users_own_is_not_needed_to_read(tmp_path: Path) -> N
         assert state.watermark == 29 * SECOND and state.get_windows() != []
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["__import__('os').getcwd()", "wr.__dict__", "[x for x in wr]", "wr.count.__globals__", "open('x')"],
-)
-def test_only_names_calls_and_literals_are_taken_from_a_log(text: str) -> None:
-    from windrow.runners.state.definitions import evaluate
-
-    with pytest.raises(ValueError, match="name, call or literal"):
-        evaluate(text)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_definition_is_built_again_from_its_text(kind: str) -> None:
-    from windrow.runners.state.definitions import evaluate
-
-    assert evaluate(repr(KINDS[kind])).fingerprint == KINDS[kind].fingerprint
-
-
 def test_a_query_that_means_nothing_is_refused(tmp_path: Path) -> None:
     begun(JOIN, tmp_path / "join", range(20))
     begun(aggregate(), tmp_path / "job", range(20))

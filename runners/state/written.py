@@ -1,0 +1,218 @@
+"""A definition from the text that the log keeps of it: its `repr`.
+
+Whoever can write to a log chooses that text, so it is read by a grammar that can say nothing else, and is never given to
+Python: calls of the names in `BUILDERS`, each with values by place or by name; tuples, lists, maps with text keys; text,
+numbers, None, True, False. No name is looked up anywhere but in that table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from windrow.core import aggregations, definition, emit, positions, windows
+from windrow.core.emit import Emit
+from windrow.runners.chain import chain
+from windrow.runners.definition import Aggregate, Input, Join
+
+#: No definition comes near; what is longer or deeper was not written by us.
+MOST_CHARACTERS, DEEPEST = 1_000_000, 30
+
+_ESCAPE = r"""\\(?:[\\'"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"""
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]{0,63}(?:\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,2})
+    |(?P<number>-?\d{1,20}(?:\.\d{0,20})?(?:e[+-]?\d{1,3})?)
+    |(?P<text>'(?:[^'\\\n]|ESCAPE)*'|"(?:[^"\\\n]|ESCAPE)*")
+    |(?P<mark>[(){}\[\],:=]))""".replace("ESCAPE", _ESCAPE),
+    re.VERBOSE | re.ASCII,
+)
+
+
+_ESCAPED = re.compile(_ESCAPE)
+_SHORT = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def _character(escape: re.Match[str]) -> str:
+    """The character that `repr` wrote as this; ValueError if there is none."""
+    kind, code = escape[0][1], escape[0][2:]
+    return chr(int(code, 16)) if code else _SHORT.get(kind, kind)
+
+
+def _custom(*, name: str) -> definition.Watermark:
+    """In place of a watermark of the user's: its function is not in the text, and reading needs none."""
+    return definition.bounded()
+
+
+#: What text may call, and nothing besides.
+BUILDERS: dict[str, Callable[..., Any]] = {
+    "wr.any_value": aggregations.any_value,
+    "wr.approx_count_distinct": aggregations.approx_count_distinct,
+    "wr.approx_percentile": aggregations.approx_percentile,
+    "wr.avg": aggregations.avg,
+    "wr.collect_list": aggregations.collect_list,
+    "wr.collect_set": aggregations.collect_set,
+    "wr.count": aggregations.count,
+    "wr.count_distinct": aggregations.count_distinct,
+    "wr.earliest": aggregations.earliest,
+    "wr.first": aggregations.first,
+    "wr.last": aggregations.last,
+    "wr.latest": aggregations.latest,
+    "wr.max": aggregations.max,
+    "wr.max_by": aggregations.max_by,
+    "wr.median": aggregations.median,
+    "wr.min": aggregations.min,
+    "wr.min_by": aggregations.min_by,
+    "wr.percentile": aggregations.percentile,
+    "wr.stddev": aggregations.stddev,
+    "wr.sum": aggregations.sum,
+    "wr.top_k": aggregations.top_k,
+    "wr.variance": aggregations.variance,
+    "wr.weighted_avg": aggregations.weighted_avg,
+    "wr.Aggregate": Aggregate,
+    "wr.Join": Join,
+    "wr.Input": Input,
+    "wr.chain": chain,
+    "wr.Emit": Emit,
+    "wr.Emit.append": Emit.append,
+    "wr.Emit.update": Emit.update,
+    "wr.every": emit.every,
+    "wr.Retain": definition.Retain,
+    "wr.bounded": definition.bounded,
+    "wr.fixed": definition.fixed,
+    "wr.explicit": definition.explicit,
+    "wr.custom": _custom,
+    "wr.positions": positions.positions,
+    "wr.ids": positions.ids,
+    "wr.tumbling": windows.tumbling,
+    "wr.hopping": windows.hopping,
+    "wr.calendar": windows.calendar,
+    "wr.tuples": windows.tuples,
+    "wr.global_window": windows.global_window,
+    "wr.sliding": windows.sliding,
+    "wr.rows": windows.rows,
+    "datetime.timedelta": timedelta,
+}
+#: What text may name.
+VALUES: dict[str, Any] = {
+    "wr.forever": definition.forever,
+    "wr.never": emit.never,
+    "wr.every_batch": emit.every_batch,
+    "None": None,
+    "True": True,
+    "False": False,
+}
+
+
+def evaluate(text: str) -> Any:
+    """The value of a definition's repr. ValueError where it holds anything that no definition holds."""
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"{len(text)} characters are no definition's text")
+    reading = _Reading(text)
+    value = reading.value(0)
+    reading.end()
+    return value
+
+
+class _Reading:
+    """Recursive descent, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self._kind, self._token = "", ""
+        self._step()
+
+    def _step(self) -> str:
+        """The token that we were at; we are at the next then."""
+        was = self._token
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            self._kind = self._token = ""
+            if self._text[self._at :].strip():
+                raise self._refusal()
+        else:
+            self._kind, self._at = str(found.lastgroup), found.end()
+            self._token = found[self._kind]
+        return was
+
+    def _refusal(self) -> ValueError:
+        begin = max(self._at - len(self._token), 0)
+        return ValueError(
+            f"{self._text[begin : begin + 40]!r} is no wr. name of a definition, call or literal"
+        )
+
+    def _skip(self, mark: str) -> bool:
+        """True if we were at `mark`."""
+        if (self._kind, self._token) != ("mark", mark):
+            return False
+        self._step()
+        return True
+
+    def end(self) -> None:
+        if self._kind:
+            raise self._refusal()
+
+    def value(self, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise ValueError(f"a definition's text is never {depth} levels deep")
+        if self._kind == "name":
+            return self._named(depth)
+        if self._kind == "number":
+            number = self._step()
+            return int(number) if number.lstrip("-").isdigit() else float(number)
+        if self._kind == "text":
+            return self._literal()
+        if self._skip("("):
+            return tuple(self._items(")", lambda: self.value(depth + 1)))
+        if self._skip("["):
+            return self._items("]", lambda: self.value(depth + 1))
+        if self._skip("{"):
+            return dict(self._items("}", lambda: self._entry(depth)))
+        raise self._refusal()
+
+    def _literal(self) -> str:
+        return _ESCAPED.sub(_character, self._step()[1:-1])
+
+    def _named(self, depth: int) -> Any:
+        if self._token not in VALUES and self._token not in BUILDERS:
+            raise self._refusal()
+        name = self._step()
+        if name in VALUES:
+            return VALUES[name]
+        if not self._skip("("):
+            raise self._refusal()
+        by_place: list[Any] = []
+        by_name: dict[str, Any] = {}
+        for key, value in self._items(")", lambda: self._argument(depth)):
+            if key is None and not by_name:
+                by_place.append(value)
+            elif key is None or key in by_name:
+                raise ValueError(f"{name}(...) has an argument twice, or one by place after one by name")
+            else:
+                by_name[key] = value
+        return BUILDERS[name](*by_place, **by_name)
+
+    def _argument(self, depth: int) -> tuple[str | None, Any]:
+        if self._kind == "name" and re.match(r"\s*=", self._text[self._at :]):
+            key = self._step()
+            self._step()
+            return key, self.value(depth + 1)
+        return None, self.value(depth + 1)
+
+    def _entry(self, depth: int) -> tuple[str, Any]:
+        if self._kind != "text":
+            raise self._refusal()
+        key = self._literal()
+        if not self._skip(":"):
+            raise self._refusal()
+        return key, self.value(depth + 1)
+
+    def _items(self, close: str, read: Callable[[], Any]) -> list[Any]:
+        """What stands between here and `close`, with commas between, and maybe one at the end."""
+        found = []
+        while not self._skip(close):
+            found.append(read())
+            if not self._skip(",") and (self._kind, self._token) != ("mark", close):
+                raise self._refusal()
+        return found
