@@ -292,9 +292,10 @@ class Job:
         progress = self.progress
         if progress.published >= progress.commit:
             return []
-        candidates = [c for c in self.recent if c.commit > progress.published]
-        if not candidates or candidates[0].commit > progress.published + 1:
-            candidates = [c for c in self.log.commits() if c.commit > progress.published]
+        out = max(progress.published, min(sink_has or 0, progress.commit))
+        candidates = [c for c in self.recent if c.commit > out]
+        if out < progress.commit and (not candidates or candidates[0].commit > out + 1):
+            candidates = [c for c in self.log.commits() if c.commit > out]
         for record in candidates:
             bring(self.folders, self.transport, record, PANES)
         panes_from = progress.commit + 1

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import BadLocation
+from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
 from windrow.core.messages import JoinedRow, Pane, Token
@@ -281,8 +281,18 @@ def check_sink(sink: Sink, definition: Any) -> None:
 
 
 def as_sink(sink: Any) -> Sink:
-    """A sink, or a function to be called as one."""
-    return CallbackSink(sink) if callable(sink) and not hasattr(sink, "publish") else sink
+    """A sink, or a function to be called as one. Raises where it is neither."""
+    if all(callable(getattr(sink, verb, None)) for verb in ("publish", "last_commit")):
+        return sink  # type: ignore[no-any-return]
+    if callable(sink) and not hasattr(sink, "publish") and sink not in _FACTORIES:
+        return CallbackSink(sink)
+    raise ConfigurationError(
+        f"{sink!r} is no sink: give wr.sinks.parquet('out'), wr.sinks.memory() or another of wr.sinks, a function, or an "
+        "object with publish(token, panes) and last_commit(job, operator)"
+    )
+
+
+_FACTORIES = (memory, console, parquet, callback, kafka)
 
 
 __all__: Sequence[str] = [

@@ -65,11 +65,9 @@ class Chain(ChainDefinition):
         Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard.
         static: bounded frames of static inputs of a join, by name. log: as for `wr.Aggregate`.
         """
-        from windrow.runners.embedded.chain import wanted
         from windrow.runners.spark.batch import BatchFunction
         from windrow.runners.spark.joins import JoinBatchFunction
 
-        wanted(self, sink)
         options: dict[str, Any] = {
             "sink": sink,
             "dead_letters": dead_letters,

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow.parquet as pq
 import structlog
 
 from windrow.checkpoint.job import Job, Plan
@@ -23,12 +22,12 @@ from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, 
 from windrow.checkpoint.replay import FILING, filing, is_total
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink
-from windrow.core.chain import part_named, parts_of
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.chain import operator_of
+from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import Answer
 
 logger = structlog.get_logger("windrow")
@@ -64,7 +63,7 @@ def unexplained(first: Mapping[Partition, int], batch_id: int) -> set[Partition]
 class BatchProtocol:
     """Makes commits of batches. Holds no state of its own: that is the job's.
 
-    sinks: by operator. of_files: positions are (file, row), and files are taken whole. watermark_partition: the partition of
+    publisher: the sinks. of_files: positions are (file, row), and files are taken whole. watermark_partition: the partition of
     the watermark that a partition of the source belongs to. unread: partitions of which the source has more than was read.
     explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: hands panes to
     a sink. keep_commits: see `Job.sweep`.
@@ -72,8 +71,7 @@ class BatchProtocol:
 
     job: Job
     definitions: tuple[Any, ...]
-    sinks: Mapping[str, Sink] = field(default_factory=dict)
-    dead_letters: Any = None
+    publisher: Publisher
     fresh_start: bool = False
     of_files: bool = False
     watermark_partition: Callable[[Partition], Partition] = itself
@@ -254,73 +252,31 @@ class BatchProtocol:
     # -- step 5 -----------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Give the sinks the panes of every commit that may not be out, in order, and retry what they refuse."""
-        job = self.job
-        if job.progress.published >= job.progress.commit:
-            return
-        known = [s.last_commit(job.job, name) for name, s in self.sinks.items()]
-        least = (
-            min((k for k in known if k is not None), default=None)
-            if all(k is not None for k in known)
-            else None
-        )
-        for record in job.unpublished(least):
-            for operator, files in job.pane_files(record).items():
-                sink = self.sinks.get(operator)
-                if sink is None:
-                    continue
-                definition = next(
-                    part_named(d, operator)
-                    for d in self.definitions
-                    if operator in [p.name for p in parts_of(d)]
-                )
-                rows = sum(pq.read_metadata(f).num_rows for f in files)
-                panes = PaneFiles(
-                    tuple(files), rows, operator, definition, job.job, job.epoch.epoch, job.check_epoch
-                )
-                self._give(sink, Token(job.job, record.commit), panes)
-            if self.dead_letters is not None:
-                self._give_dead(record)
-            job.mark_published(record.commit)
-        job.mark_published(job.progress.commit)
+        """Give the sinks the panes and dead letters of every commit that may not be out, and retry what they refuse."""
+        self.publisher.publish(self._give)
 
-    def _give(self, sink: Sink, token: Token, panes: PaneFiles) -> None:
+    def _give(self, sink: Sink, token: Token, panes: PaneFiles) -> bool:
         wait = 0.2
         for attempt in range(1, PUBLISH_ATTEMPTS + 1):
             try:
                 self.give(sink, token, panes)
-                return
+                return True
             except Fenced:
                 raise
             except Exception as error:
                 if attempt == PUBLISH_ATTEMPTS:
                     raise SinkFailed(
-                        f"the sink {sink!r} refused the panes of commit {token.commit} {attempt} times: {error!r}. The commit "
-                        "stands; its panes go out first when the query is started again"
+                        f"the sink {sink!r} refused {_what(panes)} of commit {token.commit} {attempt} times: {error!r}. The "
+                        "commit stands; what it has to say goes out first when the query is started again"
                     ) from error
                 logger.warning("sink refused, retrying", commit=token.commit, error=repr(error), wait_s=wait)
                 self.sleep(wait)
                 wait *= 2
+        return False
 
-    def _give_dead(self, record: Commit) -> None:
-        files = self.job.dead_files(record)
-        if not files:
-            return
-        token = Token(self.job.job, record.commit)
-        if hasattr(self.dead_letters, "publish"):
-            rows = sum(pq.read_metadata(f).num_rows for f in files)
-            letters = PaneFiles(
-                tuple(files),
-                rows,
-                DEAD_LETTERS,
-                self.definitions[0],
-                self.job.job,
-                self.job.epoch.epoch,
-                self.job.check_epoch,
-            )
-            self.dead_letters.publish(token, letters)
-        else:
-            self.dead_letters(token, files)
+
+def _what(panes: PaneFiles) -> str:
+    return "the dead letters" if panes.operator == DEAD_LETTERS else f"the panes of {panes.operator!r}"
 
 
 def check_answers(plan: Plan, answers: Sequence[Answer], shards: int) -> None:

@@ -17,6 +17,7 @@ from windrow.checkpoint.recovery import BatchDecision
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced
 from windrow.runners.protocol import BatchProtocol
+from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import Answer, TaskPlan, run_shard
 from windrow.testing.simulated_job import (
     EXECUTORS,
@@ -104,7 +105,7 @@ class Driver:
         self.protocol = BatchProtocol(
             job,
             (simulation.definition,),
-            {simulation.definition.name: sink},
+            Publisher(job, (simulation.definition,), {simulation.definition.name: sink}),
             sleep=lambda seconds: world.point("5 publish", "before a refused sink is asked again"),
             keep_commits=1,
         )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
 from windrow.core.join import Input, JoinDefinition
-from windrow.core.messages import JoinedRow, Pane, StoredMessage, Token, WindowInfo
+from windrow.core.messages import JoinedRow, Pane, StoredMessage, WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.chain import ChainOperator
 from windrow.operators.join_output import to_joined
@@ -35,29 +33,7 @@ def wanted(chain: ChainDefinition, sink: Any) -> tuple[str, ...]:
     """The operators inside the chain whose panes a `sink` by operator asks for."""
     if not isinstance(sink, Mapping):
         return ()
-    names = [p.name for p in chain.parts]
-    unknown = [n for n in sink if n not in names]
-    if unknown:
-        raise ConfigurationError(
-            f"sink for {unknown[0]!r}: the operators of the chain are {names}, name these"
-        )
-    return tuple(n for n in names[:-1] if n in sink)
-
-
-@dataclass(frozen=True)
-class SinksByOperator:
-    """A sink for each operator that has one."""
-
-    sinks: Mapping[str, Sink]
-
-    def publish(self, token: Token, panes: PaneFiles) -> None:
-        if panes.operator in self.sinks:
-            self.sinks[panes.operator].publish(token, panes)
-
-    def last_commit(self, job: str, operator: str) -> int | None:
-        known = [sink.last_commit(job, name) for name, sink in self.sinks.items()]
-        found = [k for k in known if k is not None]
-        return min(found) if found and len(found) == len(known) else None
+    return tuple(p.name for p in chain.parts[:-1] if p.name in sink)
 
 
 class EmbeddedChain(EmbeddedOperator):
@@ -75,8 +51,6 @@ class EmbeddedChain(EmbeddedOperator):
         self.chain = chain
         self._tell = wanted(chain, sink)
         self._inner: dict[str, list[pa.Table]] = {}
-        if isinstance(sink, Mapping):
-            sink = SinksByOperator({n: as_sink(s) for n, s in sink.items()})
         super().__init__(chain.first, location, clock=clock, sink=sink, **options)
         self._in_runs = False  # a step of the first is one of all
 

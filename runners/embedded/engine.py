@@ -18,11 +18,10 @@ from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.replay import FILING, STEP_OF, filing
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
-from windrow.core.chain import part_named
+from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import ConfigurationError, CorruptState, Fenced, StateError
+from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.calculation import Calculation
@@ -33,6 +32,7 @@ from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
 from windrow.operators.watermarks import watermark_of
 from windrow.runners.embedded.replay import ReadAgain, replay_of
+from windrow.runners.publishing import Publisher, sinks_of
 from windrow.stores.kv import Batch, Overlay
 
 logger = structlog.get_logger("windrow")
@@ -60,16 +60,12 @@ class Engine:
         self.definition = definition
         self._clock = clock or SystemClock()
         self._schema = schema
-        self._sink: Sink | None = None if sink is None else as_sink(sink)
-        self._dead_letters: Sink | None = None if dead_letters is None else as_sink(dead_letters)
-        if self._sink is None and self._dead_letters is not None:
-            raise ConfigurationError(
-                f"dead_letters {dead_letters!r} without a sink: give sink= too, or read op.dead_letters()"
-            )
-        if self._sink is not None:
-            check_sink(self._sink, part_named(self._whole, self._whole.name))
+        self._sinks = sinks_of([self._whole], sink, dead_letters)
+        letters = None if dead_letters is None else as_sink(dead_letters)
         self._operator = self._logic()
         self._job = Job(location, [self._whole], shards=1, clock=self._clock, transport=log)
+        self._publisher = Publisher(self._job, [self._whole], self._sinks, letters)
+        self._gives = bool(self._sinks) or letters is not None
         cfs = self._operator.cfs()
         kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
         metadata = tuple(c for c in cfs if c not in kept)
@@ -161,12 +157,11 @@ class Engine:
 
     def _bring_back(self) -> None:
         """Panes of commits that nobody has acknowledged: published first, or given again by `get_result`."""
-        if self._sink is not None:
-            self._publish()
-            return
-        for record in self._job.unpublished():
+        for record in [] if self._sinks else self._job.unpublished():
             files = self._job.pane_files(record).get(self._whole.name, [])
             self._outputs += [pq.read_table(f) for f in files]
+        if self._gives:
+            self._publish()
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -283,14 +278,14 @@ class Engine:
         except BaseException:
             self._abandon()  # the commit stands, and its steps must not be committed again
             raise
-        if self._whole.name in panes and self._sink is None:
+        if self._whole.name in panes and not self._sinks:
             self._outputs.append(panes[self._whole.name])
         self._stage()
         if snapshot is not None:
             job.sweep({0: number - 1})
             if not self._spec.message_cfs:
                 job.forget()
-        if self._sink is not None:
+        if self._gives:
             self._publish()
         return record
 
@@ -303,49 +298,18 @@ class Engine:
         return self._shard.snapshot()
 
     def _publish(self) -> None:
-        """Give the sink the panes of every commit that is not out yet, in order."""
-        assert self._sink is not None
+        """Give the sinks what is not out yet; where one refuses, intake stops until it takes it."""
         self._paused = None
-        for record in self._job.unpublished(self._sink.last_commit(self._job.job, self._whole.name)):
-            for operator, files in self._job.pane_files(record).items():
-                rows = sum(pq.read_metadata(f).num_rows for f in files)
-                panes = PaneFiles(
-                    tuple(files),
-                    rows,
-                    operator,
-                    part_named(self._whole, operator),
-                    self._job.job,
-                    self._job.epoch.epoch,
-                    self._job.check_epoch,
-                )
-                if not self._give(self._sink, record, panes):
-                    return
-            files = [] if self._dead_letters is None else self._job.dead_files(record)
-            if self._dead_letters is not None and files:
-                rows = sum(pq.read_metadata(f).num_rows for f in files)
-                letters = PaneFiles(
-                    tuple(files),
-                    rows,
-                    DEAD_LETTERS,
-                    self.definition,
-                    self._job.job,
-                    self._job.epoch.epoch,
-                    self._job.check_epoch,
-                )
-                if not self._give(self._dead_letters, record, letters):
-                    return
-            self._job.mark_published(record.commit)
-        self._job.mark_published(self._job.progress.commit)
+        self._publisher.publish(self._give, acknowledge=bool(self._sinks))
 
-    def _give(self, sink: Sink, record: Commit, panes: PaneFiles) -> bool:
-        """False where the sink refused: intake stops until it takes them."""
+    def _give(self, sink: Sink, token: Token, panes: PaneFiles) -> bool:
         try:
-            sink.publish(Token(self._job.job, record.commit), panes)
+            sink.publish(token, panes)
         except Fenced:
             raise
         except Exception as error:
             self._paused = error
-            logger.warning("sink refused", commit=record.commit, error=repr(error))
+            logger.warning("sink refused", commit=token.commit, error=repr(error))
         return self._paused is None
 
     def _abandon(self) -> None:

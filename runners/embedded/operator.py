@@ -248,6 +248,8 @@ class EmbeddedOperator(Engine):
         """Save everything and clear the results: they are acknowledged, and not given again after a crash."""
         self._ready()
         self._commit()
+        if self._paused is not None:
+            return  # a sink refuses, and only it acknowledges
         if self._outputs:
             self._outputs = []
             self._job.mark_published(self._job.progress.commit)

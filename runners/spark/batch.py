@@ -28,8 +28,8 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.connectors.sinks import PaneFiles, Sink, as_sink, check_sink
-from windrow.core.chain import ChainDefinition, part_named, parts_of
+from windrow.connectors.sinks import CallbackSink, PaneFiles, Sink, as_sink
+from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import SparkUnsupported, StateError
@@ -42,6 +42,7 @@ from windrow.operators.chain import told_schema
 from windrow.runners import tasks
 from windrow.runners.embedded import operator_of
 from windrow.runners.protocol import BatchProtocol, check_answers
+from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import replay_messages
@@ -78,15 +79,8 @@ class BatchFunction:
     ) -> None:
         self.definitions: tuple[Any, ...] = tuple(definitions)
         self.location = local_path(location)
-        self.sinks: dict[str, Sink] = {}
-        if sink is not None:
-            by_operator = sink if isinstance(sink, Mapping) else {d.name: sink for d in self.definitions}
-            self.sinks = {name: as_spark_sink(s) for name, s in by_operator.items()}
-            for name, one in self.sinks.items():
-                for definition in self.definitions:
-                    if name in [p.name for p in parts_of(definition)]:
-                        check_sink(one, part_named(definition, name))
-        self.dead_letters = dead_letters
+        self.sinks = sinks_of(self.definitions, sink, dead_letters, as_spark_sink)
+        self.dead_letters = None if dead_letters is None else as_letters_sink(dead_letters)
         self.shards = shards
         self.clock = clock or SystemClock()
         if local_dir is not None:
@@ -112,6 +106,7 @@ class BatchFunction:
             0  # batches up to this commit are planned so that late rows come as dead letters
         )
         self._job: Job | None = None
+        self._publisher: Publisher
 
     def __repr__(self) -> str:
         return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
@@ -231,6 +226,7 @@ class BatchFunction:
                 driver=f"spark:{spark.sparkContext.applicationId}:{uuid.uuid4().hex[:8]}",
                 transport=self.log,
             )
+            self._publisher = Publisher(self._job, self.definitions, self.sinks, self.dead_letters)
         return self._job
 
     def _check_reads(self, shards: int) -> None:
@@ -257,8 +253,7 @@ class BatchFunction:
         return BatchProtocol(
             self.job,
             self.definitions,
-            self.sinks,
-            dead_letters=self.dead_letters,
+            self._publisher,
             fresh_start=self.fresh_start,
             of_files=self.of_files,
             watermark_partition=self._watermark_partition,
@@ -450,6 +445,22 @@ class DataFrameSink:
         return None
 
 
+class LettersFunction:
+    """A function of (token, Parquet files of dead letters). After a crash it may get the same token again."""
+
+    def __init__(self, function: Callable[[Token, tuple[str, ...]], None]) -> None:
+        self.function = function
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        self.function(token, panes.files)
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+
 def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> None:
     """Hand panes to a sink; one that is a function of DataFrames gets a DataFrame."""
     if isinstance(sink, DataFrameSink):
@@ -460,13 +471,14 @@ def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> Non
 
 def as_spark_sink(sink: Any) -> Sink:
     """On Spark a plain function gets a DataFrame."""
-    from windrow.connectors.sinks import CallbackSink
+    one = as_sink(sink)
+    return DataFrameSink(one.function) if isinstance(one, CallbackSink) else one
 
-    if isinstance(sink, CallbackSink):
-        return DataFrameSink(sink.function)
-    if callable(sink) and not hasattr(sink, "publish"):
-        return DataFrameSink(sink)
-    return as_sink(sink)
+
+def as_letters_sink(sink: Any) -> Sink:
+    """Of dead letters a plain function gets the files."""
+    one = as_sink(sink)
+    return LettersFunction(sink) if isinstance(one, CallbackSink) and one is not sink else one
 
 
 def _default_shards(spark: SparkSession, definitions: Sequence[Any]) -> int:

@@ -139,11 +139,6 @@ def test_a_record_that_cannot_be_read_is_a_dead_letter_with_its_coordinates(
     assert dict(sent[1].headers())["windrow.detail"] == b"the record has no value"
 
 
-def test_dead_letters_without_a_sink_are_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
-    with pytest.raises(wr.ConfigurationError, match="without a sink"):
-        COUNTS.open(str(tmp_path), dead_letters=wr.sinks.kafka("t", kafka))
-
-
 def test_transactions_that_were_aborted_are_not_read(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
 ) -> None:

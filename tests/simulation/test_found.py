@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -18,14 +19,15 @@ from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import MemoryLog
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec, _marker, write_parquet
+from windrow.checkpoint.shard import DEAD_FILE, MARKER, MARKER_CF, Shard, ShardSpec, _marker, write_parquet
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors.kafka.resuming import job_offsets
 from windrow.connectors.sinks import PaneFiles
-from windrow.core.errors import Fenced, OffsetGap, StateLost
+from windrow.core.errors import Fenced, OffsetGap, SinkFailed, StateLost
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US
-from windrow.runners.protocol import BatchProtocol
+from windrow.runners.protocol import PUBLISH_ATTEMPTS, BatchProtocol
+from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import Answer
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
@@ -63,10 +65,12 @@ class Drivers:
     def __init__(self, location: Path) -> None:
         self.location, self.records = str(location), MemoryRecords()
 
-    def open(self, sink: Any = None) -> BatchProtocol:
+    def open(self, sink: Any = None, letters: Any = None) -> BatchProtocol:
         log = MemoryLog(self.records)
         job = Job(self.location, [DEFINITION], shards=1, clock=ManualClock(), log=log)
-        return BatchProtocol(job, (DEFINITION,), {} if sink is None else {DEFINITION.name: sink})
+        sinks = {} if sink is None else {DEFINITION.name: sink}
+        publisher = Publisher(job, (DEFINITION,), sinks, letters)
+        return BatchProtocol(job, (DEFINITION,), publisher, sleep=lambda seconds: None)
 
 
 @pytest.fixture
@@ -154,6 +158,7 @@ def test_a_driver_that_slept_is_told_that_it_is_over_and_not_to_restore_its_log(
     old = drivers.open(sink)
     old.batch("q", 0, True, reading({P0: (0, 5)}))
     old.job.progress.published = 0
+    old = replace(old, publisher=Publisher(old.job, (DEFINITION,), {DEFINITION.name: sink}))
     new = drivers.open(sink)
     new.batch("q", 1, True, reading({P0: (5, 6)}))
     sink.has = 2
@@ -172,6 +177,40 @@ def test_a_driver_whose_tasks_miss_what_the_next_one_has_swept_is_told_that_it_i
 
     with pytest.raises(Fenced, match="stop one of the two"):
         old.batch("q", 0, True, act)
+
+
+def test_letters_of_a_query_are_retried_and_left_to_the_next_driver_as_panes_are(drivers: Drivers) -> None:
+    """Panes were out, so that nobody asked for the letters of that commit again."""
+
+    class Letters(Told):
+        refuses = 1
+
+        def publish(self, token: Token, panes: PaneFiles) -> None:
+            self.refuses -= 1
+            if self.refuses >= 0:
+                raise ConnectionError("full")
+            told.append((token.commit, panes.operator, panes.rows))
+            super().publish(token, panes)
+
+    def act(plan: Plan, decision: Any) -> Sequence[Answer]:
+        folders = JobFolders(str(drivers.location))
+        letters = pa.table({"reason": ["malformed"]})
+        write_parquet(letters, folders.dead(f"{plan.commit:012d}-0000-a"))
+        result = ShardResult(
+            shard=0, segment=f"{plan.commit:012d}-0000-a", counters={DEAD_FILE: 1, "dead.malformed": 1}
+        )
+        return [Answer(result, {}, {P0: plan.commit - 1}, {P0: plan.commit})]
+
+    told: list[tuple[int, str, int]] = []
+    panes, letters = Told(0), Letters(0)
+    drivers.open(panes, letters).batch("q", 0, True, act)
+    assert told == [(1, "dead_letters", 1)]
+    letters.refuses = PUBLISH_ATTEMPTS
+    with pytest.raises(SinkFailed, match="the dead letters of commit 2"):
+        drivers.open(panes, letters).batch("q", 1, True, act)
+    panes.has = 2
+    drivers.open(panes, letters).publish()
+    assert told == [(1, "dead_letters", 1), (2, "dead_letters", 1)]
 
 
 # -- shards -----------------------------------------------------------------------------------------------------------

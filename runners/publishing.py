@@ -1,0 +1,106 @@
+"""Panes and dead letters go out: step 5 of docs/commit-protocol.md, for both runners.
+
+A commit is published when its panes and its dead letters are with their sinks. Both are given in the order of commits, under
+the commit's token, and given again where nobody knows whether they arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from windrow.checkpoint.job import Job
+from windrow.checkpoint.records import Commit
+from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
+from windrow.core.chain import part_named, parts_of
+from windrow.core.errors import ConfigurationError
+from windrow.core.messages import Token
+
+#: Hands panes to a sink. False where it refuses: nothing more is given then.
+Give = Callable[[Sink, Token, PaneFiles], bool]
+
+
+def sinks_of(
+    definitions: Sequence[Any], sink: Any, dead_letters: Any, as_one: Callable[[Any], Sink] = as_sink
+) -> dict[str, Sink]:
+    """Who takes the panes of which operator: `sink` is that of all, or a dict of them by operator. Refuses what is no sink."""
+    if sink is None:
+        return {}
+    names = [p.name for d in definitions for p in parts_of(d)]
+    by_operator = sink if isinstance(sink, Mapping) else {d.name: sink for d in definitions}
+    for name, one in by_operator.items():
+        if name not in names:
+            raise ConfigurationError(f"sink for {name!r}: the operators of the job are {names}, name these")
+        if name == DEAD_LETTERS and dead_letters is not None:
+            raise ConfigurationError(
+                f"operator {name!r} has the name under which sinks keep dead letters, and dead_letters= is given: give "
+                "the operator another name"
+            )
+        check_sink(as_one(one), next(part_named(d, name) for d in definitions if _has(d, name)))
+    return {name: as_one(one) for name, one in by_operator.items()}
+
+
+def _has(definition: Any, name: str) -> bool:
+    return name in [p.name for p in parts_of(definition)]
+
+
+class Publisher:
+    """The sinks of one opening of a job, and how far they are.
+
+    What a sink has of the lives before is asked once: what it takes from then on is known here.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        definitions: Sequence[Any],
+        sinks: Mapping[str, Sink],
+        dead_letters: Sink | None = None,
+    ) -> None:
+        self._job, self._definitions, self._sinks = job, tuple(definitions), dict(sinks)
+        self._outlets = {**self._sinks, **({} if dead_letters is None else {DEAD_LETTERS: dead_letters})}
+        self._reached: dict[str, int | None] | None = None
+        self._given = 0
+
+    def publish(self, give: Give, *, acknowledge: bool = True) -> bool:
+        """Give the panes and dead letters of every commit that may not be out, in order. False where a sink refused.
+
+        Without `acknowledge` nothing counts as published by it: panes wait for somebody else.
+        """
+        job = self._job
+        if job.progress.published >= job.progress.commit:
+            return True
+        if self._reached is None:
+            self._reached = {name: sink.last_commit(job.job, name) for name, sink in self._outlets.items()}
+        known = [k or 0 for k in self._reached.values()]
+        out = max(self._given, min(known, default=0))
+        ahead = [k for k in known if k > job.progress.commit]
+        for record in job.unpublished(max(ahead, default=out) or None):
+            for sink, panes in self._outputs(record):
+                if (self._reached[panes.operator] or 0) < record.commit and not give(
+                    sink, Token(job.job, record.commit), panes
+                ):
+                    return False
+            self._given = record.commit
+            if acknowledge:
+                job.mark_published(record.commit)
+        if acknowledge:
+            job.mark_published(job.progress.commit)
+        return True
+
+    def _outputs(self, record: Commit) -> Iterator[tuple[Sink, PaneFiles]]:
+        """What a commit has for the sinks: panes of the operators, then dead letters."""
+        files = self._job.pane_files(record)
+        for operator in self._sinks:
+            if operator in files:
+                definition = next(part_named(d, operator) for d in self._definitions if _has(d, operator))
+                yield self._outlets[operator], self._files(operator, definition, files[operator])
+        if DEAD_LETTERS in self._outlets and (letters := self._job.dead_files(record)):
+            yield self._outlets[DEAD_LETTERS], self._files(DEAD_LETTERS, self._definitions[0], letters)
+
+    def _files(self, operator: str, definition: Any, files: Sequence[str]) -> PaneFiles:
+        job = self._job
+        rows = sum(pq.read_metadata(f).num_rows for f in files)
+        return PaneFiles(tuple(files), rows, operator, definition, job.job, job.epoch.epoch, job.check_epoch)
