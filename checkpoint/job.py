@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import Partition, merge
@@ -27,10 +25,13 @@ from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.join import JoinDefinition
+from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.watermarks import watermark_of
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
+#: Counters of dead letters, by reason.
+LETTERS = "dead."
 
 #: Files of commits are kept at least this many commits, for readers that look back.
 KEEP_COMMITS = 32
@@ -283,7 +284,22 @@ class Job:
         if query_id in self._read:
             self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
+        self._warn(commit, counters or {})
         return record
+
+    def _warn(self, commit: int, counters: Mapping[str, int]) -> None:
+        """One warning for a commit that could not count all of its messages: that must not look like success."""
+        reasons = {
+            name.removeprefix(LETTERS): n for name, n in counters.items() if name.startswith(LETTERS) and n
+        }
+        if reasons:
+            told = ", ".join(f"{n} {reason}" for reason, n in sorted(reasons.items()))
+            self.logger.warning(
+                "dead letters: messages that could not be counted",
+                commit=commit,
+                reasons=told,
+                look="wr.read_state(location).dead_letters()",
+            )
 
     # -- step 5 -----------------------------------------------------------------------------------------------------
 

@@ -18,20 +18,20 @@ from functools import partial
 import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
-import structlog
 
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name, base_part_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
+from windrow.core.logs import get_logger
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, LocalStore, Overlay
 from windrow.stores.rocks import RocksKV, destroy
 from windrow.stores.segment import read_segment, write_segment
 from windrow.stores.snapshots import SnapshotStore
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 MARKER_CF, MARKER = "marker", b"applied"
 

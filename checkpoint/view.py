@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 import msgpack
-import structlog
 
 from windrow.checkpoint.layout import base_name
 from windrow.checkpoint.records import Commit
@@ -29,13 +28,14 @@ from windrow.checkpoint.shard import (
     _result,
 )
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
+from windrow.core.logs import get_logger
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.mirror import mirror
 from windrow.stores.rocks import RocksKV
 from windrow.stores.segment import read_segment
 from windrow.stores.snapshots import SnapshotStore
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 #: How often a live store is looked at, where files go while we do.
 MIRRORS = 3

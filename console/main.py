@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-import structlog
-
 import windrow
 from windrow.console import checks, completion, jobs, panes, state
 from windrow.core.errors import WindrowError
@@ -108,10 +106,6 @@ def _positive(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     options = parser().parse_args(arguments)
-    # What is logged on the way must not get between the lines of JSON.
-    quiet = not structlog.is_configured()
-    if quiet:
-        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     try:
         return int(options.run(options, sys.stdout))
     except (WindrowError, OSError) as error:
@@ -120,9 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"windrow {options.command}: stopped", file=sys.stderr)
         return REFUSED
-    finally:
-        if quiet:
-            structlog.reset_defaults()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
 from windrow.checkpoint.records import Commit, Step
@@ -23,6 +21,7 @@ from windrow.checkpoint.replay import FILING, filing, is_total
 from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
+from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US
@@ -30,7 +29,7 @@ from windrow.operators.chain import operator_of
 from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import Answer
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 PUBLISH_ATTEMPTS = 5
 

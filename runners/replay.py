@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
@@ -23,6 +22,7 @@ from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import StateLost
+from windrow.core.logs import get_logger
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.columns import OFFSET, PARTITION, SOURCE
 from windrow.operators.groups import combine
@@ -33,7 +33,7 @@ from windrow.operators.tuples import TupleAggregator
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 IntArray = npt.NDArray[np.int64]
 
 #: Messages are copied from store to store so many at a time.

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from windrow.core.errors import ConfigurationError, KafkaFailed
+from windrow.core.logs import get_logger
 from windrow.core.positions import topic_of
 
 #: librdkafka tells what it meets through this one too.
-logger = structlog.get_logger("windrow.kafka")
+logger = get_logger("windrow.kafka")
 
 #: Whoever waits for the cluster waits so long.
 TIMEOUT_S = 30.0

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import structlog
 
 from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka
 from windrow.connectors.kafka.offsets import Range
 from windrow.connectors.kafka.options import SourceOptions
 from windrow.core.errors import KafkaFailed, SourceLost
+from windrow.core.logs import get_logger
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 #: About so many records in one Arrow batch, and about so many bytes of them.
 BATCH_ROWS = 16_384

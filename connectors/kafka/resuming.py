@@ -6,8 +6,6 @@ import json
 import os
 from collections.abc import Collection, Mapping
 
-import structlog
-
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.offsets import Partition
 from windrow.connectors.kafka.asking import Cluster
@@ -16,10 +14,11 @@ from windrow.connectors.kafka.offsets import Extents, Topic, losses, refuse
 from windrow.connectors.kafka.options import EARLIEST, LATEST, Bound
 from windrow.core.errors import ConfigurationError, SourceLost
 from windrow.core.location import local_path
+from windrow.core.logs import get_logger
 from windrow.core.positions import topic_of
 from windrow.stores.files import sync_directory
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 
 def kafka_offsets(location: str, kafka: Kafka | str, topics: str | Collection[str]) -> str:

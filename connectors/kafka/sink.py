@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
 from windrow.connectors.kafka.encoding import json_rows
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles
 from windrow.core.errors import ConfigurationError, KafkaFailed
 from windrow.core.join import JoinDefinition
+from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.operators.groups import Groups
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 #: Records that are handed over at once, and how many bytes of them may wait for the broker.
 CHUNK_RECORDS, WAITING_BYTES = 20_000, 64 << 20

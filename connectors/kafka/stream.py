@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.replay import REMEDY
@@ -20,10 +19,11 @@ from windrow.connectors.kafka.options import Bound, SourceOptions
 from windrow.connectors.kafka.reading import Fetched, cluster_of, fetch
 from windrow.connectors.kafka.resuming import begun, resumed
 from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
+from windrow.core.logs import get_logger
 from windrow.core.positions import topic_of, topic_source
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 #: What a record has beside its value, by the names that `columns` takes, and as which type.
 ATTRIBUTES: Mapping[str, pa.DataType] = {

@@ -16,20 +16,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import structlog
 
 from windrow.connectors.kafka.cluster import ended_at, passes, place
 from windrow.connectors.kafka.offsets import Topic
 from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
+from windrow.core.logs import get_logger
 from windrow.core.positions import topic_source
 from windrow.core.time import Duration, duration_us
 
 if TYPE_CHECKING:
     from windrow.runners.embedded.operator import EmbeddedOperator
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 #: Records of one step, at most.
 STEP_RECORDS = 50_000

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import structlog
 
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
@@ -22,6 +21,7 @@ from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, Fenced, StateError
+from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.calculation import Calculation
@@ -35,7 +35,7 @@ from windrow.runners.embedded.replay import ReadAgain, replay_of
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.stores.kv import Batch, Overlay
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 T = TypeVar("T")
 
 #: A snapshot and a compacted changelog every so many commits.

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -35,6 +34,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
+from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
@@ -48,7 +48,7 @@ from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 REDO_ATTEMPTS = 3
 #: After late rows, so many batches are planned to bring them as dead letters at once.

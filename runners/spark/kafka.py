@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -34,10 +33,11 @@ from windrow.connectors.kafka.resuming import begun, job_offsets, resumed
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream, refuse_losses
 from windrow.core.errors import KafkaFailed, OffsetGap
+from windrow.core.logs import get_logger
 from windrow.core.positions import topic_source
 from windrow.runners import ranges
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 FORMAT = "windrow-kafka"
 

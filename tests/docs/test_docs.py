@@ -10,14 +10,12 @@ import importlib
 import io
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -81,18 +79,6 @@ def pages(spark: bool) -> list[Any]:
         for page in PAGES
         if any(b.spark == spark and not b.skipped for b in blocks(page))
     ]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Logs of windrow go to standard output unless the program configures structlog."""
-    before = structlog.get_config() if structlog.is_configured() else None
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    yield
-    if before is None:
-        structlog.reset_defaults()
-    else:
-        structlog.configure(**before)
 
 
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, spark: bool) -> None:

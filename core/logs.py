@@ -1,0 +1,59 @@
+"""What windrow logs: one door, which says nothing that nobody asked for, and never raises.
+
+Where the program has configured structlog, its configuration decides. Elsewhere records go to Python's own logger of that
+name: nothing below WARNING, and to standard error, unless the program says otherwise. A full disk or a closed pipe below a
+log must not undo a commit that stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+
+
+class Logger:
+    """Takes an event and its facts: `logger.warning("sink refused", commit=3)`."""
+
+    def __init__(self, name: str, facts: dict[str, Any] | None = None) -> None:
+        self._name = name
+        self._facts = facts or {}
+
+    def bind(self, **facts: Any) -> Logger:
+        """The same logger, which tells these facts with every event."""
+        return Logger(self._name, {**self._facts, **facts})
+
+    def debug(self, event: str, **facts: Any) -> None:
+        self._tell(logging.DEBUG, event, facts)
+
+    def info(self, event: str, **facts: Any) -> None:
+        self._tell(logging.INFO, event, facts)
+
+    def warning(self, event: str, **facts: Any) -> None:
+        self._tell(logging.WARNING, event, facts)
+
+    def error(self, event: str, **facts: Any) -> None:
+        self._tell(logging.ERROR, event, facts)
+
+    def log(self, level: int, event: str, *values: Any) -> None:
+        """As of Python's own loggers: librdkafka tells what it meets like this."""
+        self._tell(level, event % values if values else event, {})
+
+    def _tell(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        try:
+            if structlog.is_configured():
+                told = structlog.get_logger(self._name)
+                getattr(told, logging.getLevelName(level).lower())(event, **{**self._facts, **facts})
+                return
+            plain = logging.getLogger(self._name)
+            if plain.isEnabledFor(level):
+                text = " ".join(f"{name}={value!r}" for name, value in {**self._facts, **facts}.items())
+                plain.log(level, "%s: %s", event, text)
+        except Exception:  # what is told about the work is no part of it
+            return
+
+
+def get_logger(name: str = "windrow") -> Logger:
+    """The logger of a part of windrow."""
+    return Logger(name)

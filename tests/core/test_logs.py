@@ -1,0 +1,98 @@
+"""What windrow logs: nothing on standard output, nothing below a warning by default, and never at the cost of the work."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+import windrow as wr
+from windrow.core.logs import get_logger
+
+COUNTS = wr.Aggregate(
+    by="k", event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day"
+)
+PROGRAM = """
+import windrow as wr
+counts = wr.Aggregate(by="k", event_time="tt", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day")
+with counts.open("job") as op:
+    op.add_messages([wr.Message({"t": i, "k": "a"}) for i in range(1000)])
+"""
+
+
+@contextmanager
+def structlog_as(**configuration: Any) -> Iterator[None]:
+    """A program that has configured structlog."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.configure(**configuration)
+    yield
+    structlog.reset_defaults()
+    if before is not None:
+        structlog.configure(**before)
+
+
+@pytest.fixture
+def configured() -> Iterator[list[dict[str, Any]]]:
+    """What a program that has configured structlog is told."""
+    told: list[dict[str, Any]] = []
+
+    def keep(_: Any, level: str, event: dict[str, Any]) -> str:
+        told.append({"level": level, **event})
+        return ""
+
+    with structlog_as(processors=[keep], logger_factory=lambda *_: structlog.PrintLogger(io.StringIO())):
+        yield told
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def misspelt(place: Path) -> None:
+    with COUNTS.open(str(place)) as op:
+        op.add_messages([wr.Message({"t": "soon", "k": "a"})] * 3)
+        op.add_messages([wr.Message({"t": 1, "k": "a"})])
+
+
+def test_a_thousand_messages_with_a_misspelt_time_are_one_warning_and_nothing_on_standard_output(
+    tmp_path: Path,
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path, capture_output=True, text=True, check=True, env={**os.environ},
+    )  # fmt: skip
+    assert said.stdout == ""
+    [line] = said.stderr.splitlines()
+    assert "dead letters" in line and "1000 malformed" in line and "commit=1" in line
+
+
+def test_a_configuration_that_exists_decides_and_is_left_as_it_is(
+    configured: list[dict[str, Any]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = structlog.get_config()
+    misspelt(tmp_path / "job")
+    assert structlog.get_config() == before
+    [warning] = [e for e in configured if e["level"] == "warning"]
+    assert (warning["reasons"], warning["commit"]) == ("3 malformed", 1)
+    assert {"opened", "committed"} <= {e["event"] for e in configured}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_log_that_cannot_be_written_costs_no_commit(tmp_path: Path) -> None:
+    with structlog_as(logger_factory=structlog.WriteLoggerFactory(FullDisk())):
+        misspelt(tmp_path / "job")
+    with wr.read_state(str(tmp_path / "job")) as state:
+        assert [w.messages for w in state.get_windows()] == [1]
+
+
+def test_the_lines_of_a_client_of_kafka_are_taken_as_it_tells_them(configured: list[dict[str, Any]]) -> None:
+    get_logger("windrow.kafka").log(30, "%s [%s]", "FAIL", "rdkafka#1")
+    assert configured == [{"level": "warning", "event": "FAIL [rdkafka#1]"}]
