@@ -6,6 +6,7 @@ A record that cannot be read is no error: its row says what is wrong, and goes t
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -98,6 +99,10 @@ class AvroDecoder:
     registry: tuple[tuple[str, Any], ...]
     schema: pa.Schema | None = None
 
+    def __repr__(self) -> str:
+        schema = "" if self.schema is None else f", schema={self.schema!r}"
+        return f"wr.decoders.avro({_url(self.registry)!r}{schema})"
+
     def decode(self, values: Values, topic: str) -> pa.Table:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
         from confluent_kafka.serialization import MessageField, SerializationContext
@@ -105,7 +110,7 @@ class AvroDecoder:
 
         deserializer = _avro_deserializer(self.registry)
         context = SerializationContext(topic, MessageField.VALUE)
-        registry = {name: value for name, value in self.registry if name == "url"}
+        registry = _url(self.registry)
 
         def read(value: bytes) -> Any:
             try:
@@ -113,11 +118,16 @@ class AvroDecoder:
             except SchemaRegistryError as error:
                 if error.http_status_code == HTTPStatus.NOT_FOUND:
                     raise  # no such schema: the record is at fault
-                raise RegistryFailed(f"the schema registry {registry} refused: {error}") from error
+                raise RegistryFailed(f"the schema registry {registry!r} refused: {error}") from error
             except HTTPError as error:
-                raise RegistryFailed(f"the schema registry {registry} did not answer: {error}") from error
+                raise RegistryFailed(f"the schema registry {registry!r} did not answer: {error}") from error
 
         return set_apart(values, lambda some: _each(read, some, self.schema), self.schema)
+
+
+def _url(registry: tuple[tuple[str, Any], ...]) -> str:
+    """Where a registry is, without the name and password that a URL may hold; all else of it is nobody's business."""
+    return re.sub(r"//[^/]*@", "//", str(dict(registry).get("url", "")))
 
 
 @functools.cache

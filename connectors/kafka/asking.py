@@ -36,7 +36,7 @@ class Cluster:
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that follows from what was heard before
-            self._heard = error.str()
+            self._heard = self.kafka.redacted(error.str())
 
     def topics_like(self, pattern: str) -> list[str]:
         """Topics whose whole name matches, but Kafka's own."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from windrow.connectors.kafka.secrecy import Discreet, redacted, shown
 from windrow.core.errors import ConfigurationError, KafkaFailed
 from windrow.core.logs import get_logger
 from windrow.core.positions import topic_of
@@ -15,7 +16,8 @@ logger = get_logger("windrow.kafka")
 
 #: Whoever waits for the cluster waits so long.
 TIMEOUT_S = 30.0
-_SECRET = ("password", "secret", "token", "key.pem")
+#: What Java's clients take and librdkafka does not, with what it takes.
+_JAVA = {"sasl.jaas.config": "; in place of sasl.jaas.config give sasl.username and sasl.password"}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -23,7 +25,8 @@ class Kafka:
     """A cluster: `wr.Kafka("localhost:9092", {"security.protocol": "SASL_SSL", ...})`.
 
     servers: host:port, several with commas. config: librdkafka's properties, which are mostly Kafka's own; a leading
-    "kafka." is taken off. Passwords do not show in `repr`. Raises `ConfigurationError`.
+    "kafka." is taken off. Only values that are known to be no secrets show, in `repr`, errors and logs (`secrecy.py`). Raises
+    `ConfigurationError`.
     """
 
     servers: str
@@ -33,21 +36,41 @@ class Kafka:
         if not servers or not isinstance(servers, str):
             raise ConfigurationError(f"servers {servers!r}: give host:port, several with commas")
         given = {str(k).removeprefix("kafka."): str(v) for k, v in (config or {}).items()}
-        if given.pop("bootstrap.servers", servers) != servers:
+        servers_too = given.pop("bootstrap.servers", servers)
+        if servers_too != servers:
             raise ConfigurationError(
-                f"bootstrap.servers {dict(config or {})} contradict servers {servers!r}: leave them out of config"
+                f"bootstrap.servers {servers_too!r} contradict servers {servers!r}: leave them out of config"
             )
         object.__setattr__(self, "servers", servers)
         object.__setattr__(self, "config", tuple(sorted(given.items())))
 
     def __repr__(self) -> str:
-        shown = {k: "***" if any(s in k for s in _SECRET) else _short(v) for k, v in self.config}
-        return f"wr.Kafka({self.servers!r}, {shown!r})" if shown else f"wr.Kafka({self.servers!r})"
+        more = f", {shown(dict(self.config))!r}" if self.config else ""
+        return f"wr.Kafka({self.servers!r}{more})"
+
+    def redacted(self, text: Any) -> str:
+        """What librdkafka or a broker says, without values of ours that are nobody's business."""
+        return redacted(str(text), dict(self.config))
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """What a client of confluent_kafka takes; `more` in Python's spelling (`group_id`) goes before the user's."""
         ours = {n if n.endswith("_cb") else n.replace("_", "."): value for n, value in more.items()}
-        return {"bootstrap.servers": self.servers, "logger": logger, **ours, **dict(self.config)}
+        ours["logger"] = Discreet(ours.get("logger", logger), dict(self.config))
+        return {"bootstrap.servers": self.servers, **ours, **dict(self.config)}
+
+    def _client(self, kind: Any, settings: dict[str, Any]) -> Any:
+        """A client. ConfigurationError where librdkafka does not know a property or its value, or cannot use it."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return kind(self.settings(**settings))
+        except KafkaException as error:
+            java = "".join(_JAVA.get(name, "") for name, _ in self.config)
+            refused = ConfigurationError(
+                f"{self!r}: {self.redacted(error.args[0].str())}. Properties are librdkafka's (its CONFIGURATION.md lists "
+                f"them){java}"
+            )
+        raise refused  # not from librdkafka's error, which quotes values
 
     def consumer(self, **more: Any) -> Any:
         """A `confluent_kafka.Consumer`. It commits no offsets of its own and reads committed records only."""
@@ -61,30 +84,23 @@ class Kafka:
             "auto_offset_reset": "error",
             "enable_partition_eof": False,
         }
-        return Consumer(self.settings(**{**defaults, **more}))
+        return self._client(Consumer, {**defaults, **more})
 
     def producer(self, **more: Any) -> Any:
         """A `confluent_kafka.Producer` that is idempotent."""
         from confluent_kafka import Producer
 
-        return Producer(self.settings(**{"enable_idempotence": True, "linger_ms": 5, **more}))
+        return self._client(Producer, {"enable_idempotence": True, "linger_ms": 5, **more})
 
     def admin(self, **more: Any) -> Any:
         """A `confluent_kafka.admin.AdminClient`."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient(self.settings(**more))
+        return self._client(AdminClient, more)
 
     def check(self) -> None:
         """Raise `ConfigurationError` where librdkafka does not know a property, or its value. Nothing is connected."""
-        from confluent_kafka import KafkaException
-
-        try:
-            self.consumer().close()
-        except KafkaException as error:
-            raise ConfigurationError(
-                f"{self!r}: {error.args[0].str()}. Properties are librdkafka's (its CONFIGURATION.md lists them)"
-            ) from error
+        self.consumer().close()
 
     def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic, ascending; [] if there is no such topic. Raises `KafkaFailed`."""
@@ -94,7 +110,7 @@ class Kafka:
             found = self.admin().list_topics(topic, timeout=TIMEOUT_S).topics.get(topic)
         except KafkaException as error:
             raise KafkaFailed(
-                f"{self.servers} did not answer: {error}. Is the broker running, and reachable from here?"
+                f"{self.servers} did not answer: {self.redacted(error)}. Is the broker running, and reachable from here?"
             ) from error
         return [] if found is None or found.error is not None else sorted(found.partitions)
 
@@ -121,12 +137,6 @@ class Kafka:
                 return False
             raise KafkaFailed(f"topic {topic!r} cannot be created on {self.servers}: {error}") from error
         return True
-
-
-def _short(value: str) -> str:
-    """A property as people read it: of a certificate its first line."""
-    first, *more = value.splitlines() or [""]
-    return f"{first}..." if more else value
 
 
 def as_kafka(given: Kafka | str) -> Kafka:

@@ -8,11 +8,9 @@ from windrow.connectors.kafka.cluster import Kafka
 def brokers(kafka: Kafka, wait_s: float) -> list[int]:
     """The brokers that take requests, ascending; [] if none has answered within `wait_s`."""
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient(
-        {**kafka.settings(), "log_level": 0}
-    )  # a refused connection is an answer here, no news
+    # A refused connection is an answer here, no news.
+    admin = Kafka(kafka.servers, {**dict(kafka.config), "log_level": 0}).admin()
     try:
         return sorted(admin.list_topics(timeout=wait_s).brokers)
     except KafkaException:

@@ -192,7 +192,8 @@ def is_fenced(error: Any) -> bool:
 
 def failed(kafka: Kafka, what: str, error: Exception) -> KafkaFailed:
     return KafkaFailed(
-        f"{what} on {kafka.servers}: {error}. Is the broker running, reachable from here, and is the access granted?"
+        f"{what} on {kafka.servers}: {kafka.redacted(error)}. Is the broker running, reachable from here, and is the access "
+        "granted?"
     )
 
 
