@@ -22,11 +22,11 @@ def at(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def session() -> Any:
+    """A session for small queries."""
     from pyspark.sql import SparkSession
 
-    session = (
+    made = (
         SparkSession.builder.master("local[2]")
         .appName("windrow-tests")
         # Queries of a moment each: compiling them well takes longer than they do.
@@ -38,9 +38,15 @@ def spark() -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    made = session()
+    yield made
+    made.stop()
 
 
 class Feed:
