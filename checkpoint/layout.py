@@ -17,7 +17,7 @@ import secrets
 from dataclasses import dataclass
 
 from windrow.core.location import local_path
-from windrow.stores.files import sync_directory
+from windrow.stores.files import make_folder, sync_directory
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class JobFolders:
         """Make the folders. Their names survive a power cut: files that are synced inside would be lost with them."""
         missing = [p for p in parents(self.location) if not os.path.isdir(p)]
         for name in ("log", "changelog", "segments", "panes", "dead", "snapshots"):
-            os.makedirs(os.path.join(self.location, name), exist_ok=True)
+            make_folder(os.path.join(self.location, name))
         for folder in missing:
             sync_directory(os.path.dirname(folder))
         sync_directory(self.location)  # always: who made them before may have died before it came to this

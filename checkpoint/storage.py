@@ -19,6 +19,7 @@ from typing import Protocol
 
 from windrow.core.errors import LogUnsupported
 from windrow.core.location import local_path
+from windrow.stores.files import make_folder, private
 
 SUFFIX = ".wrl"
 MARKER = "truncated"
@@ -124,7 +125,7 @@ class FolderRecords:
     def prepare(self) -> None:
         """Create the folder; try what `create` relies on: links never replace, and the folder syncs."""
         missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(str(self.path))
         for folder in missing:
             _sync_folder(folder.parent)
         first, second = self._temp(0), self._temp(0)
@@ -218,7 +219,7 @@ class FolderRecords:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
+    with open(path, "xb", opener=private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -1,11 +1,54 @@
-"""Files that exist whole or not at all."""
+"""Files that exist whole or not at all, and folders that are nobody else's business."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Sequence
+
+from windrow.core.errors import ConfigurationError
+
+#: Octal mode of folders of state, for where shards run as another user than the driver: 2770, with a group for both.
+FOLDER_MODE = "WINDROW_FOLDER_MODE"
+_DEFAULT_MODE = 0o750
+
+
+def make_folder(path: str) -> None:
+    """Make a folder of state, and those above it that are missing. Others may not look into it, unless `FOLDER_MODE` lets them.
+
+    A folder that is there keeps its mode. Files that other libraries write there are open to whoever may enter.
+    """
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    if above and above != path:
+        make_folder(above)
+    try:
+        os.mkdir(path, _mode())
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return  # another process was faster
+    if FOLDER_MODE in os.environ:
+        os.chmod(path, _mode())  # exactly so, whatever the umask
+
+
+def private(path: str, flags: int) -> int:
+    """An opener of files of state, for `open`."""
+    return os.open(path, flags, _mode() & 0o666)
+
+
+def _mode() -> int:
+    text = os.environ.get(FOLDER_MODE)
+    if text is None:
+        return _DEFAULT_MODE
+    if re.fullmatch("[0-2]?7[0-7]{2}", text) is None:
+        raise ConfigurationError(
+            f"{FOLDER_MODE}={text!r}: give an octal mode that its owner may use, such as 2770"
+        )
+    return int(text, 8)
 
 
 def write_whole(path: str, parts: Sequence[bytes], *, fsync: bool = True, fsync_dir: bool = True) -> None:
@@ -13,7 +56,7 @@ def write_whole(path: str, parts: Sequence[bytes], *, fsync: bool = True, fsync_
     nothing."""
     temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=private) as file:
             file.writelines(parts)
             file.flush()
             if fsync:

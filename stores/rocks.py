@@ -34,6 +34,7 @@ from typing import Any, Final
 import rocksdict
 
 from windrow.core.errors import CorruptState, StateError, StateLocked
+from windrow.stores.files import make_folder
 from windrow.stores.kv import Batch, Pair
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
@@ -93,7 +94,7 @@ class RocksKV:
             access = rocksdict.AccessType.read_only(False)
         else:
             access = rocksdict.AccessType.read_write()
-            os.makedirs(self.path, exist_ok=True)
+            make_folder(self.path)
         self._db: rocksdict.Rdict | None = self._open(access, lock_wait_s)
         there = set(self._cfs) & self._found if self.read_only else set(self._cfs)
         self._maps = {cf: self._db.get_column_family(cf) for cf in self._cfs if cf in there}

@@ -26,7 +26,7 @@ import xxhash
 
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, StateError
-from windrow.stores.files import sync_directory, write_whole
+from windrow.stores.files import make_folder, private, sync_directory, write_whole
 from windrow.stores.kv import LocalStore
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -66,8 +66,8 @@ class SnapshotStore:
         self._blobs = os.path.join(self.directory, "blobs")
         self._manifests = os.path.join(self.directory, "manifests")
         self._fsync = fsync
-        os.makedirs(self._blobs, exist_ok=True)
-        os.makedirs(self._manifests, exist_ok=True)
+        make_folder(self._blobs)
+        make_folder(self._manifests)
 
     def create(self, kv: LocalStore, shard: int, commit: int, workdir: str | os.PathLike[str]) -> str:
         """Stores what `kv` holds now and returns the manifest's name. Only files that no snapshot has are
@@ -76,7 +76,7 @@ class SnapshotStore:
         `workdir` should be on the store's own file system: files are hard-linked there for the time of the
         call.
         """
-        os.makedirs(workdir, exist_ok=True)
+        make_folder(os.fspath(workdir))
         copy = os.path.join(os.fspath(workdir), f"snapshot-{shard}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             kv.checkpoint(copy)
@@ -104,7 +104,7 @@ class SnapshotStore:
         if os.path.isdir(target) and os.listdir(target):
             raise StateError(f"{target} is not empty: move it aside before restoring {manifest} there")
         staging = f"{target}.{secrets.token_hex(4)}.tmp"
-        os.makedirs(staging)
+        make_folder(staging)
         try:
             for file in snapshot.files:
                 self._bring(file, os.path.join(staging, file.name), manifest, link)
@@ -237,7 +237,7 @@ class SnapshotStore:
     def _now_ns(self) -> int:
         """Now, by the clock of the file system that stamps the blobs."""
         path = os.path.join(self.directory, f"now.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-        with open(path, "xb"):
+        with open(path, "xb", opener=private):
             pass
         try:
             return os.stat(path).st_mtime_ns
@@ -259,7 +259,7 @@ def _copy(blocks: Iterator[bytes], path: str | None = None, fsync: bool = False)
     """Digest of what the blocks hold; with `path` they are also written there."""
     state = xxhash.xxh3_128()
     with contextlib.ExitStack() as stack:
-        target = None if path is None else stack.enter_context(open(path, "xb"))
+        target = None if path is None else stack.enter_context(open(path, "xb", opener=private))
         for block in blocks:
             state.update(block)
             if target is not None:

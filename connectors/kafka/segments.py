@@ -19,7 +19,7 @@ from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka
 from windrow.connectors.kafka.topics import LINES, PartitionReader, delete_below, told_again
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, KafkaFailed, StateLost
-from windrow.stores.files import write_whole
+from windrow.stores.files import make_folder, write_whole
 
 #: Below Kafka's usual limit of a record, 1 MB, with room for what stands around it.
 CHUNK_BYTES = 900_000
@@ -93,7 +93,7 @@ class SegmentTopic:
                 f"{len(parts)} are there. The topic's retention removed them: set its retention.ms=-1, and give replay= if "
                 "messages are kept, so that the job comes back from its changelog and the source"
             )
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folder(os.path.dirname(path))
         write_whole(path, [parts[i] for i in range(total)])
 
     def forget(self, shard: int, below: int) -> None:
