@@ -22,6 +22,7 @@ from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
 from windrow.core.messages import JoinedRow, Pane, Token
+from windrow.core.types import concat
 from windrow.operators.join_output import to_joined
 from windrow.operators.output import to_panes
 from windrow.stores.files import sync_directory
@@ -59,7 +60,7 @@ class PaneFiles:
 
     def table(self) -> pa.Table:
         """All rows: `window`, keys, aggregates, `pane`, `commit`."""
-        return pa.concat_tables([_read(f) for f in self.files], promote_options="permissive")
+        return concat([_read(f) for f in self.files])
 
     def panes(self) -> Iterator[Pane | JoinedRow]:
         """All rows as Python values: panes, or rows of a join."""
@@ -237,7 +238,7 @@ def read_panes(path: str, operator: str | None = None) -> pa.Table:
     files = pane_files(path, operator)
     if not files:
         return pa.table({})
-    return pa.concat_tables([_read(f) for f in files], promote_options="permissive")
+    return concat([_read(f) for f in files])
 
 
 def _read(path: str) -> pa.Table:

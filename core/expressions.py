@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,10 @@ class Expr:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Expr, (self.expression,))
+
+    def mentions(self, name: str) -> bool:
+        """True if the expression names the column; of odd names it may be so though it does not."""
+        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(self.expression)) is not None
 
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """The value of the expression for each row of `table`."""

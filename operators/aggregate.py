@@ -16,6 +16,7 @@ import pyarrow as pa
 from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.keys import encode_columns
+from windrow.core.types import concat
 from windrow.operators.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.dead import DeadLetters
 from windrow.operators.filing import bury_broken, bury_failed, file_rows
@@ -26,7 +27,6 @@ from windrow.operators.progress import Progress
 from windrow.operators.state_rows import Windows, delta_rows, merge_rows, merge_slices
 from windrow.operators.step import StepResult, limit, together
 from windrow.stores.kv import KV
-from windrow.stores.windows import concat
 
 IntArray = npt.NDArray[np.int64]
 
@@ -68,7 +68,7 @@ class WindowAggregator(StoredWindows):
         followed by an advance, of which the last is still to come. They are numbered like that, too.
         """
         progress, result, dead = self._begin(kv)
-        self._learn(progress, table.schema)
+        table = self._learnt(progress, table)
         rows = take_in(self.definition, table, now_us, dead) if watermarks_us is None else None
         if rows is None:
             rows, watermarks_us = self._take_in_run(table, now_us, dead, watermarks_us)

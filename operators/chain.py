@@ -25,6 +25,7 @@ from windrow.core.definition import RESERVED_COLUMNS, AggregateDefinition
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.join import JoinDefinition
 from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import as_type, concat
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START, TIMING
@@ -32,6 +33,7 @@ from windrow.operators.dead import of_operator
 from windrow.operators.groups import combine
 from windrow.operators.join_output import Columns, joined_rows, joined_schema, letters_by_input
 from windrow.operators.join_rows import join_operator
+from windrow.operators.learning import Needs
 from windrow.operators.output import STAMP, pane_rows, pane_schema, stamps
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult, limit
@@ -202,6 +204,20 @@ class ChainOperator:
             return known
         raise InputError(f"{name!r} is no input of {self.definition.name!r}")
 
+    @property
+    def needs(self) -> Needs:
+        return self.first.needs  # type: ignore[no-any-return]
+
+    def needs_of(self, name: str) -> Needs:
+        """What is needed of the columns of an input from outside."""
+        for i, part in enumerate(self.parts):
+            if name in [n.name for n in self.definition.inputs_of(i)]:
+                needs: Needs = (
+                    part.needs_of(name) if isinstance(part.definition, JoinDefinition) else part.needs
+                )
+                return needs
+        raise InputError(f"{name!r} is no input of {self.definition.name!r}")
+
     def columns(self, kv: KV) -> list[str]:
         """Of a join, with which the chain begins, the columns of its rows; else those of the input."""
         if isinstance(self.first.definition, JoinDefinition):
@@ -223,13 +239,15 @@ def messages(operator: Any, panes: list[pa.Table]) -> pa.Table:
     """What an operator told, with the columns that the next one sees."""
     definition = operator.definition
     if isinstance(definition, JoinDefinition):
-        return pa.concat_tables([p.drop_columns([TIMING]) for p in panes], promote_options="permissive")
+        return concat([p.drop_columns([TIMING]) for p in panes])
     schema = message_schema(definition, operator.calculation)
     tables = []
     for table in panes:
         starts, ends = (combine(table.column(c)) for c in (START, END))
         times = [pa.array(ends.to_numpy() - 1), starts, ends]
-        columns = [combine(table.column(f.name)).cast(f.type) for f in schema if f.name in table.column_names]
+        columns = [
+            as_type(combine(table.column(f.name)), f.type) for f in schema if f.name in table.column_names
+        ]
         tables.append(pa.table([*columns, *map(stamps, times)], schema=schema))
     return pa.concat_tables(tables)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
+from windrow.core.types import as_type
 from windrow.operators.calculation import Broken, Calculation, any_differ
 from windrow.operators.columns import (
     ACCUMULATOR,
@@ -138,7 +139,7 @@ def _panes(
         return inserts
     retractions = rows.select(fixed).take(pa.array(back))
     for alias, old, new in zip(definition.agg, before, columns, strict=True):
-        retractions = retractions.append_column(alias, old.take(pa.array(back)).cast(new.type))
+        retractions = retractions.append_column(alias, as_type(old.take(pa.array(back)), new.type))
     retractions = _label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), RETRACT)
     # A retraction stands directly before the pane that replaces it.
     place = np.empty(n, dtype=np.int64)
@@ -202,4 +203,4 @@ def _choose(mask: pa.Array, yes: pa.Array, no: pa.Array) -> pa.Array:
     """Row by row `yes` or `no`, for any type."""
     size = len(mask)
     picks = np.where(mask.to_numpy(zero_copy_only=False), np.arange(size), np.arange(size) + size)
-    return pa.concat_arrays([yes, no.cast(yes.type)]).take(pa.array(picks))
+    return pa.concat_arrays([yes, as_type(no, yes.type)]).take(pa.array(picks))

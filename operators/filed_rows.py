@@ -13,9 +13,10 @@ import xxhash
 
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import Position
+from windrow.core.types import as_type, concat
 from windrow.operators.columns import ORDINAL, POSITION_COLUMNS
 from windrow.stores.kv import KV, Batch
-from windrow.stores.windows import concat, pack_column, unpack_column
+from windrow.stores.windows import pack_column, unpack_column
 
 FORMAT = 1
 POSITION_TYPES = (pa.string(), pa.int64(), pa.int64(), pa.int64())
@@ -68,7 +69,7 @@ def unpack_rows(
         stored = pa.ipc.read_schema(pa.py_buffer(packed))
         columns = list(zip(*(bodies[i] for i in indices), strict=True))
         arrays = {
-            f.name: unpack_column(list(c), f.type).cast(schema.field(f.name).type)
+            f.name: as_type(unpack_column(list(c), f.type), schema.field(f.name).type)
             for c, f in zip(columns[2:], stored, strict=True)
         }
         n = len(indices)

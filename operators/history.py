@@ -21,6 +21,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_columns
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import as_type, concat
 from windrow.operators.assigners import WindowAssigner
 from windrow.operators.calculation import Broken, Calculation
 from windrow.operators.columns import EMIT_STEP, END, OFFSET, ORDINAL, PARTITION, SOURCE, START
@@ -28,7 +29,7 @@ from windrow.operators.groups import Groups, combine
 from windrow.operators.intake import Slice, user_columns
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Layout, MessageStore
-from windrow.stores.windows import concat, pack_column, unpack_column
+from windrow.stores.windows import pack_column, unpack_column
 
 IntArray = npt.NDArray[np.int64]
 FORMAT = 1
@@ -185,7 +186,7 @@ class History:
         wanted = {f.name: f.type for f in calculation.schema}
         table = pa.table(
             [
-                c.cast(wanted[n]) if n in wanted and c.type != wanted[n] else c
+                as_type(c, wanted[n]) if n in wanted else c
                 for n, c in zip(table.column_names, table.columns, strict=True)
             ],
             names=table.column_names,
@@ -245,8 +246,8 @@ class History:
         keys = [
             pa.concat_arrays(
                 [
-                    combine(state.column(b)).cast(calculation.schema.field(b).type),
-                    combine(rows.table.column(b)).take(index).cast(calculation.schema.field(b).type),
+                    as_type(combine(state.column(b)), calculation.schema.field(b).type),
+                    as_type(combine(rows.table.column(b)).take(index), calculation.schema.field(b).type),
                 ]
             )
             for b in by

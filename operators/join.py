@@ -20,6 +20,7 @@ from windrow.core.join import Input, JoinDefinition
 from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
 from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
+from windrow.core.types import as_type, concat
 from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
@@ -27,14 +28,14 @@ from windrow.operators.groups import Groups, combine
 from windrow.operators.intake import Slice, event_time_marks, take_in
 from windrow.operators.join_output import NOBODY, Columns, labelled, letters_by_input
 from windrow.operators.join_tables import conform, holds, intervals, ranks, stack
-from windrow.operators.learning import learn
+from windrow.operators.learning import JoinNeeds, Needs, learn
 from windrow.operators.pairing import NO_KEY, pairs
 from windrow.operators.progress import Progress
 from windrow.operators.reach import LEFT, RIGHT, Reach
 from windrow.operators.step import StepResult, limit
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
-from windrow.stores.windows import concat, pack_table, unpack_table
+from windrow.stores.windows import pack_table, unpack_table
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -173,6 +174,11 @@ class JoinOperator:
             result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
 
+    def needs_of(self, name: str) -> Needs:
+        """What the join needs of an input's columns."""
+        side = LEFT if name == self.definition.left.name else RIGHT
+        return JoinNeeds(self.definition, side)
+
     def schemas(self, kv: KV) -> list[pa.Schema]:
         """What is known of the columns of both sides: what is declared, before the first message."""
         found = kv.multi_get(self.aux_cf, list(_SCHEMA))
@@ -250,7 +256,7 @@ class JoinOperator:
         """Encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
         if not columns.keys:
             return None
-        return encode_equal([combine(rows.table.column(k[1 + side])).cast(k[3]) for k in columns.keys])
+        return encode_equal([as_type(combine(rows.table.column(k[1 + side])), k[3]) for k in columns.keys])
 
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
@@ -312,7 +318,7 @@ class JoinOperator:
             return codes[:n], codes[n:]
         merged = [
             pa.concat_arrays(
-                [combine(both[LEFT].table.column(a)).cast(t), combine(both[RIGHT].table.column(b)).cast(t)]
+                [as_type(combine(both[side].table.column(name)), t) for side, name in ((LEFT, a), (RIGHT, b))]
             )
             for _, a, b, t in columns.keys
         ]

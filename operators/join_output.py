@@ -14,6 +14,7 @@ from windrow.core.definition import RESERVED_COLUMNS
 from windrow.core.errors import ReservedColumn, TypeClash
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import JoinedRow, Timing, Token
+from windrow.core.types import as_type, concat, widened
 from windrow.operators.columns import TIMING
 from windrow.operators.groups import combine
 from windrow.operators.output import PANE_TYPE
@@ -80,9 +81,9 @@ class Columns:
         columns, names = [], []
         mine, theirs = _indices(li), _indices(ri)
         for name, a, b, kind in self.keys:
-            column = combine(left.column(a)).cast(kind).take(mine)
+            column = as_type(combine(left.column(a)), kind).take(mine)
             if (li == NOBODY).any():
-                column = pc.coalesce(column, combine(right.column(b)).cast(kind).take(theirs))
+                column = pc.coalesce(column, as_type(combine(right.column(b)), kind).take(theirs))
             columns.append(column)
             names.append(name)
         for pairs, table, indices in ((self.left, left, mine), (self.right, right, theirs)):
@@ -104,27 +105,13 @@ def _type(schema: pa.Schema, name: str) -> pa.DataType:
 
 def _common(definition: JoinDefinition, a: pa.DataType, b: pa.DataType, left: str, right: str) -> pa.DataType:
     """The type in which two keys are compared."""
-    if a == b or pa.types.is_null(b):
-        return a
-    if pa.types.is_null(a):
-        return b
-    for one, other in ((a, b), (b, a)):
-        if pa.types.is_decimal(one) and pa.types.is_integer(other):
-            return pa.decimal128(38, one.scale)  # Arrow would choose one that holds no integer
-    try:
-        return (
-            pa.unify_schemas(
-                [pa.schema([("k", a)]), pa.schema([("k", b)])],
-                promote_options="permissive",
-            )
-            .field("k")
-            .type
-        )
-    except (pa.ArrowTypeError, pa.ArrowInvalid):
+    kind = widened(a, b)
+    if kind is None:
         raise TypeClash(
             f"key {left!r} of {definition.left.name!r} is {a}, key {right!r} of {definition.right.name!r} is {b}, which "
             "cannot be compared: cast one of them before it reaches the join"
-        ) from None
+        )
+    return kind
 
 
 def labelled(rows: pa.Table, timing: str) -> pa.Table:
@@ -149,7 +136,7 @@ def joined_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
             .append_column("pane", pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
             .append_column("commit", pa.array(np.full(n, commit, dtype=np.int64)))
         )
-    return pa.concat_tables(tables, promote_options="permissive")
+    return concat(tables)
 
 
 def letters_by_input(letters: pa.Table | None) -> pa.Table | None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from windrow.core.errors import UnknownColumn
 from windrow.core.join import JoinDefinition, Where
+from windrow.core.types import as_type
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.filed_rows import empty_rows
 from windrow.operators.groups import combine
@@ -27,7 +28,9 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` in their types, and the position columns."""
     n = len(table)
     columns = [
-        combine(table.column(f.name)).cast(f.type) if f.name in table.column_names else pa.nulls(n, f.type)
+        as_type(combine(table.column(f.name)), f.type)
+        if f.name in table.column_names
+        else pa.nulls(n, f.type)
         for f in schema
     ]
     where = [combine(table.column(c)) for c in (SOURCE, PARTITION, OFFSET, ORDINAL)]

@@ -1,25 +1,133 @@
-"""The input's schema as an operator knows it: columns may be added, numbers may widen."""
+"""The input's schema as an operator knows it: columns may be added, types may widen; only what is needed is learnt."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
 import pyarrow as pa
 
-from windrow.core.errors import TypeClash
+from windrow.core.aggregations import Aggregation
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.expressions import Expr
+from windrow.core.join import JoinDefinition
+from windrow.core.types import as_type, widened
+from windrow.operators.aggregations import KERNELS
+from windrow.operators.groups import combine
 
 
-def learn(known: pa.Schema | None, seen: pa.Schema) -> pa.Schema:
-    """The schema after a slice with `seen` columns; system columns (two underscores) are no part of it."""
-    user = pa.schema([f.with_nullable(True).remove_metadata() for f in seen if not f.name.startswith("__")])
-    if known is None or known.equals(user):
-        return user
-    try:
-        return pa.unify_schemas([known, user], promote_options="permissive")
-    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        raise TypeClash(
-            f"the input's columns changed from {show(known)} to {show(user)}, which do not go together: {error}; "
-            "cast the column to its former type before it reaches the operator"
-        ) from None
+def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None = None) -> pa.Schema:
+    """The schema after a slice with `seen` columns (of them `only`); system columns (two underscores) are no part of it."""
+    types = {} if known is None else {f.name: f.type for f in known if only is None or f.name in only}
+    for field in seen:
+        name = field.name
+        if name.startswith("__") or (only is not None and name not in only):
+            continue
+        kind = widened(types.get(name, pa.null()), field.type)
+        if kind is None:
+            raise TypeClash(
+                f"column {name!r} of the input was {types[name]} and is now {field.type}, which do not go together: cast it "
+                "to its former type before it reaches the operator"
+            )
+        types[name] = kind
+    return pa.schema([pa.field(name, kind) for name, kind in types.items()])
 
 
-def show(schema: pa.Schema) -> str:
-    return "{" + ", ".join(f"{f.name}: {f.type}" for f in schema) + "}"
+def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:
+    """The columns of `schema` in its types; the others, and times, which are read as integers, as they came."""
+    for i, field in enumerate(table.schema):
+        if field.name == event_time or field.name not in schema.names:
+            continue
+        if field.type != schema.field(field.name).type:
+            kind = schema.field(field.name).type
+            table = table.set_column(i, pa.field(field.name, kind), as_type(table.column(i), kind))
+    return table
+
+
+class Needs(Protocol):
+    """What an operator needs of the columns of an input."""
+
+    #: True if messages are kept with all of their columns.
+    whole: bool
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        """Those of the columns that the definition names: a message in which one of them cannot be read does not count."""
+        ...
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
+        ...
+
+
+class AggregateNeeds:
+    """Of an aggregate: keys, event time, ids, what is aggregated or filtered by."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        self.definition = definition
+        self.whole = definition.full_state and any(_whole(a) for a in definition.agg.values())
+        ids = () if definition.ids is None else definition.ids.columns
+        self._names = {definition.event_time, *definition.by, *ids}
+        for aggregation in definition.agg.values():
+            self._names.update(aggregation.columns)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        uses = [u for a in self.definition.agg.values() for u in _expressions(a)]
+        return {n for n in names if n in self._names or any(u.mentions(n) for u in uses)}
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        types = {**known, name: kind}
+        options = {"integer_overflow": self.definition.integer_overflow}
+        for aggregation in self.definition.agg.values():
+            uses = _expressions(aggregation)
+            if name not in aggregation.columns and not any(u.mentions(name) for u in uses):
+                continue
+            empty = pa.schema(list(types.items())).empty_table()
+            try:
+                for condition in uses:
+                    condition.evaluate(empty)
+                if aggregation.kind in KERNELS:
+                    found = tuple(
+                        combine(a.evaluate(empty)).type if isinstance(a, Expr) else types.get(a, pa.null())
+                        for a in aggregation.args
+                    )
+                    KERNELS[aggregation.kind](aggregation, found, options)
+            except (TypeClash, UnknownColumn) as error:
+                return error.message
+        return None
+
+
+class JoinNeeds:
+    """Of one input of a join: keys, event time, what the condition names. All messages are kept whole."""
+
+    whole = True
+
+    def __init__(self, definition: JoinDefinition, side: int) -> None:
+        given = (definition.left, definition.right)[side]
+        self._where = None if definition.where is None else definition.where.expression
+        self._names = {given.event_time, *(pair[side] for pair in definition.on)}
+        self._prefixes = ("left", "right") if definition.is_self_join else (given.name,)
+        if definition.is_self_join:
+            self._names.update(name for pair in definition.on for name in pair)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return {n for n in names if n in self._names or self._mentioned(n)}
+
+    def _mentioned(self, name: str) -> bool:
+        where = self._where
+        return where is not None and any(
+            where.mentions(n) for n in (name, *(f"{prefix}_{name}" for prefix in self._prefixes))
+        )
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return None
+
+
+def _whole(aggregation: Aggregation) -> bool:
+    """True if messages are kept with all of their columns for it."""
+    return aggregation.kind == "table_function" or bool(_expressions(aggregation))
+
+
+def _expressions(aggregation: Aggregation) -> list[Expr]:
+    uses = [a for a in aggregation.args if isinstance(a, Expr)]
+    return uses if aggregation.condition is None else [*uses, aggregation.condition]

@@ -10,6 +10,7 @@ import pyarrow as pa
 from windrow.core.definition import AggregateDefinition
 from windrow.core.keys import decode_position
 from windrow.core.messages import Kind, Pane, Position, Timing, Token, TupleWindow, Window, WindowInfo
+from windrow.core.types import as_type
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import END, FIRST, INDEX, IS_LAST, KIND, LAST, MESSAGES, PANES, START, TIMING
 from windrow.operators.groups import combine
@@ -67,8 +68,8 @@ def pane_rows(
     for table in panes:
         n = len(table)
         columns = [window_column(definition, combine(table.column(START)), combine(table.column(END)))]
-        columns += [combine(table.column(b)).cast(schema.field(b).type) for b in definition.by]
-        columns += [combine(table.column(a)).cast(schema.field(a).type) for a in definition.agg]
+        columns += [as_type(combine(table.column(b)), schema.field(b).type) for b in definition.by]
+        columns += [as_type(combine(table.column(a)), schema.field(a).type) for a in definition.agg]
         labels = [combine(table.column(c)) for c in (TIMING, INDEX, IS_LAST, KIND)]
         columns.append(pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
         columns.append(pa.array(np.full(n, commit, dtype=np.int64)))

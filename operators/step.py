@@ -9,16 +9,16 @@ import pyarrow as pa
 
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.time import START_OF_TIME_US
+from windrow.core.types import concat
 from windrow.operators.calculation import Calculation
 from windrow.operators.dead import DeadLetters
 from windrow.operators.history import History
 from windrow.operators.ids import SeenIds
 from windrow.operators.intake import Slice
-from windrow.operators.learning import learn
+from windrow.operators.learning import AggregateNeeds, in_learnt_types, learn
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import in_window_order
 from windrow.stores.kv import KV, Batch
-from windrow.stores.windows import concat
 
 
 @dataclass
@@ -73,6 +73,7 @@ class Steps:
         self.aux_cf = f"{definition.name}.aux"
         self.history = History(definition) if definition.full_state else None
         self.seen: SeenIds | None = None
+        self.needs = AggregateNeeds(definition)
         self._calculation: Calculation | None = None
 
     def cfs(self) -> tuple[str, ...]:
@@ -96,8 +97,16 @@ class Steps:
         return result
 
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
-        progress.schema = learn(progress.schema, schema)
+        known = [] if progress.schema is None else progress.schema.names
+        only = None if self.needs.whole else self.needs.named({*known, *schema.names})
+        progress.schema = learn(progress.schema, schema, only)
         self._bind(progress.schema)
+
+    def _learnt(self, progress: Progress, table: pa.Table) -> pa.Table:
+        """Input in the types that the stream has by now."""
+        self._learn(progress, table.schema)
+        assert progress.schema is not None
+        return in_learnt_types(table, progress.schema, self.definition.event_time)
 
     def _bind(self, schema: pa.Schema) -> None:
         if self._calculation is None or not self._calculation.schema.equals(schema):

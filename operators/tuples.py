@@ -17,6 +17,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
 from windrow.core.keys import decode_i64, decode_key, encode_columns, encode_i64, encode_key
 from windrow.core.time import START_OF_TIME_US
+from windrow.core.types import concat
 from windrow.core.windows import Tuples
 from windrow.operators.calculation import Broken
 from windrow.operators.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
@@ -29,7 +30,7 @@ from windrow.operators.progress import Progress
 from windrow.operators.state_rows import delta_rows, merge_rows, without
 from windrow.operators.step import StepResult, Steps, together
 from windrow.stores.kv import KV, Batch
-from windrow.stores.windows import PlainWindows, concat, pack_column
+from windrow.stores.windows import PlainWindows, pack_column
 
 IntArray = npt.NDArray[np.int64]
 #: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with something that waits for a period,
@@ -71,7 +72,7 @@ class TupleAggregator(Steps):
     ) -> StepResult:
         """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
-        self._learn(progress, table.schema)
+        table = self._learnt(progress, table)
         rows = take_in(self.definition, table, now_us, dead)
         rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
         result.marks = dict(event_time_marks(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from windrow.core.messages import Message, Position
 from windrow.core.time import instant_us
+from windrow.core.types import as_type, is_text, plain_type, widened
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
+from windrow.operators.learning import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
 _I64 = range(-(2**63), 2**63)
@@ -27,46 +29,49 @@ def table_of(
     event_time: str,
     time_zone: str | None,
     schema: pa.Schema | None,
+    needs: Needs,
+    counts: dict[str, int] | None = None,
 ) -> pa.Table:
-    """A slice of `messages`. What cannot be a row of the stream is marked malformed, with its payload as it came."""
-    n = len(messages)
+    """A slice of `messages`. What cannot be a row of the stream is marked malformed, with its payload as it came.
+
+    counts: what is counted under `nulled` is added, values that did not go with their column, which nothing names.
+    """
     names = dict.fromkeys(f.name for f in schema) if schema is not None else {}
     for m in messages:
         names.update(dict.fromkeys(m.payload))
     names.setdefault(event_time)
-    wrong: list[str | None] = [None] * n
+    made = _Columns(schema, names, needs, len(messages))
     columns: dict[str, pa.Array] = {}
     for name in names:
         values = [m.payload.get(name) for m in messages]
         if name == event_time:
-            columns[name] = _times(values, name, time_zone, wrong)
-            continue
-        known = None
-        if schema is not None and name in schema.names:
-            known = schema.field(name).type
-        columns[name] = _column(values, name, known, wrong)
+            columns[name] = _times(values, name, time_zone, made)
+        else:
+            columns[name] = made.read(name, values)
     columns[SOURCE] = pa.array([p.source for p in positions], pa.string())
     columns[PARTITION] = pa.array([p.partition for p in positions], pa.int64())
     columns[OFFSET] = pa.array([p.offset for p in positions], pa.int64())
     columns[ORDINAL] = pa.array([p.ordinal for p in positions], pa.int64())
-    if any(w is not None for w in wrong):
-        columns[MALFORMED_ROW] = pa.array(wrong, pa.string())
+    if any(w is not None for w in made.wrong):
+        columns[MALFORMED_ROW] = pa.array(made.wrong, pa.string())
         raw = [
             None if w is None else json.dumps(dict(m.payload), default=str)
-            for w, m in zip(wrong, messages, strict=True)
+            for w, m in zip(made.wrong, messages, strict=True)
         ]
         columns[RAW] = pa.array(raw, pa.string())
+    if counts is not None and made.nulled:
+        counts["nulled"] = counts.get("nulled", 0) + made.nulled
     return pa.table(columns)
 
 
-def _times(values: list[Any], name: str, time_zone: str | None, wrong: list[str | None]) -> pa.Array:
+def _times(values: list[Any], name: str, time_zone: str | None, made: _Columns) -> pa.Array:
     zone = None if time_zone is None else ZoneInfo(time_zone)
     times: list[int | None] = []
     for i, value in enumerate(values):
         time_us, problem = event_time_us(value, zone)
         times.append(time_us)
-        if problem is not None and wrong[i] is None:
-            wrong[i] = f"event time {name!r} {problem}"
+        if problem is not None:
+            made.spoil(i, f"event time {name!r} {problem}")
     return pa.array(times, pa.int64()).cast(_STAMP)
 
 
@@ -94,46 +99,84 @@ def event_time_us(value: Any, zone: ZoneInfo | None) -> tuple[int | None, str | 
     return None, f"is {value!r}, no time"
 
 
-def _column(values: list[Any], name: str, known: pa.DataType | None, wrong: list[str | None]) -> pa.Array:
-    known = None if known is not None and pa.types.is_null(known) else known
+class _Columns:
+    """The columns of a slice, each in the type that the stream has for it by then."""
+
+    def __init__(self, schema: pa.Schema | None, names: Iterable[str], needs: Needs, rows: int) -> None:
+        self._types = {} if schema is None else {f.name: plain_type(f.type) for f in schema}
+        self._needs, self._named = needs, needs.named(names)
+        #: Of each message what is wrong with it; how many values are left out of messages that count.
+        self.wrong: list[str | None] = [None] * rows
+        self.nulled = 0
+
+    def read(self, name: str, values: list[Any]) -> pa.Array:
+        named, known = name in self._named, self._types.get(name, pa.null())
+        array = _tried(values)
+        if not named and not self._needs.whole:
+            # It is looked at no more, but in a dead letter.
+            return array if array is not None else pa.array([_text(v) for v in values], pa.string())
+        if array is not None and pa.types.is_decimal(known) and pa.types.is_integer(array.type):
+            array = _tried(values, known) or array
+        if array is not None:
+            kind = widened(known, array.type)
+            if kind is not None and (not named or self._refusal(name, kind) is None):
+                self._types[name] = kind
+                return as_type(array, kind)
+        return self._one_by_one(name, values, known, named)
+
+    def _refusal(self, name: str, kind: pa.DataType) -> str | None:
+        known = self._types.get(name)
+        return None if kind == known else self._needs.refusal(name, kind, self._types)
+
+    def _one_by_one(self, name: str, values: list[Any], kind: pa.DataType, named: bool) -> pa.Array:
+        """The values that go together, in order. Of one that does not, the message does not count where the definition names
+        the column; else it is left out, or kept as text in a column of text."""
+        good: list[pa.Array | None] = []
+        for i, value in enumerate(values):
+            one = None if value is None else _tried([value])
+            if one is not None and is_text(kind) and isinstance(value, bytes):
+                one = _tried([value], kind)
+            wide = None if one is None else widened(kind, one.type)
+            refusal = None if wide is None or not named else self._refusal(name, wide)
+            if value is None:
+                good.append(None)
+            elif wide is not None and refusal is None:
+                self._types[name] = kind = wide
+                good.append(one)
+            elif named:
+                good.append(None)
+                kinds = "cannot be read" if pa.types.is_null(kind) else f"is no {kind}"
+                self.spoil(i, f"column {name!r} is {value!r}, which {kinds}" if refusal is None else refusal)
+            elif is_text(kind):
+                good.append(pa.array([_text(value)], pa.string()))
+            else:
+                good.append(None)
+                self.nulled += 1
+        return pa.concat_arrays([pa.nulls(1, kind) if g is None else as_type(g, kind) for g in good])
+
+    def spoil(self, row: int, why: str) -> None:
+        """A message does not count; the first reason is told."""
+        if self.wrong[row] is None:
+            self.wrong[row] = why
+
+
+def _tried(values: list[Any], kind: pa.DataType | None = None) -> pa.Array | None:
+    """Values as a column; None where they do not go together, or one is nothing that Arrow holds."""
     try:
-        array = pa.array(values, from_pandas=False)
-        if known is None or array.type == known or pa.types.is_null(array.type):
-            return array
-        if _number(known) and _number(array.type):
-            return array  # numbers may widen; the operator's schema learns it
-        return pa.array(values, known)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        pass
-    return _one_by_one(values, name, known, wrong)
+        array = pa.array(values, kind, from_pandas=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
+        return None
+    if pa.types.is_temporal(array.type) and len(values) > 1:
+        # Of dates beside times Arrow makes dates, of times with a zone beside those without times without.
+        met = {(type(v), getattr(v, "tzinfo", None) is None) for v in values if v is not None}
+        return array if len(met) <= 1 else None
+    return array
 
 
-def _one_by_one(values: list[Any], name: str, known: pa.DataType | None, wrong: list[str | None]) -> pa.Array:
-    """The values that fit the type of the stream (or of the first of them); the others' rows are malformed."""
-    good: list[Any] = []
-    kind = known
-    for i, value in enumerate(values):
-        if value is None:
-            good.append(None)
-            continue
-        try:
-            scalar = pa.array([value])
-            if kind is None:
-                kind = scalar.type
-            elif not (_number(kind) and _number(scalar.type)):
-                if scalar.type != kind:
-                    pa.array([value], kind)
-            elif kind != scalar.type:
-                kind = pa.float64()
-            good.append(value)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-            good.append(None)
-            if wrong[i] is None:
-                wrong[i] = f"column {name!r} is {value!r}, which is no {kind}"
-    if kind is not None and pa.types.is_floating(kind):
-        good = [None if v is None else float(v) for v in good]
-    return pa.array(good, kind)
-
-
-def _number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()

@@ -23,6 +23,7 @@ import xxhash
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import decode_i64, encode_i64, encode_key, prefix_end
 from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
 
 FORMAT = 1
@@ -81,16 +82,6 @@ def unpack_table(value: bytes) -> pa.Table:
         return pa.ipc.open_stream(pa.py_buffer(value)[1:]).read_all()
     except pa.ArrowInvalid as error:
         raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
-
-
-def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table of rows whose columns may have come or widened over time."""
-    if len(tables) == 1:
-        return tables[0]
-    first = tables[0].schema
-    if all(t.schema.equals(first) for t in tables[1:]):
-        return pa.concat_tables(tables)
-    return pa.concat_tables(tables, promote_options="permissive")
 
 
 class BlockWindows:

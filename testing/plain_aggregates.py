@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -76,9 +76,13 @@ def evaluate(aggregation: Aggregation, rows: Sequence[Row], integer_overflow: st
 
 
 def _total(values: Sequence[Any]) -> Any:
+    """Exact, but next to floats all are floats."""
+    if any(isinstance(value, float) for value in values):
+        values = [float(value) for value in values]
     total: Any = 0
-    for value in values:
-        total += value
+    with localcontext(prec=200):
+        for value in values:
+            total += value
     return total
 
 

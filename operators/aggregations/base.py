@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import BadAggregate
-from windrow.operators.groups import Groups, IntArray
+from windrow.core.types import as_type, concat, plain_type
+from windrow.operators.groups import Groups, IntArray, combine
 
 Parts = dict[str, pa.Array]
 
@@ -123,55 +124,14 @@ def lift_where(kernel: Kernel, rows: Rows, mask: pa.Array) -> Parts:
 
 
 def concat_parts(pieces: Sequence[tuple[Mapping[str, pa.Array], int]]) -> Parts:
-    """Parts of several (parts, size), one below the other; nulls where a piece lacks a part, types widened.
-
-    Not `pa.concat_tables`: it refuses to promote an integer beyond 2**53 to a float.
-    """
-    types: dict[str, pa.DataType] = {}
-    for parts, _ in pieces:
-        for name, part in parts.items():
-            types[name] = _common_type(types[name], part.type) if name in types else part.type
-    return {
-        name: pa.concat_arrays(
-            [conform(p[name], kind) if name in p else pa.nulls(size, kind) for p, size in pieces]
-        )
-        for name, kind in types.items()
-    }
-
-
-def _common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    if a == b:
-        return a
-    schemas = [pa.schema([("x", a)]), pa.schema([("x", b)])]
-    return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values of a column of type `kind` have here: neither dictionaries nor views."""
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if kind == pa.string_view():
-        return pa.string()
-    return pa.binary() if kind == pa.binary_view() else kind
+    """Parts of several (parts, size), one below the other; nulls where a piece lacks a part, types widened."""
+    table = concat([pa.table({**parts, "": pa.nulls(size)}) for parts, size in pieces])
+    return {name: combine(table.column(name)) for name in table.column_names if name}
 
 
 def plain(values: pa.Array) -> pa.Array:
     """`values` as `plain_type`."""
-    kind = plain_type(values.type)
-    return values if kind == values.type else values.cast(kind)
-
-
-def conform(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`values` as `kind`; integers become the nearest floats, also inside lists."""
-    if values.type == kind:
-        return values
-    return values.cast(kind, safe=not _to_float(values.type, kind))
-
-
-def _to_float(source: pa.DataType, target: pa.DataType) -> bool:
-    if pa.types.is_list(source) and pa.types.is_list(target):
-        return _to_float(source.value_type, target.value_type)
-    return bool(pa.types.is_floating(target) and not pa.types.is_floating(source))
+    return as_type(values, plain_type(values.type))
 
 
 def present(parts: Mapping[str, pa.Array], name: str, size: int, kind: pa.DataType) -> pa.Array:

@@ -17,17 +17,16 @@ import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.base import (
     Failure,
     Kernel,
     Parts,
     Rows,
-    conform,
     is_number,
     is_ordered,
     kernel,
     plain,
-    plain_type,
     present,
     quoted,
 )
@@ -36,7 +35,8 @@ from windrow.operators.groups import Groups
 _LIMB = 32
 _MASK = (1 << _LIMB) - 1
 _DIGITS = 38  # of the largest decimal that Spark knows
-_CONTEXT = Context(prec=_DIGITS)
+_MOST_DIGITS = 66  # of the largest decimal that is summed: ten are left for the sum
+_CONTEXT = Context(prec=75)
 
 
 def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -100,7 +100,9 @@ class Sum(Kernel):
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
     ) -> None:
         kind = plain_type(types[0])
-        if not is_number(kind) or (pa.types.is_decimal(kind) and not 0 <= kind.scale <= _DIGITS):
+        if not is_number(kind) or (
+            pa.types.is_decimal(kind) and not (0 <= kind.scale <= _DIGITS and kind.precision <= _MOST_DIGITS)
+        ):
             raise TypeClash(
                 f"{aggregation!r}: column of type {types[0]} cannot be summed: cast it to a number first"
             )
@@ -112,22 +114,18 @@ class Sum(Kernel):
         self._kind = kind
 
     def lift(self, rows: Rows) -> Parts:
-        values = conform(plain(rows.values[0]), self._kind)
+        values = as_type(plain(rows.values[0]), self._kind)
         if pa.types.is_decimal(self._kind):
-            return {"d": values.cast(self._wide_decimal)}
+            return {"d": values.cast(_wide(self._kind))}
         if pa.types.is_floating(self._kind):
             return {"f": values.cast(pa.float64())}
         hi, lo = split_limbs(values)
         return {"hi": hi, "lo": lo}
 
-    @property
-    def _wide_decimal(self) -> pa.DataType:
-        return pa.decimal256(75, self._kind.scale)  # one digit is left for an addition
-
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
         columns = {n: parts[n] for n in ("hi", "lo", "f", "d") if n in parts}
         if "d" in columns:
-            columns["d"] = columns["d"].cast(self._wide_decimal)
+            columns["d"] = columns["d"].cast(_wide(columns["d"].type))
         sums = groups.aggregate([(column, "sum") for column in columns.values()])
         merged = dict(zip(columns, sums, strict=True))
         if "lo" in merged:
@@ -144,9 +142,12 @@ class Sum(Kernel):
         lo = pc.fill_null(present(parts, "lo", size, pa.int64()), 0)
         if pa.types.is_floating(self._kind):
             whole = pc.add(
-                pc.multiply(conform(hi, pa.float64()), float(1 << _LIMB)), conform(lo, pa.float64())
+                pc.multiply(as_type(hi, pa.float64()), float(1 << _LIMB)), as_type(lo, pa.float64())
             )
-            return pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
+            total = pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
+            if "d" in parts:  # of decimals, from before the column widened
+                total = pc.add(total, pc.fill_null(parts["d"].cast(pa.float64()), 0.0))
+            return total
         if self._decimal_overflow:
             exact = [
                 (int(h) << _LIMB) + int(low) for h, low in zip(hi.to_pylist(), lo.to_pylist(), strict=True)
@@ -155,20 +156,22 @@ class Sum(Kernel):
         return join_limbs(hi, lo)
 
     def _decimals(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
-        """Decimal sums, and integer sums from before the column widened; null beyond 38 digits."""
-        wide = self._wide_decimal
+        """Decimal sums, and integer sums from before the column widened; null beyond the digits of their type."""
+        wide, kind = _wide(self._kind), self.output_type()
         total = pc.fill_null(present(parts, "d", size, wide).cast(wide), pa.scalar(0, pa.int64()).cast(wide))
         if "lo" in parts:
             scale = pa.scalar(Decimal(1 << _LIMB), pa.decimal128(10, 0))
             hi, lo = (pc.fill_null(parts[n], 0).cast(pa.decimal128(19, 0)) for n in ("hi", "lo"))
             for whole in (pc.multiply(hi, scale), lo):
                 total = pc.add(total, whole.cast(wide)).cast(wide)
-        limit = pa.scalar(Decimal(10**_DIGITS - 1).scaleb(-self._kind.scale, _CONTEXT), wide)
+        limit = pa.scalar(Decimal(10**kind.precision - 1).scaleb(-kind.scale, _CONTEXT), wide)
         fits = pc.less_equal(pc.abs(total), limit)
-        return pc.if_else(fits, total, pa.scalar(None, wide)).cast(self.output_type())
+        return pc.if_else(fits, total, pa.scalar(None, wide)).cast(kind)
 
     def output_type(self) -> pa.DataType:
         if pa.types.is_decimal(self._kind):
+            if self._kind.precision > _DIGITS:
+                return _wide(self._kind)
             return pa.decimal128(_DIGITS, self._kind.scale)
         if pa.types.is_floating(self._kind):
             return pa.float64()
@@ -189,6 +192,11 @@ class Sum(Kernel):
         if pa.types.is_decimal128(kind) and kind.precision <= _DIGITS - 10:  # Spark's sum has 10 digits more
             return {"d": f"cast(sum({name}) as decimal({_DIGITS}, {kind.scale}))"}
         return None
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """The type in which decimals of `kind` are summed."""
+    return pa.decimal256(75, kind.scale)  # one digit is left for an addition
 
 
 kernel("sum")(Sum)
@@ -214,12 +222,12 @@ class Avg(Kernel):
     ) -> pa.Array:
         n = pc.fill_null(present(parts, "n", size, pa.int64()), 0)
         count = pc.if_else(pc.equal(n, 0), pa.scalar(None, pa.float64()), n.cast(pa.float64()))
-        if self._decimal:
+        if self._decimal or "d" in parts:
             return pc.divide(self._sum.finish(parts, size).cast(pa.float64()), count)
         if "f" not in parts and "hi" in parts:
             return self._exact(parts, count)
-        hi = conform(pc.fill_null(present(parts, "hi", size, pa.int64()), 0), pa.float64())
-        lo = conform(pc.fill_null(present(parts, "lo", size, pa.int64()), 0), pa.float64())
+        hi = as_type(pc.fill_null(present(parts, "hi", size, pa.int64()), 0), pa.float64())
+        lo = as_type(pc.fill_null(present(parts, "lo", size, pa.int64()), 0), pa.float64())
         whole = pc.add(pc.multiply(hi, float(1 << _LIMB)), lo)
         total = pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
         return pc.divide(total, count)
@@ -285,7 +293,7 @@ class Extreme(Kernel):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        return conform(present(parts, "v", size, self._kind), self._kind)
+        return as_type(present(parts, "v", size, self._kind), self._kind)
 
     def output_type(self) -> pa.DataType:
         return self._kind

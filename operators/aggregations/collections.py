@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.arrays import (
     Key,
     fill_empty,
@@ -29,11 +30,9 @@ from windrow.operators.aggregations.base import (
     Kernel,
     Parts,
     Rows,
-    conform,
     is_ordered,
     kernel,
     plain,
-    plain_type,
     present,
 )
 from windrow.operators.groups import Groups, IntArray, stable_order
@@ -76,7 +75,7 @@ class CollectList(Kernel):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        return conform(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
+        return as_type(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
 
     def output_type(self) -> pa.DataType:
         return pa.list_(self._kind)
@@ -125,7 +124,7 @@ class CollectSet(Kernel):
             return pa.array(integers(pc.list_value_length(lists)))
         codes, values = flatten(lists, np.arange(size))
         order = sort_rows(codes, size, [sort_key(values)])
-        return conform(group_lists(codes, size, _take(values, order)), self.output_type())
+        return as_type(group_lists(codes, size, _take(values, order)), self.output_type())
 
     def output_type(self) -> pa.DataType:
         return pa.int64() if self._count else pa.list_(self._kind)

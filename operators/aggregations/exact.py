@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.arrays import (
     bounds,
     flatten,
@@ -27,11 +28,9 @@ from windrow.operators.aggregations.base import (
     Kernel,
     Parts,
     Rows,
-    conform,
     is_number,
     kernel,
     plain,
-    plain_type,
     present,
 )
 from windrow.operators.groups import Groups, stable_order
@@ -41,7 +40,7 @@ _LIST = pa.list_(pa.float64())
 
 def double_lists(values: pa.Array) -> pa.Array:
     """A list of one float64 for each row, empty for null; -0.0 becomes 0.0."""
-    numbers = pc.add(conform(values, pa.float64()), 0.0)
+    numbers = pc.add(as_type(values, pa.float64()), 0.0)
     return unit_lists(numbers, validity(numbers))
 
 

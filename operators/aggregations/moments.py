@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.types import plain_type
 from windrow.operators.aggregations.arrays import floats, integers, validity
 from windrow.operators.aggregations.base import (
     Failure,
@@ -25,7 +26,6 @@ from windrow.operators.aggregations.base import (
     is_number,
     kernel,
     plain,
-    plain_type,
     present,
     quoted,
 )

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.arrays import (
     Key,
     best_rows,
@@ -33,11 +34,9 @@ from windrow.operators.aggregations.base import (
     Kernel,
     Parts,
     Rows,
-    conform,
     is_ordered,
     kernel,
     plain,
-    plain_type,
     present,
     take_or_null,
 )
@@ -72,7 +71,7 @@ class Choice(Kernel):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        return conform(present(parts, "v", size, self._kind), self._kind)
+        return as_type(present(parts, "v", size, self._kind), self._kind)
 
     def output_type(self) -> pa.DataType:
         return self._kind
@@ -111,7 +110,7 @@ class ChoiceBy(Kernel):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        return conform(present(parts, "v", size, self._kind), self._kind)
+        return as_type(present(parts, "v", size, self._kind), self._kind)
 
     def output_type(self) -> pa.DataType:
         return self._kind
@@ -147,7 +146,7 @@ class TopK(Kernel):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        return conform(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
+        return as_type(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
 
     def output_type(self) -> pa.DataType:
         return pa.list_(self._kind)

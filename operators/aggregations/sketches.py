@@ -19,6 +19,7 @@ import xxhash
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.types import plain_type
 from windrow.operators.aggregations import kll
 from windrow.operators.aggregations.arrays import bounds, flatten, floats, group_lists, validity
 from windrow.operators.aggregations.base import (
@@ -30,7 +31,6 @@ from windrow.operators.aggregations.base import (
     is_ordered,
     kernel,
     plain,
-    plain_type,
     present,
 )
 from windrow.operators.aggregations.basic import extremes

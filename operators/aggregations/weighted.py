@@ -10,16 +10,15 @@ import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.base import (
     Failure,
     Kernel,
     Parts,
     Rows,
-    conform,
     is_number,
     kernel,
     plain,
-    plain_type,
     present,
 )
 from windrow.operators.groups import Groups
@@ -57,7 +56,7 @@ class WeightedAvg(Kernel):
 
 
 def _doubles(values: pa.Array) -> pa.Array:
-    return conform(plain(values), pa.float64())
+    return as_type(plain(values), pa.float64())
 
 
 kernel("weighted_avg")(WeightedAvg)

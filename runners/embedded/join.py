@@ -16,6 +16,7 @@ from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, W
 from windrow.core.time import Instant
 from windrow.operators.columns import SOURCE
 from windrow.operators.join_output import to_joined
+from windrow.operators.learning import Needs
 from windrow.runners.embedded.operator import COMMIT_ROWS, COMMIT_STEPS, EmbeddedOperator
 from windrow.runners.embedded.positions import extent, with_positions
 from windrow.runners.embedded.queries import joined_messages, joined_windows
@@ -123,6 +124,8 @@ class EmbeddedJoin(EmbeddedOperator):
             event_time=given.event_time,
             time_zone=given.time_zone,
             schema=self._known(given),
+            needs=self._needs(given),
+            counts=self._counters,
         )
 
     def _known(self, given: Input) -> pa.Schema | None:
@@ -130,6 +133,10 @@ class EmbeddedJoin(EmbeddedOperator):
         side = 0 if given.name == self.definition.left.name else 1
         known: pa.Schema = self._operator.schemas(self._overlay)[side]
         return known
+
+    def _needs(self, given: Input) -> Needs:
+        needs: Needs = self._operator.needs_of(given.name)
+        return needs
 
     def _learn_schema(self) -> None:
         """Each side's columns are in the state."""

@@ -27,6 +27,7 @@ from windrow.core.errors import (
 )
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
+from windrow.core.types import concat
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.intake import user_columns
 from windrow.operators.output import to_infos, to_panes
@@ -226,6 +227,8 @@ class EmbeddedOperator(Engine):
             event_time=definition.event_time,
             time_zone=definition.time_zone,
             schema=self._schema,
+            needs=self._operator.needs,
+            counts=self._counters,
         )
 
     # -- results ----------------------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ class EmbeddedOperator(Engine):
         self._commit()
         if not self._outputs:
             return pa.table({})
-        return pa.concat_tables(self._outputs, promote_options="permissive")
+        return concat(self._outputs)
 
     def flush(self) -> None:
         """Save everything and clear the results: they are acknowledged, and not given again after a crash."""

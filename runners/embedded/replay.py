@@ -14,6 +14,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing
 from windrow.core.messages import Message, Position
 from windrow.operators.columns import OFFSET
+from windrow.operators.learning import AggregateNeeds
 from windrow.operators.progress import Progress
 from windrow.runners.embedded.positions import with_positions
 from windrow.runners.embedded.runs import runs
@@ -88,4 +89,5 @@ class _Messages:
             event_time=self._definition.event_time,
             time_zone=self._definition.time_zone,
             schema=self._schema,
+            needs=AggregateNeeds(self._definition),
         )

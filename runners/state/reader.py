@@ -30,6 +30,7 @@ from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
 from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
 from windrow.core.time import START_OF_TIME_US, Instant, instant_us
+from windrow.core.types import concat
 from windrow.operators.intake import Slice
 from windrow.operators.output import to_infos
 from windrow.runners.embedded.engine import operator_of
@@ -316,7 +317,7 @@ class State:
                 except FileNotFoundError:
                     continue  # published, and swept
         schema = self._read(lambda: rows.panes_schema(self._of(definition), definition))
-        return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
+        return concat([schema.empty_table(), *tables])
 
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
         """What could not be counted, with the reason; of one commit, or of all that the log keeps up to this one."""
@@ -338,7 +339,7 @@ class State:
                 tables.append(
                     found.append_column("commit", pa.array([record.commit] * len(found), pa.int64()))
                 )
-        return pa.concat_tables([rows.DEAD_SCHEMA.empty_table(), *tables], promote_options="permissive")
+        return concat([rows.DEAD_SCHEMA.empty_table(), *tables])
 
     def commits_table(self) -> pa.Table:
         """`commits` as rows."""

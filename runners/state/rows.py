@@ -14,6 +14,7 @@ from windrow.core.join import JoinDefinition
 from windrow.core.keys import decode_position, encode_key
 from windrow.core.messages import WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
+from windrow.core.types import concat
 from windrow.operators.columns import (
     END,
     FIRST,
@@ -75,13 +76,8 @@ def windows(
     some = [(rows, values) for rows, values in found if rows is not None and len(rows)]
     if not some:
         return None, {}
-    rows = pa.concat_tables([rows for rows, _ in some], promote_options="permissive")
-    values = {
-        a: pa.concat_tables([pa.table({"v": v[a]}) for _, v in some], promote_options="permissive").column(
-            "v"
-        )
-        for a in definition.agg
-    }
+    rows = concat([rows for rows, _ in some])
+    values = {a: concat([pa.table({"v": v[a]}) for _, v in some]).column("v") for a in definition.agg}
     order = pa.array(in_window_order(rows, definition.by))
     return rows.take(order), {a: combine(v).take(order) for a, v in values.items()}
 
@@ -94,7 +90,7 @@ def windows_of_join(
     found = [p for p in messages(shards, definition, None, None, key, name) if len(p)]
     if not found:
         return []
-    table = pa.concat_tables([p.table for p in found], promote_options="permissive")
+    table = concat([p.table for p in found])
     low = START_OF_TIME_US if start is None else instant_us(start, "start")
     high = END_OF_TIME_US if end is None else instant_us(end, "end")
     operator, kv = shards[0]
@@ -160,7 +156,7 @@ def panes_schema(shards: Shards, definition: Any) -> pa.Schema:
         if schema is not None:
             operator._bind(schema)
             found.append(pane_schema(definition, operator.calculation))
-    return pa.unify_schemas(found, promote_options="permissive") if found else pa.schema([])
+    return concat([f.empty_table() for f in found]).schema if found else pa.schema([])
 
 
 def _joined_schema(operator: JoinOperator, kv: KV) -> pa.Schema:
@@ -195,7 +191,7 @@ def messages(
 def _merged(found: list[Slice], by: Sequence[str], *, fields_first: bool) -> Slice:
     """Slices of several shards as one, in the order of their keys. One key lies in one shard, whose order stays."""
     times = np.concatenate([rows.times for rows in found])
-    table = pa.concat_tables([rows.table for rows in found], promote_options="permissive")
+    table = concat([rows.table for rows in found])
     rows = Slice(table, times)
     fields = (
         [encode_key(k) for k in zip(*(table.column(b).to_pylist() for b in by), strict=True)] if by else None
@@ -240,7 +236,7 @@ def message_schema(shards: Shards, definition: Any, name: str | None) -> pa.Sche
                     "a column of the messages is called 'stored', as the column of their positions: use get_messages"
                 )
             found.append(pa.schema([schema.field(n) for n in own]))
-    return pa.unify_schemas(found, promote_options="permissive")
+    return concat([f.empty_table() for f in found]).schema
 
 
 def messages_table(found: list[Slice], schema: pa.Schema) -> pa.Table:
@@ -254,7 +250,7 @@ def messages_table(found: list[Slice], schema: pa.Schema) -> pa.Table:
         columns = {"stored": pa.StructArray.from_arrays(parts, fields=list(STORED))}
         columns |= {c: rows.table.column(c) for c in user_columns(rows.table)}
         tables.append(pa.table(columns) if n else schema.empty_table())
-    return pa.concat_tables(tables, promote_options="permissive")
+    return concat(tables)
 
 
 def commits_table(commits: Sequence[Commit]) -> pa.Table:

@@ -1,0 +1,145 @@
+"""Types of columns: what two of them widen to, and columns brought to a wider one. Semantics "Types".
+
+A stream's column has one type, which only ever gets wider: numbers and decimals widen, structs gain fields, dictionaries
+and views are what they stand for. Everything that was written in a narrower type is brought to the present one when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+#: Digits of the widest decimals: of 128 bits, of 256.
+_DIGITS, _MOST_DIGITS = 38, 76
+#: Digits of an integer by its width in bits.
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values of a column of type `kind` have here: neither dictionaries nor views."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if kind == pa.string_view():
+        return pa.string()
+    return pa.binary() if kind == pa.binary_view() else kind
+
+
+def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The narrowest type for the values of both; None where there is none. Next to floats, numbers become the nearest float."""
+    a, b = plain_type(a), plain_type(b)
+    if a == b or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    if pa.types.is_decimal(a) or pa.types.is_decimal(b):
+        return _with_decimal(a, b)
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and None not in (a.tz, b.tz):
+        units = ("s", "ms", "us", "ns")
+        return pa.timestamp(max(a.unit, b.unit, key=units.index), a.tz if a.tz == b.tz else "UTC")
+    if pa.types.is_struct(a) and pa.types.is_struct(b):
+        return _merged(a, b)
+    if pa.types.is_list(a) and pa.types.is_list(b):
+        values = widened(a.value_type, b.value_type)
+        return None if values is None else pa.list_(values)
+    if is_text(a) != is_text(b):
+        return None  # Arrow would make bytes of text
+    try:
+        schemas = [pa.schema([("x", a)]), pa.schema([("x", b)])]
+        return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
+    except (pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _with_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_floating(a) or pa.types.is_floating(b):
+        return pa.float64()
+    places = [_places(kind) for kind in (a, b)]
+    if places[0] is None or places[1] is None:
+        return None
+    whole, scale = (max(one, other) for one, other in zip(places[0], places[1], strict=True))
+    if whole + scale > _MOST_DIGITS:
+        return None
+    wide = whole + scale > _DIGITS
+    return pa.decimal256(whole + scale, scale) if wide else pa.decimal128(whole + scale, scale)
+
+
+def _places(kind: pa.DataType) -> tuple[int, int] | None:
+    """Digits before and after the point; None of what is no exact number."""
+    if pa.types.is_decimal(kind):
+        return kind.precision - kind.scale, kind.scale
+    if pa.types.is_integer(kind):
+        return _INTEGER_DIGITS[kind.bit_width] + (kind == pa.uint64()), 0
+    return None
+
+
+def _merged(a: pa.StructType, b: pa.StructType) -> pa.DataType | None:
+    """The fields of both, those of `a` first."""
+    names = list(dict.fromkeys(f.name for f in (*a, *b)))
+    if len(names) > len({f.name for f in a} | {f.name for f in b}) or any(
+        len({f.name for f in s}) < s.num_fields for s in (a, b)
+    ):
+        return None
+    fields = []
+    for name in names:
+        mine, theirs = (s.field(name).type if s.get_field_index(name) >= 0 else pa.null() for s in (a, b))
+        kind = widened(mine, theirs)
+        if kind is None:
+            return None
+        fields.append(pa.field(name, kind))
+    return pa.struct(fields)
+
+
+def as_type(values: Any, kind: pa.DataType) -> Any:
+    """`values` in a type that theirs widens to; numbers become the nearest floats, also inside lists and structs."""
+    if values.type == kind:
+        return values
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(plain_type(values.type))
+    return values.cast(kind, safe=not _gets_float(values.type, kind))
+
+
+def _gets_float(source: pa.DataType, target: pa.DataType) -> bool:
+    if pa.types.is_nested(target):
+        return any(_gets_float(pa.null(), target.field(i).type) for i in range(target.num_fields))
+    return bool(pa.types.is_floating(target) and not pa.types.is_floating(source))
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table of rows whose columns may have come, or widened, over time; absent ones are null."""
+    if len(tables) == 1:
+        return tables[0]
+    first = tables[0].schema
+    if all(t.schema.equals(first) for t in tables[1:]):
+        return pa.concat_tables(tables)
+    kinds: dict[str, pa.DataType] = {}
+    for table in tables:
+        for field in table.schema:
+            kinds[field.name] = (
+                _together(kinds[field.name], field.type) if field.name in kinds else field.type
+            )
+    return pa.concat_tables([_conformed(table, kinds) for table in tables])
+
+
+def _together(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """As `widened`; sums of decimals, which have digits to spare, give some up for a larger scale."""
+    kind = widened(a, b)
+    if kind is not None:
+        return kind
+    if pa.types.is_decimal(a) and pa.types.is_decimal(b):
+        return pa.decimal256(_MOST_DIGITS, max(a.scale, b.scale))
+    raise pa.ArrowTypeError(f"columns of {a} and {b} do not go together")
+
+
+def _conformed(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Table:
+    n = len(table)
+    columns = [
+        as_type(table.column(name), kind) if name in table.column_names else pa.nulls(n, kind)
+        for name, kind in kinds.items()
+    ]
+    return pa.table(columns, names=list(kinds))
