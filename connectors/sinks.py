@@ -5,7 +5,6 @@ Publishing is step 5 of docs/commit-protocol.md: commit c+1 waits until the pane
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -15,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from windrow.connectors.manifests import Manifest, manifests, read_file
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.join import JoinDefinition
@@ -60,7 +59,7 @@ class PaneFiles:
 
     def table(self) -> pa.Table:
         """All rows: `window`, keys, aggregates, `pane`, `commit`."""
-        return concat([_read(f) for f in self.files])
+        return concat([read_file(f) for f in self.files])
 
     def panes(self) -> Iterator[Pane | JoinedRow]:
         """All rows as Python values: panes, or rows of a join."""
@@ -133,66 +132,50 @@ class CallbackSink:
 
 @dataclass(frozen=True)
 class ParquetSink:
-    """A directory of Parquet files that readers follow by manifests.
+    """A directory of Parquet files, of which those count that its manifests name. `wr.read_panes(path)` reads them.
 
-    `<path>/part-<...>.parquet` are data, `<path>/_manifests/<job>-<operator>-<commit>.manifest` name those that count; a
-    manifest is created exclusively, after its files are durable. `wr.read_panes(path)` reads what the manifests name.
+    A commit's files are durable before its record is created, exclusively; small files are merged by and by
+    (`connectors/manifests.py`).
     """
 
     path: str
+    _opened: dict[tuple[str, str], Manifest] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __repr__(self) -> str:
         return f"wr.sinks.parquet({self.path!r})"
 
-    def _manifest(self, job: str, operator: str, commit: int) -> str:
-        return os.path.join(self.path, "_manifests", f"{job}-{operator}-{commit:012d}.manifest")
-
     def publish(self, token: Token, panes: PaneFiles) -> None:
-        manifest = self._manifest(token.job, panes.operator, token.commit)
-        folder = os.path.dirname(manifest)
-        if os.path.exists(manifest):
-            # Who made it may have died before its name was synced, and from now on the log says that it is out.
-            sync_directory(folder)
+        whose = (token.job, panes.operator)
+        if whose not in self._opened:
+            self._opened[whose] = Manifest(self.path, *whose).open()
+        manifest = self._opened[whose]
+        if manifest.has(token.commit):
             return
-        os.makedirs(folder, exist_ok=True)
-        names = []
-        for source in panes.files:
-            name = "part-" + os.path.basename(source)
-            _link(source, os.path.join(self.path, name))
-            names.append(name)
+        names = ["part-" + os.path.basename(source) for source in panes.files]
+        made = [n for n, f in zip(names, panes.files, strict=True) if _link(f, os.path.join(self.path, n))]
         sync_directory(self.path)
-        body = {
-            "format": 1,
-            "job": token.job,
-            "operator": panes.operator,
-            "commit": token.commit,
-            "rows": panes.rows,
-            "files": names,
-        }
-        temporary = f"{manifest}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        with open(temporary, "w", encoding="utf-8") as out:
-            json.dump(body, out)
-            out.flush()
-            os.fsync(out.fileno())
-        try:
-            os.link(temporary, manifest)
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(temporary)
-        sync_directory(folder)
+        if manifest.add(token.commit, panes.rows, names):
+            manifest.merge_if_due()
+            return
+        # Another driver has published this commit, and perhaps merged its files already.
+        for name in set(made) - {f.name for f in manifest.files}:
+            os.unlink(os.path.join(self.path, name))
 
     def last_commit(self, job: str, operator: str) -> int | None:
-        commits = [m["commit"] for m in manifests(self.path) if m["job"] == job and m["operator"] == operator]
-        if commits:
-            # Whoever made them may have died before their names were synced; what we say here is believed for good.
-            sync_directory(os.path.join(self.path, "_manifests"))
-        return max(commits, default=None)
+        self._opened.pop((job, operator), None)  # whoever asks begins to publish
+        manifest = Manifest(self.path, job, operator).load()
+        if manifest.commit is not None:
+            # Whoever made it may have died before its name was synced; what we say here is believed for good.
+            manifest.sync()
+        return manifest.commit
 
 
-def _link(source: str, target: str) -> None:
+def _link(source: str, target: str) -> bool:
+    """Give a file another name, or copy it where that cannot be. False if it is there already."""
     if os.path.exists(target):
-        return
+        return False
     try:
         os.link(source, target)
     except OSError:
@@ -204,24 +187,14 @@ def _link(source: str, target: str) -> None:
         finally:
             os.close(descriptor)
         os.replace(temporary, target)
-
-
-def manifests(path: str) -> list[dict[str, Any]]:
-    """The manifests of a Parquet sink, by operator and commit."""
-    folder = os.path.join(path, "_manifests")
-    found = []
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if name.endswith(".manifest"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                found.append(json.load(file))
-    return found
+    return True
 
 
 def pane_files(path: str, operator: str | None = None) -> list[str]:
-    """The data files that the manifests of a Parquet sink name, in commit order."""
-    chosen = [m for m in manifests(path) if operator in (None, m["operator"])]
-    chosen.sort(key=lambda m: (m["operator"], m["commit"]))
-    return [os.path.join(path, f) for m in chosen for f in m["files"]]
+    """The data files of a Parquet sink that count, in commit order. They stay until they are merged, and a merge longer."""
+    chosen = [m for m in manifests(path) if operator in (None, m.operator)]
+    files = [(m.operator, f.first, f.name) for m in chosen for f in m.files]
+    return [os.path.join(path, name) for _, _, name in sorted(files, key=lambda f: f[:2])]
 
 
 def read_panes(path: str, operator: str | None = None) -> pa.Table:
@@ -236,15 +209,16 @@ def read_panes(path: str, operator: str | None = None) -> pa.Table:
             f"{path} holds files and no folder '_manifests', so no wr.sinks.parquet(...) wrote it: read it by pyarrow or Spark"
         )
     files = pane_files(path, operator)
-    if not files:
-        return pa.table({})
-    return concat([_read(f) for f in files])
-
-
-def _read(path: str) -> pa.Table:
-    """One file. `pq.read_table` would look for a dataset, which takes four times as long."""
-    with pq.ParquetFile(path) as file:
-        return file.read()
+    while True:
+        try:
+            tables = [read_file(f) for f in files]
+            break
+        except FileNotFoundError:
+            # Merged while we read. What is missing from a list that stays the same is lost.
+            before, files = files, pane_files(path, operator)
+            if files == before:
+                raise
+    return concat(tables) if tables else pa.table({})
 
 
 def memory() -> MemorySink:
@@ -308,7 +282,6 @@ __all__: Sequence[str] = [
     "check_sink",
     "console",
     "kafka",
-    "manifests",
     "memory",
     "pane_files",
     "parquet",

@@ -6,7 +6,8 @@ import argparse
 import os
 from typing import Any, TextIO
 
-from windrow.connectors.sinks import manifests, read_panes
+from windrow.connectors.manifests import FOLDER, manifests
+from windrow.connectors.sinks import read_panes
 from windrow.console.text import say_json, say_table, shown
 from windrow.core.definition import RESERVED_COLUMNS
 from windrow.core.errors import ConfigurationError, JobMismatch
@@ -17,11 +18,11 @@ from windrow.runners.panes import latest
 def show(options: argparse.Namespace, out: TextIO) -> int:
     """Print panes, oldest first."""
     options.directory = local_path(options.directory, "directory")
-    if not os.path.isdir(os.path.join(options.directory, "_manifests")):
+    if not os.path.isdir(os.path.join(options.directory, FOLDER)):
         raise JobMismatch(
-            f"{options.directory} holds no panes (it has no folder '_manifests'): give the directory of wr.sinks.parquet"
+            f"{options.directory} holds no panes (it has no folder {FOLDER!r}): give the directory of wr.sinks.parquet"
         )
-    operators = sorted({m["operator"] for m in manifests(options.directory)})
+    operators = sorted({m.operator for m in manifests(options.directory)})
     if options.operator is not None and options.operator not in operators:
         raise ConfigurationError(f"operator {options.operator!r} is none of {operators}")
     if options.operator is None and len(operators) > 1:

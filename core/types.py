@@ -117,13 +117,12 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     first = tables[0].schema
     if all(t.schema.equals(first) for t in tables[1:]):
         return pa.concat_tables(tables)
-    kinds: dict[str, pa.DataType] = {}
+    fields: dict[str, pa.Field] = {}
     for table in tables:
         for field in table.schema:
-            kinds[field.name] = (
-                _together(kinds[field.name], field.type) if field.name in kinds else field.type
-            )
-    return pa.concat_tables([_conformed(table, kinds) for table in tables])
+            known = fields.setdefault(field.name, field)
+            fields[field.name] = known.with_type(_together(known.type, field.type)).with_nullable(True)
+    return pa.concat_tables([_conformed(table, fields) for table in tables])
 
 
 def _together(a: pa.DataType, b: pa.DataType) -> pa.DataType:
@@ -136,10 +135,10 @@ def _together(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     raise pa.ArrowTypeError(f"columns of {a} and {b} do not go together")
 
 
-def _conformed(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Table:
+def _conformed(table: pa.Table, fields: dict[str, pa.Field]) -> pa.Table:
     n = len(table)
     columns = [
-        as_type(table.column(name), kind) if name in table.column_names else pa.nulls(n, kind)
-        for name, kind in kinds.items()
+        as_type(table.column(name), field.type) if name in table.column_names else pa.nulls(n, field.type)
+        for name, field in fields.items()
     ]
-    return pa.table(columns, names=list(kinds))
+    return pa.table(columns, schema=pa.schema(list(fields.values())))

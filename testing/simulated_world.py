@@ -25,6 +25,7 @@ import xxhash
 from windrow.checkpoint import log
 from windrow.checkpoint.records import decode_payload
 from windrow.checkpoint.storage import MemoryRecords
+from windrow.connectors import manifests
 from windrow.core.errors import CorruptState, StateLocked
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch
@@ -293,6 +294,9 @@ class World:
             (os, "fsync", self.disk.fsync),
             (os, "link", self.disk.link),
             (os, "rename", self.disk.rename),
+            (os, "unlink", self.disk.unlink),
+            (manifests, "RECORDS", 3),  # few commits are many here
+            (manifests, "RUN_LEAST", 2),
             (secrets, "token_hex", lambda n=32: self._names.randbytes(n).hex()),
             (time, "monotonic", self.monotonic),
             (uuid, "uuid4", lambda: uuid.UUID(bytes=self._names.randbytes(16), version=4)),
@@ -325,6 +329,7 @@ class Disk:
     """
 
     _fsync, _link, _rename = staticmethod(os.fsync), staticmethod(os.link), staticmethod(os.rename)
+    _unlink = staticmethod(os.unlink)
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -355,6 +360,14 @@ class Disk:
         self._set_aside(os.fspath(target))
         self._rename(source, target, **more)
 
+    def unlink(self, path: str, **more: Any) -> None:
+        if not more and self._is_in_sink(path):
+            self._point(os.fspath(path), "file is removed")
+        self._unlink(path, **more)
+
+    def _is_in_sink(self, path: str) -> bool:
+        return os.path.relpath(path, self._world.folder).split(os.sep)[0] == "sink"
+
     def _set_aside(self, target: str) -> None:
         """Keep a file whose synced name is about to be another's."""
         folder, name = os.stat(os.path.dirname(target)).st_ino, os.path.basename(target)
@@ -384,7 +397,7 @@ class Disk:
         for folder, name in replaced:
             kept = self._replaced.pop((folder, name), None)
             if kept is not None:
-                os.unlink(kept)
+                self._unlink(kept)
 
     def lose(self) -> None:
         """The power is cut."""
@@ -411,7 +424,7 @@ class Disk:
                 elif (inode, entry.name) in self._replaced:
                     self._rename(self._replaced.pop((inode, entry.name)), entry.path)
                 else:
-                    os.unlink(entry.path)
+                    self._unlink(entry.path)
             elif entry.is_dir():
                 self._lose(entry.path, False)
             else:

@@ -23,7 +23,7 @@ from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Hopping
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.intake import FIRST_US, LAST_US
-from windrow.operators.step import limit, passed
+from windrow.operators.step import limit
 from windrow.operators.watermarks import idle_partitions, watermark_us
 from windrow.runners.rows import event_time_us
 
@@ -71,7 +71,7 @@ class Runner:
         self.watermark_us = watermark
         self._now_us = now_us
         self._next_event_us = self._horizon(watermark)
-        self._open_from_us = self._assigner.first_open(passed(watermark, self.definition.allowed_lateness_us))
+        self._open_from_us = self._assigner.first_open(limit(watermark, self.definition.allowed_lateness_us))
 
     def cut(self, fed: Sequence[tuple[Message, Position, int]]) -> Iterator[Run]:
         """Runs of (message, position, now), in order. A run ends where its last advance may do something."""
@@ -116,7 +116,7 @@ class Runner:
             return ticks
         self._next_event_us = self._horizon(self.watermark_us)
         self._open_from_us = self._assigner.first_open(
-            passed(self.watermark_us, definition.allowed_lateness_us)
+            limit(self.watermark_us, definition.allowed_lateness_us)
         )
         return True
 

@@ -72,7 +72,7 @@ def test_the_demo_equals_pandas_and_a_second_run_does_nothing(tmp_path: Path) ->
 
     folders = (out / "panes", out / "dead_letters", out / "feed", out / "checkpoint" / "windrow" / "panes")
     before = contents(*folders)
-    assert any(name.endswith(".manifest") for name in before)
+    assert any("_manifests" in name for name in before)
     second = demo(out, "--keep")
     assert "Nothing new since the last run: 0 flights processed." in second
     assert_equal_to_pandas(second)

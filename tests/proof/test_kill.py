@@ -57,10 +57,7 @@ def feed(location: str, out: str) -> None:
 
 
 def entries(folder: Path) -> int:
-    try:
-        return len(os.listdir(folder))
-    except FileNotFoundError:
-        return 0
+    return sum(len(names) for _, _, names in os.walk(folder))
 
 
 def run(location: Path, out: Path, watched: Path | None, grown: int = 0) -> int:

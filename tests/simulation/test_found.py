@@ -290,30 +290,8 @@ def test_a_manifest_that_is_there_is_synced_before_it_is_believed(tmp_path: Path
     panes = PaneFiles((str(file),), 1, "n", DEFINITION, "job")
     sink.publish(Token("job", 1), panes)
     synced.clear()
-    sink.publish(Token("job", 1), panes)
-    assert synced == [str(tmp_path / "out" / "_manifests")]
-
-
-def test_two_drivers_with_one_process_id_do_not_share_a_temporary_manifest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In containers all of them are process 1."""
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    linked: list[str] = []
-    link = os.link
-
-    def watched(source: str, target: str) -> None:
-        linked.append(source)
-        link(source, target)
-
-    monkeypatch.setattr(os, "link", watched)
-    file = tmp_path / "p.parquet"
-    write_parquet(pa.table({"x": [1]}), str(file))
-    for n in (1, 2):
-        sink = wr.sinks.parquet(str(tmp_path / f"out-{n}"))
-        sink.publish(Token("job", 1), PaneFiles((str(file),), 1, "n", DEFINITION, "job"))
-    temporary = [os.path.basename(path) for path in linked if path.endswith(".tmp")]
-    assert len(set(temporary)) == 2
+    wr.sinks.parquet(sink.path).publish(Token("job", 1), panes)
+    assert synced[-1] == str(tmp_path / "out" / "_manifests" / "job~n")
 
 
 def test_a_driver_that_finds_the_job_begun_by_another_is_no_driver_of_it(tmp_path: Path) -> None:
@@ -346,7 +324,7 @@ def test_a_parquet_sink_says_nothing_that_a_power_cut_can_take_back(
         '{"job": "job", "operator": "n", "commit": 2, "files": []}'
     )
     synced: list[str] = []
-    monkeypatch.setattr("windrow.connectors.sinks.sync_directory", synced.append)
+    monkeypatch.setattr("windrow.connectors.manifests.sync_directory", synced.append)
     assert sink.last_commit("job", "n") == 2
     assert synced == [str(folder)]
 

@@ -1,0 +1,320 @@
+"""Which files of a Parquet sink count: for each job and operator a sequence of records, as a job's log is one.
+
+`<path>/_manifests/<job>~<operator>/<number>.wrl` is JSON. A record names the files of a commit. Now and then one names all
+files up to a commit: then small files were merged into few, and the records before it are removed. What makes this safe is
+the log's own rule (docs/commit-protocol.md): numbers are created exclusively, in order, by who has read up to the one
+before. So of two drivers that publish or merge at once one goes on from what the other has made, and a number that is free
+again because its record was removed is found out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from windrow.checkpoint.storage import FolderRecords
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.types import concat
+from windrow.stores.files import sync_directory
+
+logger = structlog.get_logger("windrow")
+
+FOLDER = "_manifests"
+FORMAT = 2
+#: One record names all files, when there are this many since the last such one, or an eighth as many as it names files.
+RECORDS = 16
+#: So many files of one level, one after the other, are merged into one of the next.
+RUN_LEAST, RUN_MOST = 16, 256
+#: Files from this size on are left alone.
+LARGE_BYTES = 1 << 20
+#: Runs that one merge rewrites at most: what an older windrow left comes in by and by.
+_RUNS = 4
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of panes, of the commits from `first` to `last`. level: how often its rows were merged; None where never again."""
+
+    name: str
+    first: int
+    last: int
+    size: int
+    level: int | None
+
+
+class Manifest:
+    """What a sink's directory has of one operator of one job. `load` reads it; who adds to it loads it once."""
+
+    def __init__(self, path: str, job: str, operator: str) -> None:
+        self.path, self.job, self.operator = path, job, operator
+        self.records = FolderRecords(os.path.join(path, FOLDER, f"{job}~{operator}"))
+        self.files: list[DataFile] = []
+        #: The newest commit that is here; None for none.
+        self.commit: int | None = None
+        self._next = 0
+        self._last_data: bytes | None = None
+        self._since = 0  # records since the last that names all files
+        self._gone: list[str] = []  # files that it has replaced
+        self._older: list[str] = []  # manifests of an older windrow, that the next such record will replace
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def load(self) -> Manifest:
+        """As of now."""
+        found = self._read()
+        self.files, self.commit, self._gone, self._older = [], None, [], []
+        self._next, self._last_data, self._since = 0, None, 0
+        if not found or "gone" not in found[0][1]:
+            self._take_older(found[0][1]["commit"] if found else None)
+        for data, body in found:
+            self._take(data, body)
+        return self
+
+    def _read(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """The records that count, oldest first: from the newest on that names all files."""
+        before: list[int] | None = None
+        while True:
+            seqs = self.records.numbers()
+            found: list[tuple[bytes, dict[str, Any]]] = []
+            for seq in reversed(seqs):
+                data = self.records.read(seq) if seq == seqs[-1] - len(found) else None
+                if data is None:
+                    break
+                body = _decode(data, self.records, seq)
+                found.append((data, body))
+                if "gone" in body:
+                    return found[::-1]
+            if len(found) == len(seqs) and (seqs or [0])[0] == 0 and not self.records.is_truncated():
+                return found[::-1]
+            if seqs == before:
+                raise CorruptState(
+                    f"{self.records.path} has records {seqs}, of which one is missing: restore the folder from a backup"
+                )
+            before = seqs
+
+    def _take_older(self, below: int | None) -> None:
+        """What an older windrow made before our first record: a manifest a commit, beside our folders."""
+        folder = os.path.join(self.path, FOLDER)
+        pattern = re.compile(re.escape(f"{self.job}-{self.operator}-") + r"(\d{12,})\.manifest")
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+            match = pattern.fullmatch(name)
+            if match is None or (below is not None and int(match[1]) >= below):
+                continue
+            body = older(os.path.join(folder, name))
+            if body is not None and (body["job"], body["operator"]) == (self.job, self.operator):
+                self._add([_file(self.path, n, int(match[1])) for n in body["files"]], int(match[1]))
+                self._older.append(os.path.join(FOLDER, name))
+
+    def _take(self, data: bytes, body: dict[str, Any]) -> None:
+        """Another record, in its order."""
+        if "gone" in body:
+            self.files = [DataFile(*f) for f in body["files"]]
+            self.commit, self._gone, self._older, self._since = body["commit"], body["gone"], [], 0
+        else:
+            self._add([_file(self.path, n, body["commit"]) for n in body["files"]], body["commit"])
+            self._since += 1
+        self._next, self._last_data = body["number"] + 1, data
+
+    def _add(self, files: list[DataFile], commit: int) -> None:
+        self.files += files
+        self.commit = commit
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def open(self) -> Manifest:
+        """Ready to add to. What is here survives a power cut from now on, and what others left unfinished is removed."""
+        self.records.prepare()
+        self.load().sync()
+        self.records.sweep(self._next)
+        self._sweep()
+        return self
+
+    def sync(self) -> None:
+        """What was loaded survives a power cut, whoever made it."""
+        folder = os.fspath(self.records.path)
+        if os.path.isdir(folder):
+            sync_directory(folder)
+        if self._older:
+            sync_directory(os.path.dirname(folder))
+
+    def has(self, commit: int) -> bool:
+        """True if this commit, or a later one, is here: commits come in order."""
+        return self.commit is not None and commit <= self.commit
+
+    def add(self, commit: int, rows: int, files: Sequence[str]) -> bool:
+        """Make the files of a commit count. False if it is here already."""
+        while not self.has(commit):
+            if self._append({"commit": commit, "rows": rows, "files": list(files)}):
+                return True
+        return False
+
+    def merge_if_due(self) -> None:
+        """Merge what has gathered. It changes nothing that a reader sees, so where it fails it is tried again later."""
+        if self._since < max(RECORDS, len(self.files) // 8):
+            return
+        try:
+            self._merge()
+        except (OSError, CorruptState, pa.ArrowException) as error:
+            self._since = 0
+            logger.warning(
+                "files of the Parquet sink are not merged for now", path=self.path, error=repr(error)
+            )
+
+    def _merge(self) -> None:
+        # What the last merge replaced: whoever began to read it has had a merge's time.
+        for name in self._gone:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, name))
+        files, gone = list(self.files), list(self._older)
+        for _ in range(_RUNS):
+            run = _run(files)
+            if run is None:
+                break
+            before, after = files[run], self._merged(files[run])
+            files[run] = after
+            gone += [f.name for f in before if f.name not in {a.name for a in after}]
+        body = {"commit": self.commit, "files": [_row(f) for f in files], "gone": gone}
+        if self._append(body):
+            self.records.mark_truncated()
+            for seq in self.records.numbers():
+                if seq < self._next - 1:
+                    self.records.remove(seq)
+        else:
+            self._sweep()
+
+    def _merged(self, run: list[DataFile]) -> list[DataFile]:
+        """The rows of several files in one; the same files, never to be merged, where their columns do not go together."""
+        try:
+            tables = [read_file(os.path.join(self.path, f.name)) for f in run]
+            table = concat(tables)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            return [DataFile(f.name, f.first, f.last, f.size, None) for f in run]
+        first, last = run[0].first, run[-1].last
+        name = f"{self._prefix}{self._next:020d}-{first:012d}-{last:012d}-{secrets.token_hex(4)}.parquet"
+        path = os.path.join(self.path, name)
+        pq.write_table(table, path)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(self.path)
+        size = os.stat(path).st_size
+        assert run[0].level is not None
+        return [DataFile(name, first, last, size, run[0].level + 1 if size < LARGE_BYTES else None)]
+
+    def _append(self, body: dict[str, Any]) -> bool:
+        """True if the next record is this. Else somebody else was faster, and what he made is taken in."""
+        whole = {
+            "format": FORMAT,
+            "job": self.job,
+            "operator": self.operator,
+            "number": self._next,
+            # No two attempts write the same bytes: who finds his number free again must find other bytes before it.
+            "attempt": secrets.token_hex(8),
+            **body,
+        }
+        data = json.dumps(whole).encode()
+        if self.records.create(self._next, data) and not self._is_passed():
+            self._take(data, whole)
+            return True
+        self.load().sync()
+        return False
+
+    def _is_passed(self) -> bool:
+        """True if records were removed beyond the last that we know (L5 of docs/commit-protocol.md)."""
+        if self._next == 0:
+            return self.records.is_truncated()
+        return self.records.read(self._next - 1) != self._last_data
+
+    @property
+    def _prefix(self) -> str:
+        return f"merged-{self.job}-{self.operator}-"
+
+    def _sweep(self) -> None:
+        """Remove merged files that do not count, and whose number is taken, so that they never will."""
+        pattern = re.compile(re.escape(self._prefix) + r"(\d{20})-\d{12,}-\d{12,}-[0-9a-f]{8}\.parquet")
+        counting = {f.name for f in self.files}
+        for name in os.listdir(self.path):
+            match = pattern.fullmatch(name)
+            if match and int(match[1]) < self._next and name not in counting and name not in self._gone:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.path, name))
+
+
+def _run(files: list[DataFile]) -> slice | None:
+    """The first files, one after the other, that are enough of one level to be merged."""
+    begin = 0
+    for i in range(1, len(files) + 1):
+        if i < len(files) and files[i].level == files[begin].level:
+            continue
+        if files[begin].level is not None and i - begin >= RUN_LEAST:
+            return slice(begin, min(i, begin + RUN_MOST))
+        begin = i
+    return None
+
+
+def _file(path: str, name: str, commit: int) -> DataFile:
+    try:
+        size = os.stat(os.path.join(path, name)).st_size
+    except FileNotFoundError:
+        size = 0
+    return DataFile(name, commit, commit, size, 0 if size < LARGE_BYTES else None)
+
+
+def _row(file: DataFile) -> list[Any]:
+    return [file.name, file.first, file.last, file.size, file.level]
+
+
+def _decode(data: bytes, records: FolderRecords, seq: int) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = json.loads(data)
+        form = body["format"]
+    except (ValueError, KeyError) as error:
+        raise CorruptState(
+            f"record {seq} of {records.path} cannot be read ({error}): restore it from a backup"
+        ) from error
+    if form > FORMAT:
+        raise NewerFormat(
+            f"record {seq} of {records.path} has format {form}, this windrow reads up to {FORMAT}: upgrade windrow"
+        )
+    return body
+
+
+def older(path: str) -> dict[str, Any] | None:
+    """A manifest of format 1, which was one file a commit; None if it was merged meanwhile."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            body: dict[str, Any] = json.load(file)
+    except FileNotFoundError:
+        return None
+    return body
+
+
+def manifests(path: str) -> list[Manifest]:
+    """What there is in the directory of a Parquet sink, by operator and job."""
+    folder = os.path.join(path, FOLDER)
+    found: set[tuple[str, str]] = set()
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        job, tilde, operator = name.partition("~")
+        if tilde:
+            found.add((operator, job))
+        elif name.endswith(".manifest") and (body := older(os.path.join(folder, name))) is not None:
+            found.add((body["operator"], body["job"]))
+    return [Manifest(path, job, operator).load() for operator, job in sorted(found)]
+
+
+def read_file(path: str) -> pa.Table:
+    """One file. `pq.read_table` would look for a dataset, which takes four times as long."""
+    with pq.ParquetFile(path) as file:
+        return file.read()
