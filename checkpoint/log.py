@@ -215,6 +215,9 @@ class RecordLog:
             if record.epoch != self._own.epoch:
                 raise ValueError(f"record of epoch {record.epoch}, this driver's is {self._own.epoch}")
             record = numbered(record, self._state.next_seq)
+            if self._state.epoch_number > self._own.epoch:  # we have read on
+                self._stopped = self._why_lost(record.seq)
+                raise self._stopped
             fold(self._state, record)  # ValueError: the driver breaks the protocol
             try:
                 created = self._create(record)

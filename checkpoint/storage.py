@@ -26,6 +26,8 @@ MARKER = "truncated"
 _RECORD_NAME = re.compile(r"(\d{20})\.wrl")
 _TEMP_NAME = re.compile(r"(\d{20})\.[0-9a-f]{32}\.tmp")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+#: Each of them another driver's sweep can spoil, which happens only where that one claims in this very moment.
+_PROBES = 10
 _REMEDY = (
     "Put the log on a local disk or a network file system with hard links (ext4, xfs, NFS); "
     "segments and snapshots may stay where they are"
@@ -128,6 +130,17 @@ class FolderRecords:
         make_folder(str(self.path))
         for folder in missing:
             _sync_folder(folder.parent)
+        for left in reversed(range(_PROBES)):
+            try:
+                if self._links_keep():
+                    return _sync_folder(self.path)
+            except FileNotFoundError:
+                if not left:
+                    raise
+        raise LogUnsupported(f"the log cannot lie in {self.path}: hard links replace files there. {_REMEDY}")
+
+    def _links_keep(self) -> bool:
+        """True if a link onto a file fails. May be wrong, or FileNotFoundError, where a driver that claims sweeps our files."""
         first, second = self._temp(0), self._temp(0)
         try:
             _write(first, b"probe")
@@ -135,12 +148,8 @@ class FolderRecords:
             try:
                 _link(first, second)
             except FileExistsError:
-                pass
-            else:
-                raise LogUnsupported(
-                    f"the log cannot lie in {self.path}: hard links replace files there. {_REMEDY}"
-                )
-            _sync_folder(self.path)
+                return True
+            return False
         finally:
             first.unlink(missing_ok=True)
             second.unlink(missing_ok=True)
@@ -152,24 +161,29 @@ class FolderRecords:
         """Steps L1 to L4 of docs/commit-protocol.md."""
         temp, final = self._temp(seq), self._file(seq)
         try:
-            _write(temp, data)  # L1: a temporary file, synced
+            inode = _write(temp, data)  # L1: a temporary file, synced
             try:
                 _link(temp, final)  # L2: from here on the record exists
-            except FileExistsError:
-                # A network file system may repeat a request whose answer got lost, and find our own link.
-                # Equal bytes would prove nothing (two drivers may write the same); a second link does.
-                if temp.stat().st_nlink == 1:
+            except (FileExistsError, FileNotFoundError):
+                # The number is taken, and somebody who saw that may have swept our file away. But a network file system
+                # may repeat a request whose answer got lost, and find our own link. Equal bytes would prove nothing (two
+                # drivers may write the same); that it is one file does.
+                if not self._is(final, inode):
+                    if max(self.numbers(), default=-1) < seq:
+                        raise  # for some other reason
                     return False
-            except FileNotFoundError:
-                # Somebody who saw this number taken swept our file away.
-                if not self.exists(seq):
-                    raise
-                return False
             _sync_folder(self.path)  # L3: from here on it survives a power cut
             return True
         finally:
             with contextlib.suppress(OSError):
                 temp.unlink()  # L4: what stays behind is swept by the next driver
+
+    def _is(self, path: Path, inode: int) -> bool:
+        """True if this is the name of that file."""
+        try:
+            return path.stat().st_ino == inode
+        except FileNotFoundError:
+            return False
 
     def read(self, seq: int) -> bytes | None:
         try:
@@ -218,11 +232,13 @@ class FolderRecords:
         return self.path / f"{seq:020d}.{uuid.uuid4().hex}.tmp"
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes) -> int:
+    """Create a file, synced; returns its inode."""
     with open(path, "xb", opener=private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_ino
 
 
 def _link(source: Path, target: Path) -> None:

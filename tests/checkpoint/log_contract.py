@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -236,22 +237,35 @@ class LogContract:
         barrier, won, lost = threading.Barrier(8), [], []
 
         def drive(log: RecordLog) -> None:
-            barrier.wait()
-            epoch = claim(log, f"d{id(log)}").epoch
-            barrier.wait()
+            try:
+                barrier.wait()
+                epoch = claim(log, f"d{id(log)}").epoch
+                barrier.wait()
+            except BaseException:
+                barrier.abort()  # the others must not wait for one that failed
+                raise
             try:
                 won.append(log.append(commit(epoch, 1)))
             except Fenced:
                 lost.append(epoch)
 
-        threads = [threading.Thread(target=drive, args=(log,)) for log in logs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(drive, log) for log in logs]:
+                done.result()
         assert [w.epoch for w in won] == [8]
         assert sorted(lost) == [1, 2, 3, 4, 5, 6, 7]
         assert list(place.open().commits()) == won
+
+    def test_a_driver_that_has_read_on_and_is_over_is_told_so(self, place: Place) -> None:
+        old, new = place.open(), place.open()
+        claim(old)
+        run(old, 1, 1)
+        claim(new, "d2")
+        old.tail()
+        for _ in range(2):
+            with pytest.raises(Fenced, match="'d2' has opened this job with epoch 2, which ends epoch 1"):
+                old.append(commit(1, 2))
+        run(new, 2, 2)
 
     def test_a_driver_may_look_before_it_claims_and_not_claim(self, place: Place) -> None:
         log = place.open()

@@ -9,6 +9,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -322,3 +324,93 @@ def test_of_two_processes_the_later_goes_on_and_a_third_follows(tmp_path: Path) 
     state = follower.tail()
     assert (state.epoch_number, state) == (2, FileLog(tmp_path).tail())
     assert [c.epoch for c in follower.commits()] == sorted(c.epoch for c in follower.commits())
+
+
+# --- drivers that open at the same time ---
+
+
+def swept_before(
+    monkeypatch: pytest.MonkeyPatch, name: str, times: int, files: storage.FolderRecords
+) -> None:
+    """Another driver, which has just claimed, sweeps the folder right before each of the next `times` calls."""
+    original = getattr(storage, name)
+
+    def call(*arguments: Any) -> Any:
+        nonlocal times
+        times -= 1
+        if times >= 0:
+            files.sweep(10)
+        return original(*arguments)
+
+    monkeypatch.setattr(storage, name, call)
+
+
+@pytest.mark.parametrize("name", ["_link", "_sync_folder"])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_sweep_between_the_probes_of_a_folder_is_no_verdict_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, times: int
+) -> None:
+    claim(FileLog(tmp_path))
+    swept_before(monkeypatch, name, times, storage.FolderRecords(tmp_path))
+    assert claim(FileLog(tmp_path)).epoch == 2
+    assert all(n.endswith(".wrl") for n in names(tmp_path))
+
+
+def test_a_sweep_between_two_links_does_not_look_like_links_that_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, link, seen = storage.FolderRecords(tmp_path), storage._link, []
+
+    def sweep_the_second(source: Path, target: Path) -> None:
+        if target in seen and len(seen) == 1:
+            target.unlink()
+        seen.append(target)
+        link(source, target)
+
+    monkeypatch.setattr(storage, "_link", sweep_the_second)
+    files.prepare()
+    assert len(seen) == 4 and names(tmp_path) == []
+
+
+@pytest.mark.parametrize("swept", ["before the link", "after the link"])
+def test_a_driver_whose_file_is_swept_away_has_lost_the_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swept: str
+) -> None:
+    """Two others claim, and the second sweeps what the first was faster than: we read on, and claim after them."""
+    original, links = storage._link, 0
+
+    def link(source: Path, target: Path) -> None:
+        nonlocal links
+        links += 1
+        if links != 3:  # the first two are probes
+            return original(source, target)
+        monkeypatch.setattr(storage, "_link", original)
+        claim(FileLog(tmp_path), "first")
+        if swept == "before the link":
+            claim(FileLog(tmp_path), "second")
+            assert not source.exists()
+            return original(source, target)
+        try:
+            return original(source, target)
+        finally:
+            claim(FileLog(tmp_path), "second")
+            assert not source.exists()
+
+    monkeypatch.setattr(storage, "_link", link)
+    assert claim(FileLog(tmp_path)).epoch == 3
+    log = FileLog(tmp_path)
+    log.tail()
+    assert [getattr(log.read(n), "driver", None) for n in range(3)] == ["first", "second", "d"]
+
+
+def test_many_openers_at_once_all_get_their_turn(tmp_path: Path) -> None:
+    barrier, epochs = threading.Barrier(8), []
+
+    def drive() -> None:
+        barrier.wait(60)
+        epochs.extend(claim(FileLog(tmp_path), "d").epoch for _ in range(6))
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(drive) for _ in range(8)]:
+            done.result()
+    assert sorted(epochs) == list(range(1, 49))
