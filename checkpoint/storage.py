@@ -26,7 +26,7 @@ MARKER = "truncated"
 _RECORD_NAME = re.compile(r"(\d{20})\.wrl")
 _TEMP_NAME = re.compile(r"(\d{20})\.[0-9a-f]{32}\.tmp")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-#: Each of them another driver's sweep can spoil, which happens only where that one claims in this very moment.
+#: Of these each can be spoilt by another driver's sweep between two links.
 _PROBES = 10
 _REMEDY = (
     "Put the log on a local disk or a network file system with hard links (ext4, xfs, NFS); "
@@ -130,17 +130,14 @@ class FolderRecords:
         make_folder(str(self.path))
         for folder in missing:
             _sync_folder(folder.parent)
-        for left in reversed(range(_PROBES)):
-            try:
-                if self._links_keep():
-                    return _sync_folder(self.path)
-            except FileNotFoundError:
-                if not left:
-                    raise
-        raise LogUnsupported(f"the log cannot lie in {self.path}: hard links replace files there. {_REMEDY}")
+        if not any(self._links_keep() for _ in range(_PROBES)):
+            raise LogUnsupported(
+                f"the log cannot lie in {self.path}: hard links replace files there. {_REMEDY}"
+            )
+        _sync_folder(self.path)
 
     def _links_keep(self) -> bool:
-        """True if a link onto a file fails. May be wrong, or FileNotFoundError, where a driver that claims sweeps our files."""
+        """True if a link onto a file fails. May be wrong where a driver that claims sweeps our files in between."""
         first, second = self._temp(0), self._temp(0)
         try:
             _write(first, b"probe")
@@ -150,6 +147,10 @@ class FolderRecords:
             except FileExistsError:
                 return True
             return False
+        except FileNotFoundError:
+            if not self.numbers():
+                raise
+            return True  # swept, by a driver that has just made a record here by a link
         finally:
             first.unlink(missing_ok=True)
             second.unlink(missing_ok=True)

@@ -339,7 +339,7 @@ def swept_before(
         nonlocal times
         times -= 1
         if times >= 0:
-            files.sweep(10)
+            files.sweep(1)
         return original(*arguments)
 
     monkeypatch.setattr(storage, name, call)
