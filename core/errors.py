@@ -114,6 +114,12 @@ class StateLost(StateError):
     code = "WR207"
 
 
+class QueryStopped(StateError):
+    """A query that does not run cannot be drained: what its sources have is perhaps unread."""
+
+    code = "WR212"
+
+
 class JobMismatch(StateError):
     """The location holds another job, or the job is opened in another shape (shards, operators)."""
 

@@ -156,7 +156,7 @@ class Aggregate(AggregateDefinition):
         clock: Clock | None = None,
         log: Transport = FILES,
     ) -> None:
-        """Read a source, in this process, until `stop()` is true or for ever: a consumer loop on what `open` opens.
+        """Read a source, in this process, until `stop()` is true, Ctrl-C or SIGTERM: a consumer loop on what `open` opens.
 
         available_now: until what the source has at the call is read and committed, as Spark's trigger of that name.
 

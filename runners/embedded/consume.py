@@ -25,6 +25,7 @@ from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.logs import get_logger
 from windrow.core.positions import topic_source
 from windrow.core.time import Duration, duration_us
+from windrow.runners.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from windrow.runners.embedded.operator import EmbeddedOperator
@@ -53,7 +54,8 @@ def run(
     available_now: bool = False,
     tick: Duration = "1 second",
 ) -> None:
-    """Run until `stop()` is true, or what is there now is read. `open_at` opens the operator at a location.
+    """Run until `stop()` is true, Ctrl-C or SIGTERM comes, or what is there now is read. `open_at` opens the operator at a
+    location.
 
     Raises what operator and source raise.
     """
@@ -68,9 +70,12 @@ def run(
     try:
         loop.begin(open_at, location)
         ends = loop.ends() if available_now else None
-        while not (stop is not None and stop()) and not (ends is not None and loop.has_read(ends)):
-            loop.turn(tick_s)
-        loop.end()
+        with Interrupts(f"the loop at {location}") as interrupts:
+            while not (interrupts.asked or (stop is not None and stop())):
+                if ends is not None and loop.has_read(ends):
+                    break
+                loop.turn(tick_s)
+            loop.end()
     finally:
         loop.abandon()
 

@@ -47,6 +47,7 @@ from windrow.runners.spark import plan as plans
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
+from windrow.runners.spark.stopping import Gate
 
 logger = get_logger()
 
@@ -105,6 +106,9 @@ class BatchFunction:
         self._letters_until = (
             0  # batches up to this commit are planned so that late rows come as dead letters
         )
+        self.gate = Gate()
+        #: The first batch that came since the query was started, which Spark may have planned before.
+        self.first_batch: int | None = None
         self._job: Job | None = None
         self._publisher: Publisher
 
@@ -131,6 +135,19 @@ class BatchFunction:
     # -- the batch --------------------------------------------------------------------------------------------------
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
+        self.gate.enter()
+        if self.first_batch is None:
+            self.first_batch = batch_id
+        try:
+            self._batch(df, batch_id)
+        except Exception as error:
+            told = self.gate.leave(error)
+            if told is not error:
+                logger.info("interrupted: done again at the next start", batch=batch_id, error=repr(error))
+                raise told from None
+            raise
+
+    def _batch(self, df: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
         spark = df.sparkSession
         if self._job is None:
@@ -173,14 +190,24 @@ class BatchFunction:
         self._newest = self.source.newest(before, silent)
         return {p for p, offset in self._newest.items() if offset > before[p]}
 
-    def drain(self, spark: SparkSession) -> None:
-        """One more commit, with the watermark at the end of time: fires everything. Later data will be late."""
+    def drain(self, spark: SparkSession, stream: DataFrame | None = None) -> None:
+        """One more commit, with the watermark at the end of time: fires everything. Later data will be late.
+
+        Call it when the query has read everything and has ended. stream: what it reads, needed where no batch has come in this
+        process: the columns are taken from it.
+        """
+        if stream is not None and self.input_schema is None:
+            if self._job is None:
+                self._honour(stream)
+            self.input_schema = stream.schema
         self._open(spark)
         started = time.monotonic()
         protocol, schema = self._protocol(spark), self.input_schema
         if schema is None and not protocol.drained:
             self.publish(spark)
-            raise StateError("nothing to drain: no batch was seen and no stream is known")
+            raise StateError(
+                "no batch has come yet, so that the columns of the input are not known: use drain(spark, stream)"
+            )
 
         def act(plan: Plan) -> list[tasks.Answer]:
             assert schema is not None

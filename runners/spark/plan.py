@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -241,16 +240,18 @@ def mark_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> Da
 
 def with_file_positions(stream: DataFrame) -> DataFrame | None:
     """The stream with (file, row) as positions, where it reads Parquet files; None where it does not."""
-    try:
-        return stream.select(
-            "*",
-            F.col("_metadata.file_path").alias(SOURCE),
-            F.lit(0).cast("bigint").alias(PARTITION),
-            F.col("_metadata.row_index").alias(OFFSET),
-            F.lit(0).cast("bigint").alias(ORDINAL),
-        )
-    except AnalysisException:
+    hidden = stream._jdf.queryExecution().analyzed().metadataOutput()
+    about_files = [a for i in range(hidden.size()) if (a := hidden.apply(i)).name() == "_metadata"]
+    # Asked for where it is not, Spark would log an error.
+    if not about_files or "row_index" not in list(about_files[0].dataType().fieldNames()):
         return None
+    return stream.select(
+        "*",
+        F.col("_metadata.file_path").alias(SOURCE),
+        F.lit(0).cast("bigint").alias(PARTITION),
+        F.col("_metadata.row_index").alias(OFFSET),
+        F.lit(0).cast("bigint").alias(ORDINAL),
+    )
 
 
 def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:

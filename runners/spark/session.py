@@ -33,7 +33,10 @@ _checked_pythons: set[str] = set()
 
 
 def _check_python(spark: SparkSession) -> None:
-    """Refuse, before the first commit, a Python for the executors that does not know windrow."""
+    """Give workers on this machine our Python where nobody has said which, and refuse one that does not know windrow."""
+    if "PYSPARK_PYTHON" not in os.environ and (spark.sparkContext.master or "").startswith("local"):
+        # Spark would take whichever python3 is found first. Other machines have a Python of their own.
+        spark.sparkContext.pythonExec = sys.executable
     executable = spark.sparkContext.pythonExec
     if executable in _checked_pythons or not (spark.sparkContext.master or "").startswith("local["):
         return

@@ -7,14 +7,11 @@ no input (Spark skips empty batches; timers must not), and gives a query that mi
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.source import KafkaSource
@@ -22,13 +19,14 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
-from windrow.core.errors import ConfigurationError, SparkUnsupported
+from windrow.core.errors import ConfigurationError
 from windrow.core.location import local_path
 from windrow.core.time import Duration, duration_us
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.kafka import ranges_of
 from windrow.runners.spark.plan import HEARTBEAT
+from windrow.runners.spark.query import WindowQuery
 from windrow.runners.spark.session import check_session
 
 
@@ -144,12 +142,12 @@ class WindowStreamWriter:
                 'no checkpointLocation: use .option("checkpointLocation", "ckpt/delays")'
             )
         location = local_path(location, "checkpointLocation")
+        check_session(SparkSession.active() if self._stream is None else self._stream.sparkSession)
         if self._reads is not None:
             folder = os.path.join(location, "windrow") if self._log is FILES else None
             self._stream = ranges_of(self._reads, SparkSession.active(), folder)
         assert self._stream is not None
         spark = self._stream.sparkSession
-        check_session(spark)
         shards = self._options.pop("shards", None)
         heartbeat = self._options.pop("heartbeat", "1 second")
         batch = self._batch_function(
@@ -217,109 +215,3 @@ def with_heartbeat(stream: DataFrame, period: Duration) -> DataFrame:
     return stream.withColumn(HEARTBEAT, F.lit(None).cast("boolean")).unionByName(
         beats, allowMissingColumns=True
     )
-
-
-class WindowQuery:
-    """A running windrow job. Mirrors `StreamingQuery`, and adds `drain`."""
-
-    def __init__(self, batch: BatchFunction, spark: Any, *, ends_by_itself: bool, heartbeat: bool) -> None:
-        self.batch = batch
-        self._heartbeat = heartbeat
-        self._ends_by_itself = ends_by_itself
-        self._spark = spark
-        self._recent: deque[dict[str, Any]] = deque(maxlen=100)
-        batch.listeners.append(self._recent.append)
-        self._query: StreamingQuery | None = None
-
-    def begin(self, query: StreamingQuery) -> None:
-        self._query = query
-
-    @property
-    def query(self) -> StreamingQuery:
-        """Spark's own query."""
-        if self._query is None:
-            raise SparkUnsupported("the query has not been started")
-        return self._query
-
-    @property
-    def id(self) -> str:
-        return str(self.query.id)
-
-    @property
-    def runId(self) -> str:
-        return str(self.query.runId)
-
-    @property
-    def name(self) -> str:
-        return str(self.query.name)
-
-    @property
-    def isActive(self) -> bool:
-        return bool(self.query.isActive)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return dict(self.query.status)
-
-    @property
-    def lastProgress(self) -> dict[str, Any] | None:
-        """The progress of the last commit; None before the first."""
-        return self.batch.last_progress
-
-    @property
-    def recentProgress(self) -> list[dict[str, Any]]:
-        return list(self._recent)
-
-    def exception(self) -> Any:
-        return self.query.exception()
-
-    def addListener(self, listener: Callable[[dict[str, Any]], None]) -> None:
-        """Call `listener(progress)` after each commit."""
-        self.batch.listeners.append(listener)
-
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        return self.query.awaitTermination() if timeout is None else self.query.awaitTermination(timeout)  # type: ignore[arg-type]
-
-    def processAllAvailable(self) -> None:
-        """Return when what the sources had at the call is committed."""
-        self._read_what_is_there()
-
-    def stop(self) -> None:
-        self.query.stop()
-        self.batch.close()
-
-    def drain(self) -> None:
-        """Process what is available, stop, then advance the watermark to the end of time: fires everything.
-
-        Data that comes after a drain is late. Draining what is drained does nothing.
-        """
-        if self.query.isActive:
-            if not self._ends_by_itself:
-                self._read_what_is_there()
-                self.query.stop()
-            self.query.awaitTermination()
-        self.batch.drain(self._spark)
-
-    def _read_what_is_there(self) -> None:
-        """Wait for a batch that began after this call and found nothing in the sources.
-
-        Spark's own `processAllAvailable` waits for a batch without any row: with the heartbeat there need never be one.
-        """
-        if not self._heartbeat:
-            self.query.processAllAvailable()
-            return
-        called = datetime.now(UTC)
-        while self.query.isActive:
-            progress = self.query.lastProgress
-            if progress is not None and datetime.fromisoformat(progress["timestamp"]) >= called:
-                rows = [
-                    s["numInputRows"]
-                    for s in progress["sources"]
-                    if not s["description"].startswith("RateStream")
-                ]
-                if not any(rows):
-                    return
-            self.query.awaitTermination(0.1)  # type: ignore[arg-type]
-
-    def __repr__(self) -> str:
-        return f"<WindowQuery {self.batch!r}>"

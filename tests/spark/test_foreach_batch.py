@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 
 import windrow as wr
-from windrow.core.errors import BadWatermark, SparkUnsupported
+from windrow.core.errors import BadWatermark, SparkUnsupported, StateError
 from windrow.core.time import to_datetime
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import ManualClock
@@ -165,10 +165,19 @@ def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: 
         function(df, batch_id)
         seen.append(len(sink.panes) - before)
 
-    start(spark, feed(), tmp_path, twice, ROWS)
+    source = feed()
+    start(spark, source, tmp_path, twice, ROWS)
     assert seen == [0, 0, 0]
     assert function.job.progress.commit == 3
     function.close()
+    # In another process, and without a batch, it is drained all the same.
+    again = define().foreach_batch(str(tmp_path / "state"), sink=sink)
+    with pytest.raises(StateError, match=r"use drain\(spark, stream\)"):
+        again.drain(spark)
+    assert not any(p.window.start_us == 60_000_000 and p.timing.value == "ON_TIME" for p in sink.panes)
+    again.drain(spark, source.stream(spark))
+    assert any(p.window.start_us == 60_000_000 and p.timing.value == "ON_TIME" for p in sink.panes)
+    again.close()
 
 
 def test_rows_without_positions_of_another_query_are_refused(spark: Any, feed: Any, tmp_path: Any) -> None:

@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import windrow as wr
-from windrow.core.errors import ConfigurationError, UnknownColumn
+from windrow.core.errors import ConfigurationError, QueryStopped, UnknownColumn
+from windrow.runners import protocol
+from windrow.runners.spark import plan
+from windrow.runners.spark.session import check_session
 from windrow.testing.clock import ManualClock
 
 from .conftest import at
@@ -92,6 +96,36 @@ def test_a_query_with_a_heartbeat_drains_what_is_there_though_it_is_never_idle(
     query.drain()
     query.stop()
     assert sorted((p.window.start_us // 1_000_000, p["n"]) for p in sink.panes) == [(0, 2), (20, 2), (40, 2)]
+
+
+def test_a_drain_after_a_restart_reads_what_the_life_before_has_left(
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch that is planned before is committed already and has no rows: that says nothing of the files after it."""
+    source, sink = feed(), wr.sinks.memory()
+    for second in range(4):
+        source.add(rows(second))
+
+    class Refuses:
+        def publish(self, token: wr.Token, panes: Any) -> None:
+            raise ConnectionError("full")
+
+        def last_commit(self, job: str, operator: str) -> int | None:
+            return None
+
+    monkeypatch.setattr(protocol, "PUBLISH_ATTEMPTS", 1)
+    definition = define(emit=wr.Emit(early=wr.every_batch))
+    first = writer(spark, source, tmp_path, Refuses(), definition).start()
+    with pytest.raises(StreamingQueryException, match="refused the panes of 'aggregate' of commit 1"):
+        first.drain()
+    first.stop()
+    stopped = writer(spark, source, tmp_path, sink, definition).start()
+    stopped.stop()
+    with pytest.raises(QueryStopped, match="perhaps unread"):
+        stopped.drain()
+    last = writer(spark, source, tmp_path, sink, definition).start()
+    last.drain()
+    assert (sink.panes[-1].timing.value, sink.panes[-1]["n"]) == ("ON_TIME", 4)
 
 
 def test_a_second_run_on_the_same_checkpoint_processes_nothing(spark: Any, feed: Any, tmp_path: Path) -> None:
@@ -202,3 +236,16 @@ def test_shards_move_between_two_executors_with_folders_of_their_own(feed: Any, 
         return (row["commit"], row["k"], *[row[a][b] for a, b in order])
 
     assert sorted(one, key=key) == sorted(two, key=key) != []
+
+
+def test_no_error_is_logged_of_a_stream_without_files_and_workers_run_this_python(
+    spark: Any, feed: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rate = spark.readStream.format("rate").load()
+    assert plan.with_file_positions(rate) is None
+    assert plan.with_file_positions(feed().stream(spark).where("v > 0")) is not None
+    assert "ERROR" not in capfd.readouterr().err
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3-of-nowhere")
+    check_session(spark)
+    assert spark.sparkContext.pythonExec == sys.executable

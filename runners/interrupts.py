@@ -1,0 +1,55 @@
+"""Ctrl-C and SIGTERM end what runs until it is told to stop: what has come is committed first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from windrow.core.logs import get_logger
+
+logger = get_logger()
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """While it is entered, the first SIGINT or SIGTERM only sets `asked`; a second one does what it always did.
+
+    In another thread than the main one, and where the program has a handler of its own, nothing changes.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._before = what, dict[signal.Signals, Any]()
+        self.asked: signal.Signals | None = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                handler = signal.getsignal(number)
+                if _nobodys(handler):
+                    self._before[number] = handler
+                    signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._restore()
+        self.asked = signal.Signals(number)
+        logger.warning(f"{self.asked.name}: {self._what} ends when what it has taken is committed")
+
+    def _restore(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+
+def _nobodys(handler: Any) -> bool:
+    """True if the program has none of its own: Python's, the system's, or Spark's, which cancels all jobs."""
+    if handler in (signal.SIG_DFL, signal.default_int_handler):
+        return True
+    return str(getattr(handler, "__module__", "")).startswith("pyspark.")

@@ -1,0 +1,85 @@
+"""A query ends between two batches, and tells Spark so in the one way that it understands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+#: By this text Spark knows a function that its own `stop()` interrupted from one that failed. It searches with a pattern that
+#: takes stack for each character up to the end of the message: longer ones end in a StackOverflowError of a thousand lines.
+INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling a batch: java.lang.InterruptedException"
+)
+_INTERRUPTIONS = ("InterruptedException", "InterruptedIOException", "ClosedByInterruptException")
+LOOK_S = 0.02
+
+
+class Interrupted(Exception):
+    """A batch that the end of its query left undone. It is done when the query is started again."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERRUPTED)
+
+
+class Gate:
+    """Where batches begin. Once closed, the next one waits here for the query's end, and is given back undone."""
+
+    def __init__(self) -> None:
+        self._over: Callable[[], bool] | None = None
+        self._waits = threading.Event()
+
+    def close(self, over: Callable[[], bool], idle: Callable[[], bool]) -> None:
+        """Return when no batch is in work. `over`: True once the query has been told to stop; `idle`: between two batches."""
+        self._waits.clear()
+        self._over = over
+        while not (self._waits.wait(LOOK_S) or over() or idle()):
+            pass
+
+    def open(self) -> None:
+        self._over = None
+
+    def enter(self) -> None:
+        """Called by each batch, before it does anything."""
+        if self._over is None:
+            return
+        self._waits.set()
+        while not self._over():
+            time.sleep(LOOK_S)
+        raise Interrupted
+
+    def leave(self, error: Exception) -> Exception:
+        """What a batch raises that failed with `error`: the short text, where it was only interrupted."""
+        closed = self._over is not None and self._over()
+        return Interrupted() if closed or any(_interruption(e) for e in _chain(error)) else error
+
+
+def _interruption(error: BaseException) -> bool:
+    told = str(error)
+    return any(name in told for name in _INTERRUPTIONS)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def read_to_the_end(progress: Any, first_batch: int | None) -> bool:
+    """True if this trigger found nothing in the sources: what was there when it began is committed.
+
+    Offsets say so, and not rows: a batch that was committed before is skipped, and has none. Nor does the first batch of a run
+    say it: it may be one that was planned before.
+    """
+    moved = any(
+        s["startOffset"] != s["endOffset"]
+        for s in progress["sources"]
+        if not s["description"].startswith("RateStream")
+    )
+    if moved:
+        return False
+    looked_only = "addBatch" not in progress["durationMs"]
+    return looked_only or (first_batch is not None and progress["batchId"] > first_batch)

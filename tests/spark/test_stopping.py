@@ -1,0 +1,80 @@
+"""When a query may end, and what Spark is told of a batch that it has interrupted."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import pytest
+
+from windrow.runners.spark.stopping import Gate, Interrupted, read_to_the_end
+
+#: Spark's own, in StreamExecution: what matches was interrupted by stop() and did not fail.
+SPARKS = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling((.|\\r\\n|\\r|\\n)*)"
+    "(java.lang.InterruptedException|java.io.InterruptedIOException|java.nio.channels.ClosedByInterruptException)"
+)
+
+
+def progress(batch: int, files: tuple[str, str], *steps: str) -> dict[str, Any]:
+    sources = [("RateStreamV2[rowsPerSecond=1", ("0", "9")), ("FileStreamSource[in]", files)]
+    return {
+        "batchId": batch,
+        "durationMs": dict.fromkeys(steps, 1),
+        "sources": [
+            {"description": d, "startOffset": s, "endOffset": e, "numInputRows": 0} for d, (s, e) in sources
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "first", "read"),
+    [
+        (progress(3, ("1", "2"), "addBatch"), 2, False),  # a batch that was skipped has no rows either
+        (progress(3, ("2", "2"), "addBatch"), 2, True),
+        (progress(3, ("2", "2"), "addBatch"), 3, False),  # perhaps planned by the life before
+        (progress(3, ("2", "2"), "addBatch"), None, False),
+        (progress(3, ("2", "2"), "latestOffset"), None, True),  # nothing was due: no batch was left over
+    ],
+)
+def test_all_is_read_where_a_newly_planned_trigger_found_no_new_offset(
+    found: dict[str, Any], first: int | None, read: bool
+) -> None:
+    assert read_to_the_end(found, first) is read
+
+
+def test_a_closed_gate_holds_the_next_batch_until_the_query_ends_and_gives_it_back_undone() -> None:
+    gate, over = Gate(), threading.Event()
+    got: list[BaseException] = []
+
+    def batch() -> None:
+        try:
+            gate.enter()
+        except Interrupted as error:
+            got.append(error)
+
+    gate.enter()  # open: it is let in
+    waiting = threading.Thread(target=batch)
+    starts = iter([False, False, True])  # the gate is closed when this is first asked
+
+    def idle() -> bool:
+        if next(starts, False):
+            waiting.start()
+        return False
+
+    gate.close(over.is_set, idle)
+    assert waiting.is_alive() and got == []
+    over.set()
+    waiting.join()
+    [error] = got
+    assert re.search(SPARKS, str(error)) and len(str(error)) < 200
+
+
+def test_what_interrupted_a_batch_is_told_in_short_and_what_failed_it_as_it_is() -> None:
+    gate = Gate()
+    failed = ValueError("a sink refused")
+    assert gate.leave(failed) is failed
+    failed.__cause__ = RuntimeError(": java.nio.channels.ClosedByInterruptException" + "\n at x" * 999)
+    told = gate.leave(failed)
+    assert isinstance(told, Interrupted) and re.search(SPARKS, str(told))
