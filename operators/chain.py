@@ -5,7 +5,7 @@ A chain is an operator: its two pure steps are those of its parts, one after the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from windrow.operators.calculation import Calculation
 from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START, TIMING
 from windrow.operators.dead import of_operator
 from windrow.operators.groups import combine
-from windrow.operators.join_output import Columns, joined_rows, joined_schema, letters_by_input
+from windrow.operators.join_output import Columns, Names, joined_rows, joined_schema, letters_by_input
 from windrow.operators.join_rows import join_operator
 from windrow.operators.learning import Needs
 from windrow.operators.output import STAMP, pane_rows, pane_schema, stamps
@@ -156,7 +156,7 @@ class ChainOperator:
         part = self.parts[i]
         if isinstance(part.definition, JoinDefinition):
             sides = part.known(kv)
-            return None if sides is None else told_columns(part.definition, *sides)
+            return None if sides is None else _joined(part.definition, sides, part.names(kv))
         schema = Progress.load(kv, part.aux_cf).schema
         return (
             None if schema is None else message_schema(part.definition, Calculation(part.definition, schema))
@@ -208,12 +208,12 @@ class ChainOperator:
     def needs(self) -> Needs:
         return self.first.needs  # type: ignore[no-any-return]
 
-    def needs_of(self, name: str) -> Needs:
+    def needs_of(self, kv: KV, name: str) -> Needs:
         """What is needed of the columns of an input from outside."""
         for i, part in enumerate(self.parts):
             if name in [n.name for n in self.definition.inputs_of(i)]:
                 needs: Needs = (
-                    part.needs_of(name) if isinstance(part.definition, JoinDefinition) else part.needs
+                    part.needs_of(kv, name) if isinstance(part.definition, JoinDefinition) else part.needs
                 )
                 return needs
         raise InputError(f"{name!r} is no input of {self.definition.name!r}")
@@ -256,7 +256,12 @@ def told_columns(definition: Any, *inputs: pa.Schema) -> pa.Schema:
     """The columns of what an operator tells, as the next one sees them, over such inputs (a join has two)."""
     if not isinstance(definition, JoinDefinition):
         return message_schema(definition, Calculation(definition, *inputs))
-    rows = joined_schema(Columns.of(definition, *inputs), *inputs)
+    return _joined(definition, inputs, None)
+
+
+def _joined(definition: JoinDefinition, inputs: Sequence[pa.Schema], given: Names | None) -> pa.Schema:
+    left, right = inputs
+    rows = joined_schema(Columns.of(definition, left, right, given), left, right)
     return pa.schema([f for f in rows if f.name not in RESERVED_COLUMNS])
 
 

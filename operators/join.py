@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryPeriod
-from windrow.core.errors import CorruptState, InputError
+from windrow.core.errors import CorruptState, InputError, NewerFormat
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
 from windrow.core.positions import Ids
@@ -26,7 +27,7 @@ from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.groups import Groups, combine
 from windrow.operators.intake import Slice, event_time_marks, take_in
-from windrow.operators.join_output import NOBODY, Columns, labelled, letters_by_input
+from windrow.operators.join_output import NOBODY, Columns, Names, labelled, letters_by_input
 from windrow.operators.join_tables import conform, holds, intervals, ranks, stack
 from windrow.operators.learning import JoinNeeds, Needs, learn
 from windrow.operators.pairing import NO_KEY, pairs
@@ -41,6 +42,8 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 SIDES = ("left", "right")
 _SCHEMA = (b"s0", b"s1")
+_NAMES = b"names"
+FORMAT = 1
 _ORDER = "__order"
 OPEN, MATCHED = b"\x00", b"\x01"
 #: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
@@ -118,12 +121,14 @@ class JoinOperator:
         progress, result = self._begin(kv), StepResult()
         watermark_us = max(watermark_us, progress.watermark_us)
         sides = self.schemas(kv)
-        columns = Columns.of(self.definition, *sides)
+        columns = self._columns(kv, sides)
         done_us = self._done(watermark_us)
         for side in self.followed:
             rows = self._leave(kv, side, done_us, sides, columns)
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
+        if result.panes:
+            self._settle(kv, columns)
         self._release(kv, result, progress.now_us, now_us, everything=watermark_us == END_OF_TIME_US)
         self._forget(kv, progress.watermark_us, watermark_us, done_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
@@ -155,8 +160,11 @@ class JoinOperator:
             if not again:
                 result.marks.update(event_time_marks(new[-1]))
         new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
+        columns = self._columns(kv, sides)
         if len(new[LEFT]) or len(new[RIGHT]):
-            self._join(kv, progress, result, new, sides)
+            self._join(kv, progress, result, new, sides, columns)
+        if result.panes or self.known(kv) is not None:
+            self._settle(kv, columns)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -174,10 +182,33 @@ class JoinOperator:
             result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
 
-    def needs_of(self, name: str) -> Needs:
+    def needs_of(self, kv: KV, name: str) -> Needs:
         """What the join needs of an input's columns."""
         side = LEFT if name == self.definition.left.name else RIGHT
-        return JoinNeeds(self.definition, side)
+        return JoinNeeds(self.definition, side, self.schemas(kv), self.names(kv))
+
+    def names(self, kv: KV) -> Names | None:
+        """What columns are called for good; None before both inputs have told theirs, or a row was told."""
+        packed = kv.get(self.aux_cf, _NAMES)
+        if packed is None:
+            return None
+        if packed[0] > FORMAT:
+            raise NewerFormat(
+                f"names of columns of format {packed[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+            )
+        left, right = msgpack.unpackb(packed[1:])
+        return left, right
+
+    def _columns(self, kv: KV, sides: Sequence[pa.Schema]) -> Columns:
+        return Columns.of(self.definition, sides[LEFT], sides[RIGHT], self.names(kv))
+
+    def _settle(self, kv: KV, columns: Columns) -> None:
+        """From now on columns keep their names."""
+        packed = bytes((FORMAT,)) + msgpack.packb(columns.called)
+        if kv.get(self.aux_cf, _NAMES) != packed:
+            batch = Batch()
+            batch.put(self.aux_cf, _NAMES, packed)
+            kv.write(batch)
 
     def schemas(self, kv: KV) -> list[pa.Schema]:
         """What is known of the columns of both sides: what is declared, before the first message."""
@@ -228,10 +259,15 @@ class JoinOperator:
     # -- ingest -----------------------------------------------------------------------------------------------------
 
     def _join(
-        self, kv: KV, progress: Progress, result: StepResult, new: Sequence[Slice], sides: list[pa.Schema]
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        new: Sequence[Slice],
+        sides: list[pa.Schema],
+        columns: Columns,
     ) -> None:
         """Match the new messages with each other and with those that are stored, tell, and file them."""
-        columns = Columns.of(self.definition, *sides)
         keys = [self._keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         matched: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
         if self.definition.how != "asof":
@@ -518,7 +554,7 @@ class JoinOperator:
 
     def columns(self, kv: KV) -> list[str]:
         """The columns of the join's rows, as known so far."""
-        return Columns.of(self.definition, *self.schemas(kv)).names
+        return self._columns(kv, self.schemas(kv)).names
 
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from windrow.core.definition import RESERVED_COLUMNS
 from windrow.core.errors import ReservedColumn, TypeClash
+from windrow.core.expressions import Expr
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import JoinedRow, Timing, Token
 from windrow.core.types import as_type, concat, widened
@@ -24,42 +26,73 @@ IntArray = npt.NDArray[np.int64]
 NOBODY = -1
 
 
+#: What the columns of the left, of the right input are called in the rows of pairs. Keys have their left name.
+Names: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
+
+
+def prefixes(definition: JoinDefinition) -> tuple[str, str]:
+    """What stands before the name of a column that both inputs have."""
+    if definition.is_self_join:
+        return ("left", "right")
+    return (definition.left.name, definition.right.name)
+
+
+def named(
+    definition: JoinDefinition, left: Iterable[str], right: Iterable[str], given: Names | None = None
+) -> Names:
+    """What columns are called. One that was `given` a name keeps it; a new one gets its own, or where the other input, a key
+    or another column has that, the input's name before it."""
+    found: tuple[dict[str, str], dict[str, str]] = (
+        ({}, {}) if given is None else (dict(given[0]), dict(given[1]))
+    )
+    mine = [n for n in left if n not in definition.left_keys]
+    theirs = [n for n in right if n not in definition.right_keys]
+    others: tuple[set[str], set[str]] = ({*theirs}, {*mine, *definition.left_keys})
+    taken = {*definition.left_keys, *found[0].values(), *found[1].values()}
+    for side, names in enumerate((mine, theirs)):
+        prefix = prefixes(definition)[side]
+        for name in names:
+            if name in found[side]:
+                continue
+            called = f"{prefix}_{name}" if name in others[side] else name
+            while called in taken:
+                called = f"{prefix}_{called}"
+            found[side][name] = called
+            taken.add(called)
+    return found
+
+
 @dataclass(frozen=True)
 class Columns:
     """The columns of a join's rows.
 
-    keys: (name, left column, right column, type); left, right: (name, column).
+    keys: (name, left column, right column, type); left, right: (name, column). called: what those of pairs are called,
+    whatever is told of them.
     """
 
     keys: tuple[tuple[str, str, str, pa.DataType], ...]
     left: tuple[tuple[str, str], ...]
     right: tuple[tuple[str, str], ...]
+    called: Names
 
     @classmethod
     def of(
-        cls, definition: JoinDefinition, left: pa.Schema, right: pa.Schema, *, both: bool = False
+        cls, definition: JoinDefinition, left: pa.Schema, right: pa.Schema, given: Names | None = None
     ) -> Columns:
-        """From the schemas of both inputs; one that was never seen is empty. `both`: of pairs, whatever is told of them."""
+        """From the schemas of both inputs; one that was never seen has keys and event time. `given`: names that stay."""
         keys = tuple(
             (a, a, b, _common(definition, _type(left, a), _type(right, b), a, b)) for a, b in definition.on
         )
-        lefts = [n for n in left.names if n not in definition.left_keys]
-        if definition.how in ("semi", "anti") and not both:
-            made = cls(keys, tuple((n, n) for n in lefts), ())
+        called = named(definition, left.names, right.names, given)
+        if definition.how in ("semi", "anti"):
+            lefts = [n for n in left.names if n not in definition.left_keys]
+            made = cls(keys, tuple((n, n) for n in lefts), (), called)
         else:
-            rights = [n for n in right.names if n not in definition.right_keys]
-            twice = set(lefts) & set(rights)
-            names = [k[0] for k in keys]
-            a, b = (
-                ("left", "right")
-                if definition.is_self_join
-                else (definition.left.name, definition.right.name)
-            )
-            made = cls(
-                keys,
-                tuple((f"{a}_{n}" if n in twice else n, n) for n in lefts),
-                tuple((f"{b}_{n}" if n in twice or n in names else n, n) for n in rights),
-            )
+            told = [
+                tuple((names[n], n) for n in schema.names if n in names)
+                for names, schema in zip(called, (left, right), strict=True)
+            ]
+            made = cls(keys, told[0], told[1], called)
         made._check(definition)
         return made
 
@@ -68,11 +101,10 @@ class Columns:
         return [k[0] for k in self.keys] + [n for n, _ in (*self.left, *self.right)]
 
     def _check(self, definition: JoinDefinition) -> None:
-        names = self.names
-        taken = [n for n in names if n in RESERVED_COLUMNS or names.count(n) > 1]
+        taken = [n for n in self.names if n in RESERVED_COLUMNS]
         if taken:
             raise ReservedColumn(
-                f"the rows of {definition.name!r} would have a column {taken[0]!r} twice, or one of ours "
+                f"the rows of {definition.name!r} would have a column {taken[0]!r}, which is one of ours "
                 f"({', '.join(RESERVED_COLUMNS)}): rename it in the input"
             )
 
@@ -80,12 +112,9 @@ class Columns:
         """The rows of pairs (left row, right row), either of which may be NOBODY."""
         columns, names = [], []
         mine, theirs = _indices(li), _indices(ri)
-        for name, a, b, kind in self.keys:
-            column = as_type(combine(left.column(a)), kind).take(mine)
-            if (li == NOBODY).any():
-                column = pc.coalesce(column, as_type(combine(right.column(b)), kind).take(theirs))
-            columns.append(column)
-            names.append(name)
+        for key in self.keys:
+            columns.append(self._key(key, left, right, li, ri))
+            names.append(key[0])
         for pairs, table, indices in ((self.left, left, mine), (self.right, right, theirs)):
             for name, source in pairs:
                 columns.append(combine(table.column(source)).take(indices))
@@ -93,6 +122,43 @@ class Columns:
         if not columns:
             return pa.table({"__pair": mine})
         return pa.table(columns, names=names)
+
+    def _key(
+        self,
+        key: tuple[str, str, str, pa.DataType],
+        left: pa.Table,
+        right: pa.Table,
+        li: IntArray,
+        ri: IntArray,
+    ) -> pa.Array:
+        _, a, b, kind = key
+        column = as_type(combine(left.column(a)), kind).take(_indices(li))
+        if (li == NOBODY).any():
+            column = pc.coalesce(column, as_type(combine(right.column(b)), kind).take(_indices(ri)))
+        return column
+
+    def looked_at(
+        self,
+        definition: JoinDefinition,
+        condition: Expr,
+        left: pa.Table,
+        right: pa.Table,
+        li: IntArray,
+        ri: IntArray,
+    ) -> pa.Table:
+        """What a condition names of pairs: columns as they are called, or with their input's name before theirs."""
+        found = {"__pair": _indices(li)}
+        for key in self.keys:
+            if condition.mentions(key[0]):
+                found[key[0]] = self._key(key, left, right, li, ri)
+        sides = list(zip(self.called, prefixes(definition), (left, right), (li, ri), strict=True))
+        for whole in (False, True):
+            for called, prefix, table, rows in sides:
+                for source, name in called.items():
+                    name = f"{prefix}_{source}" if whole else name
+                    if name not in found and source in table.column_names and condition.mentions(name):
+                        found[name] = combine(table.column(source)).take(_indices(rows))
+        return pa.table(found)
 
 
 def _indices(rows: IntArray) -> pa.Array:

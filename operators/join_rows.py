@@ -61,9 +61,14 @@ class RowsJoinOperator(JoinOperator):
     # -- ingest -----------------------------------------------------------------------------------------------------
 
     def _join(
-        self, kv: KV, progress: Progress, result: StepResult, new: Sequence[Slice], sides: list[pa.Schema]
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        new: Sequence[Slice],
+        sides: list[pa.Schema],
+        columns: Columns,
     ) -> None:
-        columns = Columns.of(self.definition, *sides)
         keys = [self._keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         numbers = [self._number(kv, side, new[side], keys[side]) for side in (LEFT, RIGHT)]
         stored, held = [], []

@@ -37,10 +37,6 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table([*columns, *where], schema=empty_rows(schema).schema)
 
 
-def _user_schema(table: pa.Table) -> pa.Schema:
-    return pa.schema([f for f in table.schema if not f.name.startswith("__")])
-
-
 def intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:
     """The union of closed intervals, as intervals apart from each other."""
     order = np.argsort(low, kind="stable")
@@ -92,10 +88,9 @@ def holds(
             sides.append(table.select(user).take(pa.array(rows)))
         answer: Any = where.function(sides[LEFT], sides[RIGHT])
     elif where.expression is not None:
-        wanted = columns
-        if definition.how in ("semi", "anti"):
-            wanted = Columns.of(definition, *(_user_schema(s.table) for s in both), both=True)
-        answer = where.expression.evaluate(wanted.rows(both[LEFT].table, both[RIGHT].table, li, ri))
+        answer = where.expression.evaluate(
+            columns.looked_at(definition, where.expression, both[LEFT].table, both[RIGHT].table, li, ri)
+        )
     else:
         raise UnknownColumn(f"the condition {where.name!r} of {definition.name!r} has no function any more")
     mask = combine(answer) if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from windrow.core.aggregations import Aggregation
-from windrow.core.definition import AggregateDefinition
+from windrow.core.definition import RESERVED_COLUMNS, AggregateDefinition
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.join import JoinDefinition
 from windrow.core.types import as_type, widened
 from windrow.operators.aggregations import KERNELS
 from windrow.operators.groups import combine
+from windrow.operators.join_output import Names, prefixes
 
 
 def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None = None) -> pa.Schema:
@@ -55,6 +56,10 @@ class Needs(Protocol):
         """Those of the columns that the definition names: a message in which one of them cannot be read does not count."""
         ...
 
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        """The columns that no message may have, and why."""
+        ...
+
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
         ...
@@ -74,6 +79,9 @@ class AggregateNeeds:
     def named(self, names: Iterable[str]) -> set[str]:
         uses = [u for a in self.definition.agg.values() for u in _expressions(a)]
         return {n for n in names if n in self._names or any(u.mentions(n) for u in uses)}
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        return {}
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         types = {**known, name: kind}
@@ -102,12 +110,16 @@ class JoinNeeds:
 
     whole = True
 
-    def __init__(self, definition: JoinDefinition, side: int) -> None:
+    def __init__(
+        self, definition: JoinDefinition, side: int, sides: Sequence[pa.Schema], called: Names | None
+    ) -> None:
         given = (definition.left, definition.right)[side]
+        self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
         self._names = {given.event_time, *(pair[side] for pair in definition.on)}
-        self._prefixes = ("left", "right") if definition.is_self_join else (given.name,)
+        self._prefixes = {prefixes(definition)[side]}
         if definition.is_self_join:
+            self._prefixes.update(prefixes(definition))
             self._names.update(name for pair in definition.on for name in pair)
 
     def named(self, names: Iterable[str]) -> set[str]:
@@ -119,7 +131,44 @@ class JoinNeeds:
             where.mentions(n) for n in (name, *(f"{prefix}_{name}" for prefix in self._prefixes))
         )
 
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        """New columns that would stand in rows under a name of ours, or one that another column has."""
+        definition = self._definition
+        left_only = definition.how in ("semi", "anti")
+        if left_only and self._side == 1:
+            return {}
+        known = {*self._sides[self._side].names, *self._names}
+        taken = (
+            {}
+            if left_only or self._called is None
+            else {c: n for side in self._called for n, c in side.items()}
+        )
+        found = {}
+        for name in names:
+            if name in known:
+                continue
+            if name in RESERVED_COLUMNS:
+                found[name] = (
+                    f"column {name!r} is one of ours ({', '.join(RESERVED_COLUMNS)}): rename it in the input"
+                )
+            elif taken.get(name, name) != name:
+                found[name] = (
+                    f"column {name!r} of the rows is {taken[name]!r} of an input: rename it in the input"
+                )
+        return found
+
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        itself = self._definition.is_self_join
+        for pair in self._definition.on:
+            for side in (0, 1) if itself else (self._side,):
+                partner, schema = pair[1 - side], self._sides[1 - side]
+                if pair[side] != name or (itself and partner == name):
+                    continue
+                other = schema.field(partner).type if partner in schema.names else pa.null()
+                if itself:
+                    other = known.get(partner, other)
+                if widened(kind, other) is None:
+                    return f"key {name!r} is {kind}, its partner {partner!r} is {other}, which cannot be compared"
         return None
 
 

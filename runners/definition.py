@@ -333,16 +333,26 @@ class Join(JoinDefinition):
             object.__setattr__(self, field, value)
 
     def open(
-        self, location: str, *, clock: Clock | None = None, sink: Any = None, log: Transport = FILES
+        self,
+        location: str,
+        *,
+        clock: Clock | None = None,
+        sink: Any = None,
+        schema: Mapping[str, pa.Schema] | None = None,
+        dead_letters: Any = None,
+        log: Transport = FILES,
     ) -> EmbeddedJoin:
         """Open the join on a directory, in this process: seed 003's standalone API, `add_message` naming the input.
 
         clock: where `now` comes from. sink: takes rows as they are committed; without one, `get_result` hands them out.
-        log: as for `wr.Aggregate`.
+        schema: of the messages of inputs, by name, where columns and types should not be learnt as they come: it decides what
+        the columns of rows are called. dead_letters, log: as for `wr.Aggregate`.
         """
         from windrow.runners.embedded import EmbeddedJoin
 
-        return EmbeddedJoin(self, location, clock=clock, sink=sink, log=log)
+        return EmbeddedJoin(
+            self, location, clock=clock, sink=sink, schema=schema, dead_letters=dead_letters, log=log
+        )
 
     def together(self, **frames: DataFrame) -> DataFrame:
         """Both inputs, each given by its name, as the one stream that `foreach_batch` takes."""

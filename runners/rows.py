@@ -41,6 +41,11 @@ def table_of(
         names.update(dict.fromkeys(m.payload))
     names.setdefault(event_time)
     made = _Columns(schema, names, needs, len(messages))
+    for name, why in needs.refused(names).items():
+        del names[name]
+        for i, m in enumerate(messages):
+            if m.payload.get(name) is not None:
+                made.spoil(i, why)
     columns: dict[str, pa.Array] = {}
     for name in names:
         values = [m.payload.get(name) for m in messages]

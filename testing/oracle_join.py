@@ -74,6 +74,7 @@ class JoinOracle:
         taken = {
             source.name: self._admit(source, messages, now, watermark_us) for source in self.definition.inputs
         }
+        self._columns.settle()
         left = [self._hold("left", message) for message in taken[self.definition.left.name]]
         right = [self._hold("right", message) for message in taken[self.definition.right.name]]
 
@@ -148,7 +149,11 @@ class JoinOracle:
         for message in sorted(messages.get(source.name, ()), key=lambda m: m.position or ()):
             position, value = message.position, message.payload.get(source.event_time)
             assert position is not None
-            self._columns.see(source.name, message.payload)
+            refused = self._columns.refused(source.name, message.payload)
+            self._columns.see(source.name, {c: v for c, v in message.payload.items() if c not in refused})
+            if any(message.payload[c] is not None for c in refused):
+                self._bury("malformed", f"column {refused[0]!r} is one of ours, or another's", message, None)
+                continue
             time_us = event_time_us(value, source.time_zone, now_us, source.max_ahead_us)
             if time_us is None:
                 self._bury("malformed", f"event time {source.event_time!r} is {value!r}", message, None)

@@ -22,13 +22,31 @@ class JoinColumns:
         left = list(dict.fromkeys((*join.left_keys, join.left.event_time)))
         self._names: dict[str, list[str]] = {join.right.name: right, join.left.name: left}
         self._types: dict[tuple[str, str], pa.DataType] = {}
+        self._seen = set(known)
+        # Output name of (side, column), for good.
+        self._given: dict[tuple[str, str], str] = {}
         for name, schema in known.items():
             self._names[name] = list(schema.names)
             self._types |= {(name, field.name): field.type for field in schema}
 
     def see(self, name: str, payload: Payload) -> None:
         """Remember which columns an input has, be it from a dead letter."""
+        self._seen.add(name)
         self._names[name] += [column for column in payload if column not in self._names[name]]
+
+    def refused(self, name: str, payload: Payload) -> list[str]:
+        """The columns that no message may have: new ones called as one of ours, or as another in the rows."""
+        left_only = self.join.how in ("semi", "anti")
+        if left_only and name != self.join.left.name:
+            return []
+        taken = {out: column for (_, column), out in self._given.items() if not left_only}
+        new = [c for c in payload if c not in self._names[name]]
+        return [c for c in new if c in ("window", "pane", "commit") or taken.get(c, c) != c]
+
+    def settle(self, *, told: bool = False) -> None:
+        """Columns keep their names from when both inputs have been seen, or a row was told."""
+        if told or self._seen == {source.name for source in self.join.inputs}:
+            self._given = self._called()
 
     @property
     def names(self) -> list[str]:
@@ -49,6 +67,7 @@ class JoinColumns:
 
     def row(self, left: Payload | None, right: Payload | None) -> dict[str, Any]:
         """The output of a pair, or of a message without a partner."""
+        self.settle(told=True)
         if self.join.how in ("semi", "anti"):
             assert left is not None
             return {name: left.get(name) for name in self.names}
@@ -71,7 +90,11 @@ class JoinColumns:
         else:
             assert where.expression is not None
             columns = {}
-            for out, (left_name, right_name) in self._output().items():
+            output = self._output()
+            for (side, own), called in self._called().items():
+                # A column may be named with its input's name before it.
+                output.setdefault(f"{self._prefix(side)}_{own}", output[called])
+            for out, (left_name, right_name) in output.items():
                 source, column = (
                     (self.join.right.name, right_name)
                     if left_name is None
@@ -82,19 +105,32 @@ class JoinColumns:
         answer = answer.as_py() if isinstance(answer, pa.Scalar) else answer
         return answer is not None and bool(answer)
 
+    def _prefix(self, side: str) -> str:
+        if self.join.is_self_join:
+            return side
+        return self.join.left.name if side == "left" else self.join.right.name
+
+    def _called(self) -> dict[tuple[str, str], str]:
+        """Output name by side and column, keys left out: names that were given stay."""
+        called = dict(self._given)
+        lefts = [n for n in self._names[self.join.left.name] if n not in self.join.left_keys]
+        rights = [n for n in self._names[self.join.right.name] if n not in self.join.right_keys]
+        both = [("left", n, n in rights) for n in lefts]
+        both += [("right", n, n in (*lefts, *self.join.left_keys)) for n in rights]
+        for side, column, twice in both:
+            if (side, column) in called:
+                continue
+            out = f"{self._prefix(side)}_{column}" if twice else column
+            while out in (*self.join.left_keys, *called.values()):
+                out = f"{self._prefix(side)}_{out}"
+            called[side, column] = out
+        return called
+
     def _output(self) -> dict[str, tuple[str | None, str | None]]:
         """Output name -> name on the left, name on the right: keys have both."""
-        left, right = (self._names[source.name] for source in (self.join.left, self.join.right))
-        one, two = self.join.left.name, self.join.right.name
-        if self.join.is_self_join:
-            one, two = "left", "right"
         output: dict[str, tuple[str | None, str | None]] = {pair[0]: pair for pair in self.join.on}
-        lefts = [name for name in left if name not in self.join.left_keys]
-        rights = [name for name in right if name not in self.join.right_keys]
-        for name in lefts:
-            output[f"{one}_{name}" if name in rights else name] = (name, None)
-        for name in rights:
-            output[f"{two}_{name}" if name in (*lefts, *self.join.left_keys) else name] = (None, name)
+        for (side, column), out in self._called().items():
+            output[out] = (column, None) if side == "left" else (None, column)
         return output
 
     def _cell(self, source: str, column: str | None, value: Any) -> pa.Array:

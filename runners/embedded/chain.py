@@ -156,7 +156,7 @@ def _side(definition: JoinDefinition, input: str | None) -> int:
 class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
     """A chain with a join in it: messages name their input."""
 
-    def _known(self, given: Input) -> pa.Schema | None:
+    def _columns_of(self, given: Input) -> pa.Schema | None:
         return self._operator.schema_of(self._overlay, given.name)
 
 

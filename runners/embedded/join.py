@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
-from windrow.core.errors import InputError
+from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, WindowInfo
 from windrow.core.time import Instant
+from windrow.core.types import concat
 from windrow.operators.columns import SOURCE
-from windrow.operators.join_output import to_joined
-from windrow.operators.learning import Needs
+from windrow.operators.join_output import Columns, to_joined
+from windrow.operators.learning import Needs, learn
 from windrow.runners.embedded.operator import COMMIT_ROWS, COMMIT_STEPS, EmbeddedOperator
 from windrow.runners.embedded.positions import extent, with_positions
 from windrow.runners.embedded.queries import joined_messages, joined_windows
@@ -37,9 +38,21 @@ class EmbeddedJoin(EmbeddedOperator):
         *,
         clock: Clock | None = None,
         sink: Any = None,
+        schema: Mapping[str, pa.Schema] | None = None,
+        dead_letters: Any = None,
         log: Transport = FILES,
     ) -> None:
-        super().__init__(definition, location, clock=clock, sink=sink, log=log)  # type: ignore[arg-type]
+        self._declared = dict(schema or {})
+        if self._declared:
+            check_schemas(definition, self._declared)
+        super().__init__(
+            definition,  # type: ignore[arg-type]
+            location,
+            clock=clock,
+            sink=sink,
+            dead_letters=dead_letters,
+            log=log,
+        )
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 
@@ -73,6 +86,7 @@ class EmbeddedJoin(EmbeddedOperator):
             low, high = extent(table)
             first.update(low)
             following.update(high)
+        tables = self._with_declared(tables)
         now_us = self._now()
         rows = sum(len(t) for t in tables.values())
         self._run(
@@ -128,14 +142,28 @@ class EmbeddedJoin(EmbeddedOperator):
             counts=self._counters,
         )
 
+    def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """A step with the columns that are declared, also of an input that has no messages in it."""
+        whole = dict(tables)
+        for name, schema in self._declared.items():
+            whole[name] = schema.empty_table()
+            if name in tables:
+                learn(schema, tables[name].schema)  # refuses what does not go together
+                whole[name] = concat([whole[name], tables[name]])
+        return whole
+
     def _known(self, given: Input) -> pa.Schema | None:
-        """The columns of an input as known so far."""
+        """The columns of an input as known so far, or declared."""
+        known = self._columns_of(given)
+        return learn(known, self._declared[given.name]) if given.name in self._declared else known
+
+    def _columns_of(self, given: Input) -> pa.Schema | None:
         side = 0 if given.name == self.definition.left.name else 1
         known: pa.Schema = self._operator.schemas(self._overlay)[side]
         return known
 
     def _needs(self, given: Input) -> Needs:
-        needs: Needs = self._operator.needs_of(given.name)
+        needs: Needs = self._operator.needs_of(self._overlay, given.name)
         return needs
 
     def _learn_schema(self) -> None:
@@ -211,3 +239,21 @@ class EmbeddedJoin(EmbeddedOperator):
     def columns(self) -> list[str]:
         """The columns of the join's rows as known so far."""
         return self._operator.columns(self._overlay)  # type: ignore[no-any-return]
+
+
+def check_schemas(definition: JoinDefinition, declared: Mapping[str, pa.Schema]) -> None:
+    """Refuse declared columns that cannot be joined."""
+    sides = []
+    names = [i.name for i in definition.inputs]
+    for name in declared:
+        if name not in names:
+            raise InputError(f"schema= of {name!r}, which is no input of {definition.name!r}: it has {names}")
+    for given, keys in ((definition.left, definition.left_keys), (definition.right, definition.right_keys)):
+        schema = declared.get(given.name, pa.schema([]))
+        for column in (given.event_time, *keys):
+            if given.name in declared and column not in schema.names:
+                raise UnknownColumn(
+                    f"column {column!r} of input {given.name!r} is not in its schema, which has {schema.names}"
+                )
+        sides.append(schema)
+    Columns.of(definition, *sides)

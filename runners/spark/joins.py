@@ -203,7 +203,7 @@ def _keys(definition: Joining, given: Input, by_part: Sequence[tuple[pa.Schema, 
     for i, part in enumerate(parts_of(definition)):
         if i < first or not isinstance(part, JoinDefinition):
             continue
-        types = {key[0]: key[3] for key in Columns.of(part, *by_part[i], both=True).keys}
+        types = {key[0]: key[3] for key in Columns.of(part, *by_part[i]).keys}
         for n, names in enumerate(followed):
             found[n] = f"cast({found[n]} as {from_arrow_type(types[names[i]]).simpleString()})"
     return found

@@ -162,7 +162,7 @@ def panes_schema(shards: Shards, definition: Any) -> pa.Schema:
 def _joined_schema(operator: JoinOperator, kv: KV) -> pa.Schema:
     left, right = operator.schemas(kv)
     none = np.zeros(0, dtype=np.int64)
-    columns = Columns.of(operator.definition, left, right)
+    columns = Columns.of(operator.definition, left, right, operator.names(kv))
     told = columns.rows(empty_rows(left), empty_rows(right), none, none)
     return pa.schema([*told.schema, ("pane", PANE_TYPE), ("commit", pa.int64())])
 
