@@ -20,6 +20,7 @@ from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.shard import DEAD, DEAD_FILE, PANES, PANES_OF
 from windrow.checkpoint.transport import FILES, Transport
+from windrow.checkpoint.warnings import warn_of_jump, warn_of_letters
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -30,8 +31,6 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.operators.watermarks import watermark_of
 
 logger = get_logger()
-#: Counters of dead letters, by reason.
-LETTERS = "dead."
 
 #: Files of commits are kept at least this many commits, for readers that look back.
 KEEP_COMMITS = 32
@@ -284,22 +283,10 @@ class Job:
         if query_id in self._read:
             self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
-        self._warn(commit, counters or {})
+        warn_of_letters(self.logger, commit, counters or {})
+        mark_us = min(progress.watermarks_us.values(), default=START_OF_TIME_US)
+        warn_of_jump(self.logger, commit, list(self.definitions.values()), mark_us, progress.now_us, steps)
         return record
-
-    def _warn(self, commit: int, counters: Mapping[str, int]) -> None:
-        """One warning for a commit that could not count all of its messages: that must not look like success."""
-        reasons = {
-            name.removeprefix(LETTERS): n for name, n in counters.items() if name.startswith(LETTERS) and n
-        }
-        if reasons:
-            told = ", ".join(f"{n} {reason}" for reason, n in sorted(reasons.items()))
-            self.logger.warning(
-                "dead letters: messages that could not be counted",
-                commit=commit,
-                reasons=told,
-                look="wr.read_state(location).dead_letters()",
-            )
 
     # -- step 5 -----------------------------------------------------------------------------------------------------
 

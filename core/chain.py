@@ -159,6 +159,17 @@ class ChainDefinition:
     def dead_letter_limit(self) -> int:
         return self.first.dead_letter_limit  # type: ignore[no-any-return]
 
+    @property
+    def logics(self) -> tuple[Part, ...]:
+        """The parts, those after the first as they take the rows of the one before."""
+        taking: list[Part] = [self.first]
+        for before, part in zip(self.parts, self.parts[1:], strict=False):
+            if isinstance(part, JoinDefinition):
+                taking.append(part.of_handed_rows(handed_side(before, part)))
+            else:
+                taking.append(part.of_handed_rows())
+        return tuple(taking)
+
     def behind_us(self, part: int) -> int:
         """How far the watermark of the next operator stays behind that of `part`."""
         first, second = self.parts[part : part + 2]

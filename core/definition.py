@@ -29,7 +29,7 @@ from windrow.core.errors import (
 )
 from windrow.core.positions import Ids, Positions
 from windrow.core.show import call
-from windrow.core.time import Duration, duration_us, show_duration
+from windrow.core.time import DAY_US, Duration, duration_us, show_duration
 from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
 
 RESERVED_COLUMNS = ("window", "pane", "commit")
@@ -209,8 +209,15 @@ class AggregateDefinition:
 
     def with_watermark(self, watermark: Watermark) -> Self:
         """The same definition under another watermark; what shapes the state stays."""
+        return self._changed(watermark=watermark)
+
+    def of_handed_rows(self) -> Self:
+        """The same definition for rows of another operator, whose messages were judged already: none is too far ahead."""
+        return self._changed(max_ahead_us=None)
+
+    def _changed(self, **changes: Any) -> Self:
         state = {f.name: getattr(self, f.name) for f in fields(self)}
-        restored: Self = _restore(type(self), {**state, "agg": dict(self.agg), "watermark": watermark})
+        restored: Self = _restore(type(self), {**state, "agg": dict(self.agg), **changes})
         return restored
 
     def _identity(self) -> tuple[Any, ...]:
@@ -249,7 +256,7 @@ class AggregateDefinition:
             name=None if self.name == "aggregate" else self.name,
             null_keys=None if self.null_keys == "group" else self.null_keys,
             time_zone=self.time_zone,
-            max_ahead=None if self.max_ahead_us is None else show_duration(self.max_ahead_us),
+            max_ahead=show_max_ahead(self.max_ahead_us, self.watermark),
             scale=self.scale,
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
             positions=self.positions,
@@ -261,6 +268,29 @@ class AggregateDefinition:
         state = {f.name: getattr(self, f.name) for f in fields(self)}
         state["agg"] = dict(state["agg"])
         return (_restore, (type(self), state))
+
+
+def max_ahead_us(given: Duration | Forever | None, watermark: Watermark) -> int | None:
+    """How far ahead of `now` a time may lie, None for any. Unless it is said, a day where what comes moves the watermark: one
+    message with a wrong date would make all others late, for good.
+    """
+    if isinstance(given, Forever):
+        return None
+    if given is None:
+        return DAY_US if watermark.kind == "bounded" else None
+    ahead_us = duration_us(given, "max_ahead")
+    if ahead_us < 0:
+        raise BadDuration(
+            f"max_ahead {given!r} is negative: use '0 seconds' or more, or wr.forever for no limit"
+        )
+    return ahead_us
+
+
+def show_max_ahead(ahead_us: int | None, watermark: Watermark) -> Any:
+    """What `max_ahead_us` reads back to the same; None where nothing has to be said."""
+    if ahead_us == max_ahead_us(None, watermark):
+        return None
+    return forever if ahead_us is None else show_duration(ahead_us)
 
 
 def _restore(cls: type[Any], state: dict[str, Any]) -> Any:
@@ -294,7 +324,7 @@ def normalise(
     name: str,
     null_keys: str,
     time_zone: str | None,
-    max_ahead: Duration | None,
+    max_ahead: Duration | Forever | None,
     scale: str | None,
     integer_overflow: str,
     positions: Positions | None,
@@ -369,7 +399,7 @@ def normalise(
         "name": name,
         "null_keys": null_keys,
         "time_zone": time_zone,
-        "max_ahead_us": None if max_ahead is None else duration_us(max_ahead, "max_ahead"),
+        "max_ahead_us": max_ahead_us(max_ahead, marked),
         "scale": scale or ("small" if span_is_small(window) else "large"),
         "integer_overflow": integer_overflow,
         "positions": positions,

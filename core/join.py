@@ -21,6 +21,8 @@ from windrow.core.definition import (
     Retention,
     Watermark,
     bounded,
+    max_ahead_us,
+    show_max_ahead,
 )
 from windrow.core.emit import Emit, EveryBatch, EveryPeriod, every_batch
 from windrow.core.errors import (
@@ -64,10 +66,14 @@ class Input:
             window=self.window,
             watermark=None if self.watermark == bounded() else self.watermark,
             time_zone=self.time_zone,
-            max_ahead=None if self.max_ahead_us is None else show_duration(self.max_ahead_us),
+            max_ahead=self._shown_ahead(),
             positions=self.positions,
             static=self.static or None,
         )
+
+    def _shown_ahead(self) -> Any:
+        unsaid = self.static and self.max_ahead_us is None
+        return None if unsaid else show_max_ahead(self.max_ahead_us, self.watermark)
 
     @property
     def source_prefix(self) -> str:
@@ -183,13 +189,16 @@ class JoinDefinition:
 
     def with_watermarks(self, left: Watermark, right: Watermark) -> Self:
         """The same join under other watermarks; what shapes the state stays."""
-        made = object.__new__(type(self))
-        for f in fields(self):
-            object.__setattr__(made, f.name, getattr(self, f.name))
-        for side, watermark in (("left", left), ("right", right)):
-            was: Input = getattr(self, side)
-            now = replace(was, watermark=watermark)
-            object.__setattr__(made, side, now)
+        return self._changed(
+            left=replace(self.left, watermark=left), right=replace(self.right, watermark=right)
+        )
+
+    def of_handed_rows(self, side: str) -> Self:
+        """The same join where a side takes the rows of another operator: none of these is too far ahead."""
+        return self._changed(**{side: replace(getattr(self, side), max_ahead_us=None)})
+
+    def _changed(self, **changes: Any) -> Self:
+        made: Self = _restore(type(self), {f.name: getattr(self, f.name) for f in fields(self)} | changes)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -210,7 +219,7 @@ def make_input(
     window: JoinWindowSpec | None,
     watermark: Duration | Watermark,
     time_zone: str | None,
-    max_ahead: Duration | None,
+    max_ahead: Duration | Forever | None,
     positions: Positions | None,
     static: bool,
 ) -> Input:
@@ -224,7 +233,8 @@ def make_input(
     if isinstance(window, Hopping) and window.hop_us > window.size_us:
         raise BadWindow(f"{window!r} leaves gaps, in which messages of {name!r} could not be joined")
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
-    ahead_us = None if max_ahead is None else duration_us(max_ahead, "max_ahead")
+    # A table does not hold the watermark, and may well speak of the future.
+    ahead_us = None if static and max_ahead is None else max_ahead_us(max_ahead, marked)
     return Input(name, event_time, window, marked, time_zone, ahead_us, positions, static)
 
 

@@ -60,18 +60,24 @@ class WindowAggregator(StoredWindows):
         return self._end(kv, progress, result, dead)
 
     def ingest(
-        self, kv: KV, table: pa.Table, now_us: int, watermarks_us: IntArray | None = None
+        self,
+        kv: KV,
+        table: pa.Table,
+        now_us: int,
+        watermarks_us: IntArray | None = None,
+        nows_us: IntArray | None = None,
     ) -> StepResult:
         """File messages and fire what they fill.
 
-        `watermarks_us`, one per row, stands for as many steps of one message each, between which nothing fires: each is
-        followed by an advance, of which the last is still to come. They are numbered like that, too.
+        `watermarks_us` and `nows_us`, one per row, stand for as many steps of one message each, between which nothing fires:
+        each is followed by an advance, of which the last is still to come. They are numbered like that, too.
         """
         progress, result, dead = self._begin(kv)
         table = self._learnt(progress, table)
         rows = take_in(self.definition, table, now_us, dead) if watermarks_us is None else None
         if rows is None:
-            rows, watermarks_us = self._take_in_run(table, now_us, dead, watermarks_us)
+            nows = now_us if nows_us is None else nows_us
+            rows, watermarks_us = self._take_in_run(table, nows, dead, watermarks_us)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
         if len(rows):
@@ -107,7 +113,7 @@ class WindowAggregator(StoredWindows):
     # -- ingest -----------------------------------------------------------------------------------------------------
 
     def _take_in_run(
-        self, table: pa.Table, now_us: int, dead: DeadLetters, watermarks_us: IntArray | None
+        self, table: pa.Table, now_us: int | IntArray, dead: DeadLetters, watermarks_us: IntArray | None
     ) -> tuple[Slice, IntArray]:
         """As `take_in`, rows in order of arrival, each with its own watermark."""
         assert watermarks_us is not None

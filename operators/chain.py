@@ -55,7 +55,7 @@ class ChainOperator:
 
     def __init__(self, definition: ChainDefinition, tell: Collection[str] = ()) -> None:
         self.definition = definition
-        self.parts: tuple[Any, ...] = tuple(operator_of(p) for p in definition.parts)
+        self.parts: tuple[Any, ...] = tuple(operator_of(p) for p in definition.logics)
         self.first = self.parts[0]
         self.aux_cf: str = self.first.aux_cf
         self._tell = frozenset(tell)

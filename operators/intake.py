@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.keys import position_keys
 from windrow.core.positions import Ids
+from windrow.core.time import show_duration
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.groups import Groups, combine
@@ -164,9 +165,12 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
 
 
 def take_in(
-    definition: Reading, table: pa.Table, now_us: int, dead: DeadLetters, *, sort: bool = True
+    definition: Reading, table: pa.Table, now_us: int | IntArray, dead: DeadLetters, *, sort: bool = True
 ) -> Slice:
-    """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order."""
+    """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order.
+
+    now_us: of the step, or, unsorted, of each row.
+    """
     ids = () if definition.ids is None else definition.ids.columns
     missing = [c for c in (definition.event_time, *definition.by, *ids) if c not in table.column_names]
     if missing:
@@ -175,7 +179,7 @@ def take_in(
         )
     table = in_position_order(table) if sort else table
     times = event_times(table.column(definition.event_time), definition.event_time, definition.time_zone)
-    limit = LAST_US if definition.max_ahead_us is None else min(LAST_US, now_us + definition.max_ahead_us)
+    limit = last_times(definition.max_ahead_us, now_us)
     good = pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, limit)), False)
     keep = good.to_numpy(zero_copy_only=False)
     if MALFORMED_ROW in table.column_names:
@@ -195,7 +199,7 @@ def take_in(
         )
         detail = f"{definition.event_time} is outside the years 1 to 9999"
         if definition.max_ahead_us is not None:
-            detail += f" or more than {definition.max_ahead_us} us ahead of now"
+            detail += f", or more than max_ahead={show_duration(definition.max_ahead_us)!r} ahead of now"
         dead.add_rows(MALFORMED, detail, table, np.flatnonzero(bad & ~null), times)
     for name in ids:
         no_id = keep & combine(table.column(name)).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
@@ -211,6 +215,15 @@ def take_in(
         rows = np.flatnonzero(keep)
         table, times = table.take(pa.array(rows)), times.take(pa.array(rows))
     return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
+
+
+def last_times(max_ahead_us: int | None, now_us: int | IntArray) -> Any:
+    """The latest time that can be counted at `now_us`, or at each of them."""
+    if max_ahead_us is None:
+        return LAST_US
+    if isinstance(now_us, int):
+        return min(LAST_US, now_us + max_ahead_us)
+    return pa.array(np.minimum(now_us, LAST_US - max_ahead_us) + max_ahead_us)
 
 
 def user_columns(table: pa.Table) -> list[str]:

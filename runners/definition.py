@@ -55,7 +55,8 @@ class Aggregate(AggregateDefinition):
     name: tells operators of one job apart
     null_keys: "group" (null is a key of its own, as in SQL) or "dead_letter"
     time_zone: the zone of event times that have none
-    max_ahead: times further ahead of now than this are dead-lettered
+    max_ahead: what is dated further ahead of now than this is a dead letter; default "1 day" where what comes moves the
+        watermark, as under wr.bounded; wr.forever for no limit
     scale: "small" or "large", for seed 003's key matrix; by default decided from the window
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
     positions: wr.positions(...), the columns that say where a row stands in its source
@@ -80,7 +81,7 @@ class Aggregate(AggregateDefinition):
         name: str = "aggregate",
         null_keys: str = "group",
         time_zone: str | None = None,
-        max_ahead: Duration | None = None,
+        max_ahead: Duration | Forever | None = None,
         scale: str | None = None,
         integer_overflow: str = "dead_letter",
         positions: Positions | None = None,
@@ -418,7 +419,7 @@ def Input(
     window: JoinWindowSpec | None = None,
     watermark: Duration | Watermark = "0 seconds",
     time_zone: str | None = None,
-    max_ahead: Duration | None = None,
+    max_ahead: Duration | Forever | None = None,
     positions: Positions | None = None,
     static: bool = False,
 ) -> JoinInput:

@@ -39,6 +39,7 @@ from windrow.operators.columns import (
 from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
 from windrow.operators.dead import of_operator
 from windrow.operators.groups import combine
+from windrow.operators.intake import last_times
 from windrow.operators.join_output import joined_rows
 from windrow.operators.join_rows import join_operator
 from windrow.operators.output import pane_rows, pane_schema
@@ -127,8 +128,9 @@ class Answer:
     first_offsets: dict[Partition, int] = field(default_factory=dict)
     next_offsets: dict[Partition, int] = field(default_factory=dict)
     rows: int = 0
-    #: Rows too late for all of their windows that came in groups, not as letters: the commit is redone with letters.
-    late_rows: int = 0
+    #: Rows too late for all of their windows, or too far ahead of now, that came in groups, not as letters: the commit is
+    #: redone with letters.
+    uncounted_rows: int = 0
     snapshot_at: int | None = None
     #: Why the shard cannot go on before its messages are replayed.
     lost: str | None = None
@@ -419,9 +421,9 @@ def _ingest_partials(
         return operator.ingest_partials(kv, table, plan.now_us, schema)
     _mark(table, answer)
     assert plan.parts is not None
-    late = _late_rows(definition, table, watermark_us)
-    if late:
-        answer.late_rows += late
+    uncounted = _late_rows(definition, table, watermark_us) + _rows_ahead(definition, table, plan.now_us)
+    if uncounted:
+        answer.uncounted_rows += uncounted
         return operator.ingest_partials(kv, table.slice(0, 0), plan.now_us, schema)
     names = {f"{PART}{i}": name for i, name in enumerate(plan.parts)}
     table = table.rename_columns([names.get(c, c) for c in table.column_names])
@@ -461,6 +463,12 @@ def _late_rows(definition: AggregateDefinition, table: pa.Table, watermark_us: i
     open_ = ends > limit(watermark_us, definition.allowed_lateness_us)
     taken = np.bincount(row_of[open_], minlength=len(slices)) > 0
     return int(combine(table.column(ROWS)).to_numpy()[covered & ~taken].sum())
+
+
+def _rows_ahead(definition: AggregateDefinition, table: pa.Table, now_us: int) -> int:
+    """Rows of groups in which one is too far ahead of now."""
+    ahead = pc.greater(table.column(TIME_MAX), last_times(definition.max_ahead_us, now_us))
+    return int(combine(table.column(ROWS)).to_numpy()[combine(ahead).to_numpy(zero_copy_only=False)].sum())
 
 
 def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> Windows:

@@ -55,7 +55,7 @@ class ChainOracle:
             JoinOracle(p, _of(definition.inputs_of(i), schemas))
             if isinstance(p, JoinDefinition)
             else AggregateOracle(p)
-            for i, p in enumerate(definition.parts)
+            for i, p in enumerate(definition.logics)
         ]
         self._steps = [0] * len(self._oracles)
         for i, part in enumerate(definition.parts[1:]):

@@ -124,7 +124,8 @@ class EmbeddedOperator(Engine):
         n = len(self._steps)
 
         def both(kv: KV) -> StepResult:
-            first = operator.ingest(kv, table, run.nows_us[0], watermarks)
+            nows = np.array(run.nows_us, dtype=np.int64)
+            first = operator.ingest(kv, table, run.nows_us[0], watermarks, nows)
             second = operator.advance(kv, after_us, now_us)
             return first.then(second)
 

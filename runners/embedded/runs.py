@@ -22,7 +22,7 @@ from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Hopping
 from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.intake import FIRST_US, LAST_US
+from windrow.operators.intake import FIRST_US, last_times
 from windrow.operators.step import limit
 from windrow.operators.watermarks import idle_partitions, watermark_us
 from windrow.runners.rows import event_time_us
@@ -37,7 +37,6 @@ def runs(definition: AggregateDefinition) -> bool:
         and not gaps
         and isinstance(emit.early, (Never, EveryPeriod))
         and isinstance(emit.late, (Never, EveryPeriod))
-        and definition.max_ahead_us is None
         and definition.ids is None  # what is a duplicate must not move the watermark
         and retention.windows is None
         and retention.messages is None
@@ -96,7 +95,8 @@ class Runner:
         """Move the watermark past one message; True if the advance after it may fire, close or expire something."""
         definition = self.definition
         time_us, problem = event_time_us(message.payload.get(definition.event_time), self._zone)
-        counts = problem is None and time_us is not None and FIRST_US <= time_us <= LAST_US
+        last_us = last_times(definition.max_ahead_us, now_us)
+        counts = problem is None and time_us is not None and FIRST_US <= time_us <= last_us
         if counts and definition.null_keys == "dead_letter":
             counts = all(message.payload.get(b) is not None for b in definition.by)
         if counts and time_us is not None and time_us >= self._open_from_us:

@@ -299,13 +299,17 @@ class BatchFunction:
         """One action over the batch; every shard answers exactly once."""
         letters = plan.commit <= self._letters_until
         answers = self._act(spark, df, plan, positioned, letters)
-        if any(a.late_rows for a in answers):
-            # There are rows too late for all of their windows. Nothing of the attempt counts; the next one brings them as
-            # dead letters, and so do the batches after it, as long as some come.
+        uncounted = any(a.uncounted_rows for a in answers)
+        if uncounted:
+            # There are rows too late for all of their windows, or too far ahead of now. Nothing of the attempt counts; the next
+            # one brings them as dead letters, and so do the batches after it, as long as some come.
             letters = True
             answers = self._act(spark, df, plan, positioned, letters)
-        if letters and any(
-            c in a.result.counters for a in answers for c in ("dead.too_late", "dead.out_of_retention")
+        if uncounted or (
+            letters
+            and any(
+                c in a.result.counters for a in answers for c in ("dead.too_late", "dead.out_of_retention")
+            )
         ):
             self._letters_until = plan.commit + LETTERS_FOR
         return answers

@@ -28,7 +28,7 @@ from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import ACCUMULATOR, MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
-from windrow.operators.intake import FIRST_US, LAST_US
+from windrow.operators.intake import FIRST_US, LAST_US, last_times
 from windrow.operators.step import limit
 from windrow.runners.tasks import (
     CONTROL,
@@ -295,8 +295,8 @@ def prepare_partials(
 ) -> DataFrame:
     """The partials route: groups of (shard, slice, key), and what cannot be counted as one group a row.
 
-    Without `watermark_us` late rows are not set apart: their groups tell that there are some. That plan has no number
-    that changes from batch to batch, so Spark compiles it once.
+    Without `watermark_us` rows that are late, or too far ahead of now, are not set apart: their groups tell that there are
+    some. That plan has no number that changes from batch to batch, so Spark compiles it once.
     """
     t = event_micros(df, definition)
     wanted = dict.fromkeys([*definition.by, *(a for g in definition.agg.values() for a in g.columns)])
@@ -339,8 +339,8 @@ def prepare_partials(
 
 
 def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: int | None) -> str:
-    """SQL of why a row cannot be counted; null if it can."""
-    last_us = LAST_US if definition.max_ahead_us is None else min(LAST_US, now_us + definition.max_ahead_us)
+    """SQL of why a row cannot be counted; null if it can. Without `watermark_us` it has no number that changes."""
+    last_us = LAST_US if watermark_us is None else last_times(definition.max_ahead_us, now_us)
     cases = [f"when {t} is null or {t} < {FIRST_US}L or {t} > {last_us}L then '{MALFORMED}'"]
     if definition.null_keys == "dead_letter" and definition.by:
         nulls = " or ".join(f"{_q(b)} is null" for b in definition.by)

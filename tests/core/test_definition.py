@@ -92,7 +92,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "name": {"name": "delays"},
     "null keys": {"null_keys": "dead_letter"},
     "time zone": {"time_zone": "America/New_York"},
-    "max ahead": {"max_ahead": "1 day"},
+    "max ahead": {"max_ahead": "2 days"},
+    "any time ahead": {"max_ahead": wr.forever},
     "small": {"scale": "small"},
     "decimal": {"integer_overflow": "decimal"},
     "positions": {"positions": wr.positions("offset", partition="part", source="topic")},
@@ -226,6 +227,17 @@ def test_allowed_lateness_is_the_retention_unless_it_is_given() -> None:
     assert define(emit=wr.Emit.append()).allowed_lateness_us == 0
 
 
+def test_a_message_may_lie_a_day_ahead_of_now_where_messages_move_the_watermark() -> None:
+    assert define().max_ahead_us == define(max_ahead="1 day").max_ahead_us == 86_400_000_000
+    assert define(max_ahead=wr.forever).max_ahead_us is None
+    assert (
+        define(watermark=wr.fixed("1 s")).max_ahead_us is define(watermark=wr.explicit()).max_ahead_us is None
+    )
+    assert "max_ahead" not in repr(define()) and "max_ahead=wr.forever" in repr(define(max_ahead=wr.forever))
+    assert wr.Input("i", event_time="t").max_ahead_us == 86_400_000_000
+    assert wr.Input("i", event_time="t", static=True).max_ahead_us is None
+
+
 def test_durations_may_be_timedeltas() -> None:
     assert define(retention=timedelta(days=7), watermark=timedelta(hours=2)) == define()
 
@@ -273,6 +285,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "retention of no windows": (lambda: wr.Retain(windows=0), e.ConfigurationError, ["0 windows", "positive"]),
     "retention of no messages": (lambda: wr.Retain(messages=-1), e.ConfigurationError, ["-1 messages", "positive"]),
     "retention per what": (lambda: wr.Retain(windows=1, per="shard"), e.ConfigurationError, ["'shard'", "'key' or 'job'"]),
+    "negative max_ahead": (lambda: define(max_ahead="-1 s"), e.BadDuration, ["'-1 s'", "wr.forever"]),
     "negative delay": (lambda: define(watermark="-1 s"), e.BadWatermark, ["'-1 s'", "'0 seconds' or more"]),
     "null keys": (lambda: define(null_keys="drop"), e.ConfigurationError, ["'drop'", "'group' or 'dead_letter'"]),
     "overflow": (lambda: define(integer_overflow="wrap"), e.ConfigurationError, ["'wrap'", "'decimal'"]),

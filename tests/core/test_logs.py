@@ -15,6 +15,7 @@ import structlog
 
 import windrow as wr
 from windrow.core.logs import get_logger
+from windrow.testing import ManualClock
 
 COUNTS = wr.Aggregate(
     by="k", event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day"
@@ -84,6 +85,28 @@ def test_a_configuration_that_exists_decides_and_is_left_as_it_is(
     assert (warning["reasons"], warning["commit"]) == ("3 malformed", 1)
     assert {"opened", "committed"} <= {e["event"] for e in configured}
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(3_599, 0), (3_611, 1)])
+def test_a_watermark_that_jumps_by_more_than_the_retention_is_a_warning(
+    configured: list[dict[str, Any]], tmp_path: Path, seconds: int, warned: int
+) -> None:
+    hour = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 hour"
+    )
+    clock = ManualClock(0)
+    with hour.open(str(tmp_path / "job"), clock=clock) as op:
+        for t in (0, 10, 10 + seconds):
+            op.add_message(wr.Message({"t": t * 1_000_000, "k": "a"}))
+            clock.advance("1 second")
+        op.timeout()
+        clock.advance("2 days")  # what comes then may be as much later
+        op.add_message(wr.Message({"t": (86_400 * 2 + seconds) * 1_000_000, "k": "a"}))
+    told = [e for e in configured if e["level"] == "warning"]
+    assert len(told) == warned
+    if warned:
+        assert "jumped by more than the retention" in told[0]["event"]
+        assert (told[0]["before"], told[0]["retention"]) == ("1970-01-01 00:00:10", "1 hour")
 
 
 def test_a_log_that_cannot_be_written_costs_no_commit(tmp_path: Path) -> None:

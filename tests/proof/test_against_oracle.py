@@ -216,7 +216,7 @@ def cases(
         ),
         emit=emit,
         null_keys=pick("group", "group", "dead_letter"),
-        max_ahead=None if unbounded or steady else pick(None, None, units(40)),
+        max_ahead=wr.forever if unbounded else pick(wr.forever, wr.forever, None, units(10), units(40)),
         integer_overflow=pick("dead_letter", "decimal"),
         ids=pick(wr.ids("u"), wr.ids("u"), wr.ids("u", "g")) if ids else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported, StateError
 from windrow.core.time import to_datetime
 from windrow.runners.spark.session import check_session
-from windrow.testing.clock import ManualClock
+from windrow.testing.clock import DEFAULT_START, ManualClock
 
 from .conftest import SCHEMA, at
 
@@ -136,7 +136,16 @@ def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     letters: list[dict[str, Any]] = []
     definition = define(agg, allowed_lateness="20 seconds", null_keys="dead_letter")
     batches = [
-        [{"t": None, "k": "a", "v": 1}, {"t": at(100), "k": "a", "v": 2}, {"t": at(100), "k": None, "v": 3}],
+        [
+            {"t": None, "k": "a", "v": 1},
+            {"t": at(100), "k": "a", "v": 2},
+            {"t": at(100), "k": None, "v": 3},
+            {
+                "t": DEFAULT_START + timedelta(days=1, microseconds=1),
+                "k": "a",
+                "v": 6,
+            },  # too far ahead of now
+        ],
         [{"t": at(50), "k": "a", "v": 4}, {"t": at(85), "k": "a", "v": 5}],
     ]
     run(
@@ -149,6 +158,7 @@ def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     )
     assert sorted((x["reason"], json.loads(x["payload"])["v"]) for x in letters) == [
         ("malformed", 1),
+        ("malformed", 6),
         ("null_key", 3),
         ("too_late", 4),
     ]

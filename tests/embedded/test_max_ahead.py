@@ -1,0 +1,86 @@
+"""One message with a wrong date: a dead letter, and no other is late for it. Semantics "Dead letters", "Watermark"."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.core.time import DAY_US, SECOND_US
+from windrow.testing import ManualClock
+
+YEAR_US = 365 * DAY_US
+NOW_US = ManualClock().now_us()
+
+
+def define(**changed: Any) -> wr.Aggregate:
+    options = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("10 seconds"),
+        "agg": {"n": wr.count()},
+        "retention": "1 day",
+    }
+    return wr.Aggregate(**{**options, **changed})
+
+
+def message(time_us: int, i: int, key: str = "a") -> wr.Message:
+    return wr.Message({"t": time_us, "k": key}, wr.Position("s", 0, i))
+
+
+def one_by_one(op: Any, messages: list[wr.Message]) -> None:
+    for one in messages:
+        op.add_message(one)
+
+
+def together(op: Any, messages: list[wr.Message]) -> None:
+    op.add_messages(messages)
+
+
+@pytest.mark.parametrize("feed", [one_by_one, together])
+def test_a_message_ten_years_ahead_is_a_dead_letter_and_makes_no_other_late(
+    feed: Callable[[Any, list[wr.Message]], None], tmp_path: Path
+) -> None:
+    with define().open(str(tmp_path), clock=ManualClock()) as op:
+        feed(op, [message(NOW_US, 0), message(NOW_US + 10 * YEAR_US, 1), message(NOW_US + SECOND_US, 2)])
+        feed(op, [message(NOW_US + 11 * SECOND_US, 3)])
+        assert [(p["n"], p.timing) for p in op.get_result()] == [(2, wr.core.messages.Timing.ON_TIME)]
+        [letter] = op.dead_letters()
+        assert (letter.reason, letter.position.offset) == ("malformed", 1)
+        assert "more than max_ahead='1 day' ahead of now" in letter.detail
+
+
+@pytest.mark.parametrize("max_ahead", [None, "5 seconds"])
+def test_each_message_is_judged_by_the_now_at_which_it_was_added(tmp_path: Path, max_ahead: Any) -> None:
+    limit_us = DAY_US if max_ahead is None else 5 * SECOND_US
+    counted = []
+    for feed, place in ((one_by_one, "one by one"), (together, "together")):
+        clock = ManualClock()
+        with define(max_ahead=max_ahead).open(str(tmp_path / place), clock=clock) as op:
+            for i, key in enumerate("abcd"):
+                feed(
+                    op, [message(NOW_US + limit_us + SECOND_US, i, key)]
+                )  # the first is too early by a second
+                clock.advance("1 second")
+            counted.append([w.key["k"] for w in op.get_windows()])
+            assert [d.position.offset for d in op.dead_letters()] == [0]
+    assert counted == [["b", "c", "d"]] * 2
+
+
+def test_whoever_asks_for_any_time_gets_it(tmp_path: Path) -> None:
+    with define(max_ahead=wr.forever).open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_message(message(NOW_US + 10 * YEAR_US, 0))
+        op.add_message(message(NOW_US, 1))
+        assert [d.reason for d in op.dead_letters()] == ["out_of_retention"]
+
+
+def test_rows_of_another_operator_are_not_judged_again(tmp_path: Path) -> None:
+    """The end of time tells windows that end long after now, and the next operator takes them."""
+    first = define(window=wr.tumbling("30 days"), retention="60 days", emit=wr.Emit.append(), name="first")
+    last = define(event_time="window_time", agg={"n": wr.sum("n")}, name="last", retention="90 days")
+    with first.then(last).open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_message(message(NOW_US, 0))
+        op.drain()
+        assert [p["n"] for p in op.get_result()] == [1]
+        assert op.dead_letters() == []
