@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from windrow.core.errors import ConfigurationError, RegistryFailed
+from windrow.core.extras import need
 from windrow.operators.columns import MALFORMED_ROW, RAW
 from windrow.operators.dead import PAYLOAD_LIMIT
 
@@ -322,8 +323,9 @@ def decoder(function: Callable[[bytes], Mapping[str, Any]], schema: Fields) -> F
 def avro(registry: str | Mapping[str, Any], schema: Fields | None = None) -> AvroDecoder:
     """Avro records with the header of a schema registry. registry: its URL, or `SchemaRegistryClient`'s configuration.
 
-    schema: as which types, where not as those that come. Needs `pip install "confluent-kafka[avro,schemaregistry]"`.
+    schema: as which types, where not as those that come. Needs `pip install "windrow[avro]"`.
     """
+    need("fastavro", "avro", "wr.decoders.avro")
     config = {"url": registry} if isinstance(registry, str) else dict(registry)
     return AvroDecoder(tuple(sorted(config.items())), None if schema is None else _schema(schema))
 
@@ -331,8 +333,9 @@ def avro(registry: str | Mapping[str, Any], schema: Fields | None = None) -> Avr
 def protobuf(message: Any, *, framed: bool = True, schema: Fields | None = None) -> ProtobufDecoder:
     """Protobuf messages of one generated class. framed: with the header of a schema registry, which is passed over.
 
-    schema: as for `avro`. Needs `pip install "confluent-kafka[protobuf,schemaregistry]"`.
+    schema: as for `avro`. Needs `pip install "windrow[protobuf]"`.
     """
+    need("google.protobuf", "protobuf", "wr.decoders.protobuf")
     return ProtobufDecoder(message, framed, None if schema is None else _schema(schema))
 
 

@@ -195,8 +195,8 @@ def count_distinct(column: Column) -> Aggregation:
 
 def approx_count_distinct(column: Column, *, lg_k: int = 12) -> Aggregation:
     """The number of distinct non-null values by a HyperLogLog sketch of 2**lg_k buckets (12: about 1.6 % error)."""
-    if not 4 <= lg_k <= 21:
-        raise BadAggregate(f"approx_count_distinct(lg_k={lg_k}): use 4 to 21")
+    if not isinstance(lg_k, int) or not 4 <= lg_k <= 21:
+        raise BadAggregate(f"approx_count_distinct(lg_k={lg_k!r}): use 4 to 21")
     return _make("approx_count_distinct", column, lg_k=lg_k)
 
 
@@ -216,15 +216,15 @@ def approx_percentile(column: Column, fraction: float, *, k: int = 200) -> Aggre
 
 
 def _fraction(fraction: float) -> float:
-    if not 0.0 <= fraction <= 1.0:
+    if not isinstance(fraction, (int, float)) or not 0.0 <= fraction <= 1.0:
         raise BadAggregate(f"percentile fraction {fraction!r}: use a number from 0 to 1, e.g. 0.95")
     return float(fraction)
 
 
 def top_k(column: Column, k: int) -> Aggregation:
     """The `k` largest non-null values, largest first."""
-    if k <= 0:
-        raise BadAggregate(f"top_k(k={k}): k must be positive")
+    if not isinstance(k, int) or k <= 0:
+        raise BadAggregate(f"top_k(k={k!r}): k must be positive, and whole")
     return _make("top_k", column, k=k)
 
 
@@ -255,6 +255,11 @@ def aggregate_function(*, name: str, version: int = 1, returns: pa.DataType) -> 
     ... def span(messages):
     ...     return messages["x"].to_numpy().max() - messages["x"].to_numpy().min()
     """
+
+    if not isinstance(returns, pa.DataType):
+        raise BadAggregate(
+            f"aggregate {name!r}: returns={returns!r}, use a type of pyarrow, such as pa.int64()"
+        )
 
     def decorate(body: Any) -> UserFunction:
         if isinstance(body, type):

@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
 
+from windrow.core import check
 from windrow.core.aggregations import Aggregation
 from windrow.core.emit import Emit, EveryPeriod
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
+    BadTrigger,
     BadWatermark,
     BadWindow,
     ConfigurationError,
@@ -32,6 +34,7 @@ from windrow.core.show import call
 from windrow.core.time import DAY_US, Duration, duration_us, show_duration
 from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
 
+NullKeys = Literal["group", "dead_letter"]
 RESERVED_COLUMNS = ("window", "pane", "commit")
 
 
@@ -73,8 +76,8 @@ def Retain(
 ) -> Retention:
     """Retention by time and by size: `wr.Retain("7 days", windows=100)`; sizes per "key" or per "job"."""
     for name, n in (("windows", windows), ("messages", messages)):
-        if n is not None and n <= 0:
-            raise ConfigurationError(f"retention of {n} {name}: must be positive")
+        if n is not None and (not isinstance(n, int) or n <= 0):
+            raise ConfigurationError(f"retention of {n} {name}: must be positive, and whole")
     if per not in ("key", "job"):
         raise ConfigurationError(f"retention per={per!r}: use 'key' or 'job'")
     time_us = None if time is None or isinstance(time, Forever) else duration_us(time, "retention")
@@ -322,7 +325,7 @@ def normalise(
     allowed_lateness: Duration | None,
     emit: Emit,
     name: str,
-    null_keys: str,
+    null_keys: NullKeys,
     time_zone: str | None,
     max_ahead: Duration | Forever | None,
     scale: str | None,
@@ -332,15 +335,24 @@ def normalise(
     dead_letter_limit: int,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
-    keys = (by,) if isinstance(by, str) else tuple(by)
+    keys = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
+    check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
+    check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
+    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
+    if positions is not None:
+        check.of_type(
+            positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
+        )
     if len(set(keys)) != len(keys):
         raise ConfigurationError(f"by={keys!r} names a column twice")
     if not isinstance(window, WindowSpec):
         raise BadWindow(
             f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.tuples or wr.global_window"
         )
+    check.of_type(agg, Mapping, "agg", "name each aggregation, e.g. agg={'n': wr.count()}", BadAggregate)
     if not agg:
         raise BadAggregate("agg is empty: name at least one aggregation, e.g. agg={'n': wr.count()}")
+    check.names(agg, "agg", "name each aggregation by text, e.g. agg={'n': wr.count()}")
     for alias, aggregation in agg.items():
         if not isinstance(aggregation, Aggregation):
             raise BadAggregate(
@@ -379,7 +391,7 @@ def normalise(
     if time_zone is not None:
         try:
             ZoneInfo(time_zone)
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, TypeError):
             raise ConfigurationError(f"time zone {time_zone!r} is not known: use an IANA name") from None
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
@@ -419,6 +431,10 @@ def _retention(retention: Duration | Retention | Forever | None, window: WindowS
                 f"{window!r} needs a retention by count: use retention=wr.Retain(windows=100), or wr.forever"
             )
         raise RetentionMissing(f"{window!r} needs a retention by time: use retention='7 days', or wr.forever")
+    if not isinstance(retention, Retention):
+        raise RetentionMissing(
+            f"retention={retention!r}: use a duration such as '7 days', wr.Retain(...) or wr.forever"
+        )
     if isinstance(window, Tuples) and retention.windows is None and retention.messages is None:
         raise RetentionMissing(
             f"{window!r} counts messages, retention {retention!r} does not: use retention=wr.Retain(windows=100), or wr.forever"

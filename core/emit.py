@@ -7,8 +7,9 @@ Sources: seed 003 ("Proposed Basic Windowing Model", "Configuration of A Windowe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from windrow.core import check
 from windrow.core.errors import BadTrigger
 from windrow.core.show import call
 from windrow.core.time import Duration, duration_us, show_duration
@@ -55,6 +56,7 @@ Trigger = Never | EveryBatch | EveryCount | EveryPeriod
 never = Never()
 every_batch = EveryBatch()
 
+Mode = Literal["accumulating", "discarding", "retracting"]
 MODES = ("accumulating", "discarding", "retracting")
 
 
@@ -97,7 +99,7 @@ class Emit:
     early: Trigger = never
     late: Trigger = EveryPeriod(10_000_000)
     on_time: bool = True
-    mode: str = "accumulating"
+    mode: Mode = "accumulating"
     only_if_changed: bool = False
     closing_pane: bool = False
     drop_late: bool = False
@@ -105,6 +107,8 @@ class Emit:
     def __post_init__(self) -> None:
         _trigger(self.early, "early")
         _trigger(self.late, "late")
+        for name in ("on_time", "only_if_changed", "closing_pane", "drop_late"):
+            check.flag(getattr(self, name), f"Emit: {name}", BadTrigger)
         if self.mode not in MODES:
             raise BadTrigger(f"Emit(mode={self.mode!r}): use one of {', '.join(MODES)}")
 

@@ -9,11 +9,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core import check
 from windrow.core.definition import (
     RESERVED_COLUMNS,
     UNBOUNDED_US,
@@ -40,6 +41,7 @@ from windrow.core.show import Raw, call
 from windrow.core.time import Duration, duration_us, show_duration
 from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
 
+How = Literal["inner", "left", "right", "full", "semi", "anti", "asof"]
 HOWS = ("inner", "left", "right", "full", "semi", "anti", "asof")
 #: A predicate of the user's over candidate pairs: two tables of as many rows, to a boolean for each.
 PairFunction = Callable[[pa.Table, pa.Table], Any]
@@ -224,7 +226,13 @@ def make_input(
     static: bool,
 ) -> Input:
     """Check what the user wrote of one input."""
-    if not name or ":" in name:
+    check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
+    check.flag(static, "static")
+    if positions is not None:
+        check.of_type(
+            positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
+        )
+    if not isinstance(name, str) or not name or ":" in name:
         raise ConfigurationError(f"an input is named {name!r}: use a name without colons, e.g. 'orders'")
     if window is not None and not isinstance(window, JoinWindowSpec):
         raise BadWindow(
@@ -245,7 +253,7 @@ def normalise_join(
     on: str | Sequence[str] | Mapping[str, str],
     within: tuple[Duration, Duration] | None,
     closed: str,
-    how: str,
+    how: How,
     where: pc.Expression | Where | None,
     retention: Duration | Retention | Forever | None,
     allowed_lateness: Duration | None,
@@ -255,6 +263,19 @@ def normalise_join(
     dead_letter_limit: int,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `JoinDefinition`."""
+    for which, given in (("left", left), ("right", right)):
+        check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
+    if emit is not None:
+        check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
+    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
+    if where is not None:
+        kinds: Any = (Where, pc.Expression)
+        check.of_type(
+            where,
+            kinds,
+            "where",
+            "use an expression, wr.col('value') > wr.col('cost'), or wr.pairs(function, name=...)",
+        )
     if how not in HOWS:
         raise ConfigurationError(f"how={how!r}: use one of {', '.join(HOWS)}")
     if left.name == right.name and left != right:
@@ -342,9 +363,11 @@ def normalise_join(
 
 
 def _keys(on: str | Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    if isinstance(on, str):
-        return ((on, on),)
-    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in on)
+    remedy = "name a column, several as on=('id', 'site'), or {left name: right name}"
+    listed = check.names(on, "on", remedy)
+    if isinstance(on, Mapping):
+        check.names(on.values(), "on", remedy)
+    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in listed)
     for column in (0, 1):
         names = [p[column] for p in pairs]
         if len(set(names)) != len(names):
@@ -357,6 +380,10 @@ def _within(within: tuple[Duration, Duration] | None, closed: str) -> Within | N
         raise BadWindow(f"closed={closed!r}: use 'both', 'left', 'right' or 'neither'")
     if within is None:
         return None
+    if isinstance(within, str) or not isinstance(within, Sequence) or len(within) != 2:
+        raise BadWindow(
+            f"within={within!r}: give both bounds of the right time less the left one, e.g. within=('-1 hour', '1 hour')"
+        )
     low, high = (duration_us(d, "within") for d in within)
     if low > high:
         raise BadWindow(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_instant
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_instant, to_datetime
 
 
 class Position(NamedTuple):
@@ -50,10 +51,20 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
-    """Half-open `[start_us, end_us)` in event time."""
+    """Half-open `[start_us, end_us)` in event time, microseconds since the epoch; `start` and `end` are datetimes of these."""
 
     start_us: int
     end_us: int
+
+    @property
+    def start(self) -> datetime:
+        """Aware, UTC; clipped to the years that a datetime can hold."""
+        return to_datetime(self.start_us)
+
+    @property
+    def end(self) -> datetime:
+        """Aware, UTC; clipped to the years that a datetime can hold."""
+        return to_datetime(self.end_us)
 
     def __repr__(self) -> str:
         if self.start_us == START_OF_TIME_US and self.end_us == END_OF_TIME_US:

@@ -16,6 +16,8 @@ MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
 DAY_US = 24 * HOUR_US
 
+#: As long as anything may be; sums of two still fit 64 bits.
+LONGEST_US = 2**62 // DAY_US * DAY_US
 #: The end of time: the end of the global window, and the watermark of a drained job.
 END_OF_TIME_US = 2**63 - 1
 #: Before all time: the watermark of a job that has seen nothing.
@@ -44,7 +46,7 @@ def duration_us(value: Duration, what: str = "duration") -> int:
     calendar windows.
     """
     if isinstance(value, timedelta):
-        return value // timedelta(microseconds=1)
+        return _within_time(value // timedelta(microseconds=1), value, what)
     if not isinstance(value, str):
         raise BadDuration(f"{what} {value!r} is not a duration: use a timedelta or text such as '10 seconds'")
     text = value.strip().lower()
@@ -65,7 +67,16 @@ def duration_us(value: Duration, what: str = "duration") -> int:
         end = term.end()
     if not text:
         raise BadDuration(f"{what} is empty: use a timedelta or text such as '10 seconds'")
-    return exact + round(total)
+    return _within_time(exact + round(total), value, what)
+
+
+def _within_time(us: int, value: Duration, what: str) -> int:
+    if abs(us) > LONGEST_US:
+        raise BadDuration(
+            f"{what} {value!r} is longer than 64 bits of microseconds hold: use {show_duration(LONGEST_US)!r} or less, or "
+            "wr.forever where something may be without end"
+        )
+    return us
 
 
 def instant_us(value: Instant, what: str = "time") -> int:

@@ -180,8 +180,12 @@ def tuples(size: int, *, step: int | None = None) -> Tuples:
     wr.tuples(3, step=1)
     """
     step = size if step is None else step
-    if size <= 0 or step <= 0:
-        raise BadWindow(f"tuple window of size {size} and step {step}: both must be positive")
+    for n in (size, step):
+        if isinstance(n, bool) or not isinstance(n, int) or n <= 0:
+            raise BadWindow(
+                f"tuple window of size {size!r} and step {step!r}: both must be positive, whole numbers of messages, "
+                "as in wr.tuples(3)"
+            )
     if step > size:
         raise BadWindow(
             f"step {step} is larger than size {size}: messages between two windows would belong to none"
@@ -226,8 +230,8 @@ def rows(n: int, *, per: str = "key") -> Rows:
     >>> rows(3)
     wr.rows(3)
     """
-    if n <= 0:
-        raise BadWindow(f"a window of {n} rows: use 1 or more")
+    if isinstance(n, bool) or not isinstance(n, int) or n <= 0:
+        raise BadWindow(f"a window of {n!r} rows: use a whole number, 1 or more")
     if per not in ("key", "input"):
         raise BadWindow(f"rows per={per!r}: use 'key' or 'input'")
     return Rows(n, per)

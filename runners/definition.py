@@ -14,14 +14,15 @@ from windrow.core.clock import Clock
 from windrow.core.definition import (
     AggregateDefinition,
     Forever,
+    NullKeys,
     Retention,
     Watermark,
     normalise,
 )
 from windrow.core.emit import Emit
 from windrow.core.errors import ConfigurationError
+from windrow.core.join import How, JoinDefinition, Where, make_input, normalise_join
 from windrow.core.join import Input as JoinInput
-from windrow.core.join import JoinDefinition, Where, make_input, normalise_join
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration
 from windrow.core.windows import JoinWindowSpec, WindowSpec
@@ -79,7 +80,7 @@ class Aggregate(AggregateDefinition):
         allowed_lateness: Duration | None = None,
         emit: Emit | None = None,
         name: str = "aggregate",
-        null_keys: str = "group",
+        null_keys: NullKeys = "group",
         time_zone: str | None = None,
         max_ahead: Duration | Forever | None = None,
         scale: str | None = None,
@@ -306,7 +307,7 @@ class Join(JoinDefinition):
         on: str | Sequence[str] | Mapping[str, str] = (),
         within: tuple[Duration, Duration] | None = None,
         closed: str = "both",
-        how: str = "inner",
+        how: How = "inner",
         where: pc.Expression | Where | None = None,
         retention: Duration | Retention | Forever | None = None,
         allowed_lateness: Duration | None = None,

@@ -8,6 +8,7 @@ from typing import Any
 
 from windrow.connectors.kafka.secrecy import Discreet, redacted, shown
 from windrow.core.errors import ConfigurationError, KafkaFailed
+from windrow.core.extras import need
 from windrow.core.logs import get_logger
 from windrow.core.positions import topic_of
 
@@ -33,6 +34,7 @@ class Kafka:
     config: tuple[tuple[str, str], ...]
 
     def __init__(self, servers: str, config: Mapping[str, Any] | None = None) -> None:
+        need("confluent_kafka", "kafka", "wr.Kafka")
         if not servers or not isinstance(servers, str):
             raise ConfigurationError(f"servers {servers!r}: give host:port, several with commas")
         given = {str(k).removeprefix("kafka."): str(v) for k, v in (config or {}).items()}

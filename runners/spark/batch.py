@@ -28,6 +28,7 @@ from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.connectors.sinks import CallbackSink, PaneFiles, Sink, as_sink
+from windrow.core import check
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
@@ -82,6 +83,8 @@ class BatchFunction:
         self.location = local_path(location)
         self.sinks = sinks_of(self.definitions, sink, dead_letters, as_spark_sink)
         self.dead_letters = None if dead_letters is None else as_letters_sink(dead_letters)
+        if shards is not None:
+            check.number(shards, "shards", "use how many, 1 or more; fixed at the first commit", least=1)
         self.shards = shards
         self.clock = clock or SystemClock()
         if local_dir is not None:

@@ -154,7 +154,7 @@ class WindowStreamWriter:
             os.path.join(location, "windrow"),
             sink=self._sink,
             dead_letters=self._dead_letters,
-            shards=None if shards is None else int(shards),
+            shards=None if shards is None else _shards(shards),
             clock=self._clock,
             local_dir=self._options.pop("localDir", None),
             replay=self._replay,
@@ -198,6 +198,15 @@ class WindowStreamWriter:
 
     def __repr__(self) -> str:
         return f"<writeStream of {', '.join(repr(d) for d in self._definitions)}>"
+
+
+def _shards(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"shards={text!r}: use how many, 1 or more; fixed at the first commit"
+        ) from None
 
 
 def with_heartbeat(stream: DataFrame, period: Duration) -> DataFrame:

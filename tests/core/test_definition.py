@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core import aggregations, definition, emit, positions, windows
+from windrow.core import aggregations, check, definition, emit, positions, windows
 from windrow.core import errors as e
 from windrow.core.definition import UNBOUNDED_US
 
@@ -325,6 +325,26 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "no rows": (lambda: wr.rows(0), e.BadWindow, ["0 rows", "1 or more"]),
     "rows per what": (lambda: wr.rows(3, per="job"), e.BadWindow, ["'job'", "'input'"]),
     "tuples of none": (lambda: wr.tuples(0), e.BadWindow, ["size 0", "positive"]),
+    "half a message": (lambda: wr.tuples(2.5), e.BadWindow, ["2.5", "whole numbers", "wr.tuples(3)"]),  # type: ignore[arg-type]
+    "half a step": (lambda: wr.tuples(2, step=0.5), e.BadWindow, ["0.5", "whole numbers"]),  # type: ignore[arg-type]
+    "half a row": (lambda: wr.rows(2.5), e.BadWindow, ["2.5 rows", "whole number"]),  # type: ignore[arg-type]
+    "a size beyond all years": (lambda: wr.tumbling(timedelta.max), e.BadDuration, ["window size", "999999999", "or less"]),
+    "emit as text": (lambda: define(emit="append"), e.BadTrigger, ["emit='append'", "wr.Emit.append()"]),
+    "on_time as text": (lambda: wr.Emit(on_time="no"), e.BadTrigger, ["on_time='no'", "True or False"]),  # type: ignore[arg-type]
+    "a list of aggregations": (lambda: define(agg=[wr.count()]), e.BadAggregate, ["[wr.count()]", "agg={'n': wr.count()}"]),
+    "an aggregation without a name": (lambda: define(agg={1: wr.count()}), e.ConfigurationError, ["{1: ", "by text"]),
+    "by a number": (lambda: define(by=5), e.ConfigurationError, ["by=5", "by=('origin', 'carrier')"]),
+    "by numbers": (lambda: define(by=[5]), e.ConfigurationError, ["by=[5]", "() for no key"]),
+    "no event time": (lambda: define(event_time=None), e.ConfigurationError, ["event_time=None", "column"]),
+    "positions as text": (lambda: define(positions="offset"), e.ConfigurationError, ["'offset'", "wr.positions('offset'"]),
+    "fewer letters than none": (lambda: define(dead_letter_limit=-1), e.ConfigurationError, ["limit=-1", "0 or more"]),
+    "letters as text": (lambda: define(dead_letter_limit="9"), e.ConfigurationError, ["dead_letter_limit='9'"]),
+    "retention of a number": (lambda: define(retention=7), e.RetentionMissing, ["retention=7", "'7 days'"]),
+    "time zone as a number": (lambda: define(time_zone=1), e.ConfigurationError, ["1", "IANA"]),
+    "half a window kept": (lambda: wr.Retain(windows=1.5), e.ConfigurationError, ["1.5 windows", "whole"]),  # type: ignore[arg-type]
+    "a Python type returned": (
+        lambda: wr.aggregate_function(name="f", returns=int), e.BadAggregate, ["<class 'int'>", "pa.int64()"],  # type: ignore[arg-type]
+    ),
     "tuples with gaps": (lambda: wr.tuples(2, step=3), e.BadWindow, ["step 3", "size 2"]),
 }  # fmt: skip
 
@@ -341,7 +361,7 @@ def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [definition, emit, aggregations, positions, windows], ids=lambda m: m.__name__
+    "module", [definition, emit, aggregations, positions, windows, check], ids=lambda m: m.__name__
 )
 def test_every_raise_of_a_definition_is_in_the_table_above(module: ModuleType) -> None:
     reached = set()

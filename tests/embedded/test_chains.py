@@ -55,7 +55,7 @@ def test_in_the_same_windows_each_pane_stays_in_its_own(tmp_path: Path, window: 
             agg={"n": wr.sum("n"), "start": wr.min("window_start"), "end": wr.max("window_end")},
         )
     )
-    with chain.open(str(tmp_path), clock=ManualClock(0)) as op:
+    with chain.open(str(tmp_path), clock=ManualClock(80 * 3600 * S)) as op:
         op.add_messages([at(hour * 3600, k=str(hour % 3)) for hour in range(80)])
         op.drain()
         panes = op.get_result()

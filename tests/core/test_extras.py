@@ -1,0 +1,70 @@
+"""What is not installed is told with what to install; what else people type first, at the call."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+
+COUNTS = wr.Aggregate(
+    by="k", event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day"
+)
+WITHOUT = """
+import sys
+sys.modules[{module!r}] = None
+import windrow as wr
+counts = wr.Aggregate(by="k", event_time="t", window=wr.tumbling("1 hour"), agg={{"n": wr.count()}}, retention="1 day")
+try:
+    {call}
+except wr.ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "extra"),
+    [
+        ("pyspark", "counts.foreach_batch('ckpt')", "windrow[spark]"),
+        ("pyspark", "counts.apply(None)", "windrow[spark]"),
+        ("confluent_kafka", "wr.Kafka('localhost:9092')", "windrow[kafka]"),
+        ("confluent_kafka", "wr.kafka_log('localhost:9092', 'x')", "windrow[kafka]"),
+        ("fastavro", "wr.decoders.avro('http://registry')", "windrow[avro]"),
+    ],
+)
+def test_what_is_not_installed_is_told_with_what_to_install(module: str, call: str, extra: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(module=module, call=call)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"needs {module}" in said.stdout and f"pip install '{extra}'" in said.stdout
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
+    "a sink as text": (lambda at: COUNTS.open(at, sink="out/x"), ["'out/x'", "wr.sinks.parquet"]),
+    "a sink of a number": (lambda at: COUNTS.open(at, sink=42), ["42", "wr.sinks.parquet"]),
+    "shards as text": (lambda at: COUNTS.foreach_batch(at, shards="abc"), ["shards='abc'", "1 or more"]),
+    "no shards": (lambda at: COUNTS.foreach_batch(at, shards=0), ["shards=0", "1 or more"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_people_type_first_is_refused_with_the_remedy(name: str, tmp_path: Any) -> None:
+    build, told = REFUSED[name]
+    with pytest.raises(wr.ConfigurationError) as caught:
+        build(str(tmp_path / "job"))
+    assert [part for part in told if part not in str(caught.value)] == []
+
+
+def test_a_window_tells_its_bounds_as_datetimes_and_as_integers() -> None:
+    hour = wr.Window(3_600_000_000, 7_200_000_000)
+    assert (hour.start.isoformat(), hour.end.isoformat()) == (
+        "1970-01-01T01:00:00+00:00",
+        "1970-01-01T02:00:00+00:00",
+    )
+    assert (to_datetime(hour.start_us), to_datetime(hour.end_us)) == (hour.start, hour.end)
+    always = wr.Window(START_OF_TIME_US, END_OF_TIME_US)
+    assert (always.start.year, always.end.year) == (1, 9999)
