@@ -17,7 +17,7 @@ import pyarrow as pa
 from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.errors import CorruptState, InputError, NewerFormat
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.join import Input, JoinDefinition, spans
 from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
 from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
@@ -42,7 +42,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 SIDES = ("left", "right")
 _SCHEMA = (b"s0", b"s1")
-_NAMES = b"names"
+_NAMES, _LAYOUT = b"names", b"layout"
 FORMAT = 1
 _ORDER = "__order"
 OPEN, MATCHED = b"\x00", b"\x01"
@@ -84,34 +84,56 @@ class JoinOperator:
         self.open_cfs = tuple(f"{definition.name}.{side}.open" for side in SIDES)
         self.intakes = (SideIntake(definition, LEFT), SideIntake(definition, RIGHT))
         self.followed = FOLLOWED[definition.how]
-        self.stores = tuple(
+        self._present = self._stores(time_range=definition.within is not None)
+        # Windows were once taken for a time range, which they are not in seed 003's matrix.
+        self._former = self._stores(
+            time_range=definition.within is not None or self.reach.windows is not None
+        )
+        #: Where messages lie, as the state that was last looked at has them.
+        self.stores = self._present
+
+    def _stores(self, *, time_range: bool) -> tuple[MessageStore, ...]:
+        return tuple(
             MessageStore(
-                self._layout(side),
-                f"{definition.name}.{name}.messages",
-                f"{definition.name}.{name}.message_index",
+                self._layout(side, time_range=time_range),
+                f"{self.definition.name}.{name}.messages",
+                f"{self.definition.name}.{name}.message_index",
                 self._bucket(),
             )
             for side, name in enumerate(SIDES)
         )
 
-    def _layout(self, side: int) -> Layout:
+    def _layout(self, side: int, *, time_range: bool) -> Layout:
         """Seed 003's matrix."""
-        definition = self.definition
-        bounded = definition.within is not None or self.reach.windows is not None
-        return choose_layout(
-            tuples=False, equal=bool(definition.on), time_range=bounded, large=definition.scale == "large"
-        )
+        equal, large = bool(self.definition.on), self.definition.scale == "large"
+        return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
+
+    @property
+    def _moved(self) -> bool:
+        """True of a join whose messages former versions kept under other keys."""
+        return self._present[LEFT].layout != self._former[LEFT].layout
+
+    def _bind(self, kv: KV, progress: Progress) -> None:
+        """Look for messages where this state has them: a new one says so."""
+        if not self._moved:
+            return
+        new = progress.step == 0 or kv.get(self.aux_cf, _LAYOUT) is not None
+        self.stores = self._present if new else self._former
 
     def _bucket(self) -> int:
         """Messages are freed so many microseconds at a time, where fields come first."""
-        span = self.definition.within
-        if span is None:
-            return HOUR_US
-        return max((span.high_us - span.low_us) // 8, SECOND_US)
+        before, after = spans(self.definition.left, self.definition.right, self.definition.within)
+        if self.definition.within is not None:
+            span: int | None = self.definition.within.high_us - self.definition.within.low_us
+        elif self.definition.scale == "small" and before is not None and after is not None:
+            span = before + after
+        else:
+            span = None
+        return HOUR_US if span is None else max(span // 8, SECOND_US)
 
     def cfs(self) -> tuple[str, ...]:
         followed = tuple(self.open_cfs[side] for side in self.followed)
-        stored = tuple(cf for store in self.stores for cf in store.cfs)
+        stored = tuple(cf for store in self._present for cf in store.cfs)
         return (self.aux_cf, self.pending_cf, *followed, *stored)
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -170,6 +192,11 @@ class JoinOperator:
 
     def _begin(self, kv: KV) -> Progress:
         progress = Progress.load(kv, self.aux_cf)
+        self._bind(kv, progress)
+        if self._moved and progress.step == 0:
+            batch = Batch()
+            batch.put(self.aux_cf, _LAYOUT, self._present[LEFT].layout.value.encode())
+            kv.write(batch)
         progress.step += 1
         return progress
 
@@ -558,7 +585,9 @@ class JoinOperator:
 
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
-        store, progress = self.stores[side], Progress.load(kv, self.aux_cf)
+        progress = Progress.load(kv, self.aux_cf)
+        self._bind(kv, progress)
+        store = self.stores[side]
         low = self._floor(side, progress.watermark_us, self._done(progress.watermark_us))
         start = start if start[0] >= low else (low, None)
         found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)

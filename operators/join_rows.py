@@ -42,10 +42,10 @@ def join_operator(definition: JoinDefinition) -> JoinOperator:
 class RowsJoinOperator(JoinOperator):
     """A join of which a side's window counts messages."""
 
-    def _layout(self, side: int) -> Layout:
+    def _layout(self, side: int, *, time_range: bool) -> Layout:
         window = self._rows(side)
         if window is None:
-            return super()._layout(side)
+            return super()._layout(side, time_range=time_range)
         keyed = bool(self.definition.on) and window.per == "key"
         return Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
 

@@ -165,7 +165,7 @@ class JoinDriver(TestDriver):
             (cf, key)
             for cf in self.op._operator.cfs()
             for key, _ in self.op._shard.kv.scan(cf)
-            if cf != self.op._operator.aux_cf or (key != PROGRESS_KEY and key[:1] not in b"hsn")
+            if cf != self.op._operator.aux_cf or (key != PROGRESS_KEY and key[:1] not in b"hlns")
         ]
         if left:
             raise AssertionError(f"{len(left)} keys are left, among them {left[:5]}")

@@ -10,10 +10,13 @@ import msgpack
 import pyarrow as pa
 
 import windrow as wr
+from windrow.core.time import END_OF_TIME_US
 from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.filed_rows import unpack_rows
 from windrow.operators.join_rows import join_operator
-from windrow.stores.kv import MemoryKV
+from windrow.operators.progress import Progress
+from windrow.stores.kv import Batch, MemoryKV
+from windrow.stores.messages import Layout
 from windrow.stores.windows import unpack_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
@@ -98,3 +101,36 @@ def test_rows_that_wait_for_a_period_are_kept_as_the_page_says() -> None:
     assert key.hex(" ") == golden("join-pending-key").hex(" ")
     [row] = unpack_table(value).to_pylist()
     assert row == {"id": 7, "orders_t": 1 * S, "shipments_t": 2 * S, "__timing": "EARLY", "__order": 0}
+
+
+def windows(**options: Any) -> wr.Join:
+    inputs = {s: wr.Input(s, event_time="t", window=wr.tumbling("10 s")) for s in ("left", "right")}
+    return wr.Join(**inputs, on="id", how="left", **options)
+
+
+def test_keys_lead_in_a_join_with_windows_and_without_a_time_range_small_or_large() -> None:
+    """Seed 003: "Time | Join | Yes | No | Small/Large | <equal_flds>_<timestamp>_<offset>"."""
+    layouts = {scale: join_operator(windows(scale=scale)).stores[0].layout for scale in ("small", "large")}
+    assert layouts == dict.fromkeys(layouts, Layout.FIELDS_TIME_OFFSET)
+    assert join_operator(windows(within=("0 s", "5 s"))).stores[0].layout is Layout.TIME_FIELDS_OFFSET
+
+
+def test_state_whose_time_leads_is_read_and_written_on() -> None:
+    """Former versions took windows for a time range."""
+    operator = join_operator(windows())
+    kv = MemoryKV(operator.cfs())
+    batch = Batch()
+    Progress(step=1).save(lambda key, value: batch.put(operator.aux_cf, key, value))
+    kv.write(batch)  # of a former version: nothing says how its keys begin
+    told = []
+    for number in (1, 2):
+        operator = join_operator(windows())
+        told += operator.ingest(kv, rows("left", number, 7, number), 0).panes
+        told += operator.ingest(kv, rows("right", number, 7, number), 0).panes
+        assert operator.stores[0].layout is Layout.TIME_FIELDS_OFFSET
+    assert sum(map(len, told)) == 4
+    key, _ = next(iter(kv.scan("join.left.messages")))
+    assert operator.stores[0].split(key).time_us == S
+    assert len(operator.kept(kv, 0, (0, None), (9 * S, None), None)) == 2
+    operator.advance(kv, END_OF_TIME_US, 0)
+    assert not list(kv.scan("join.left.messages"))
