@@ -78,6 +78,12 @@ class BadLocation(ConfigurationError):
     code = "WR112"
 
 
+class DuplicateColumn(ConfigurationError):
+    """A frame has two columns that Spark takes for one name."""
+
+    code = "WR115"
+
+
 class StateError(WindrowError):
     """Persisted state cannot be used as asked."""
 

@@ -91,14 +91,16 @@ class Chain(ChainDefinition):
             return JoinStreamWriter(self, frames)
         return WindowStreamWriter([self], self._one_input(stream))
 
-    def apply(self, df: DataFrame | None = None, **frames: DataFrame) -> DataFrame:
-        """The last operator's panes of bounded DataFrames, given as to `writeStream`."""
+    def apply(
+        self, df: DataFrame | None = None, *, dead_letters: Any = None, **frames: DataFrame
+    ) -> DataFrame:
+        """The last operator's panes of bounded DataFrames, given as to `writeStream`; dead_letters: as for `wr.Aggregate`."""
         from windrow.runners.spark import bounded, joins
 
         if df is None or frames:
             self._several_inputs()
-            return joins.apply(self, frames)
-        return bounded.apply([self], self._one_input(df), self.name)
+            return joins.apply(self, frames, dead_letters)
+        return bounded.apply([self], self._one_input(df), self.name, dead_letters)
 
     def _several_inputs(self) -> None:
         if not self.by_input:

@@ -234,11 +234,15 @@ class Aggregate(AggregateDefinition):
         """
         return writeStream([self], stream)
 
-    def apply(self, df: DataFrame) -> DataFrame:
-        """The panes of a bounded DataFrame: all rows in one commit, then the end of time. For backfills and unit tests."""
+    def apply(self, df: DataFrame, *, dead_letters: Any = None) -> DataFrame:
+        """The panes of a bounded DataFrame: all rows in one commit, then the end of time. For backfills and unit tests.
+
+        dead_letters: takes what could not be counted, as in `foreach_batch`: `wr.sinks.parquet(dir)`, or a function of (token,
+        Parquet files). The files live as long as this process.
+        """
         from windrow.runners.spark.bounded import apply
 
-        return apply([self], df, self.name)
+        return apply([self], df, self.name, dead_letters)
 
     def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """This operator and one that takes its panes as messages: `wr.chain(self, second)`."""
@@ -400,11 +404,11 @@ class Join(JoinDefinition):
 
         return JoinStreamWriter(self, frames)
 
-    def apply(self, **frames: DataFrame) -> DataFrame:
-        """The rows of bounded DataFrames: all rows in one commit, then the end of time. For backfills and unit tests."""
+    def apply(self, *, dead_letters: Any = None, **frames: DataFrame) -> DataFrame:
+        """The rows of bounded DataFrames, as `Aggregate.apply`."""
         from windrow.runners.spark.joins import apply
 
-        return apply(self, frames)
+        return apply(self, frames, dead_letters)
 
     def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """This join and an operator that takes its rows as messages: `wr.chain(self, second)`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,9 +20,11 @@ from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, Shard
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import BadLocation
 from windrow.core.join import JoinDefinition
 from windrow.core.keys import position_keys
 from windrow.core.location import local_path
+from windrow.core.sql import as_given
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.assigners import GlobalAssigner, assigner_of
 from windrow.operators.chain import ChainOperator
@@ -94,9 +97,17 @@ class TaskPlan:
     snapshot_every: int = SNAPSHOT_EVERY
     #: Reads the commits that the log keeps; None: from the job's folder.
     commits: Commits | None = None
+    #: A file that the driver has just made in the job's folder; "": nobody asks whether it is the same folder here.
+    nonce: str = ""
 
     def open(self, number: int, replay: Replay | None = None) -> Shard:
         """The shard, as of the commit before this one."""
+        if self.nonce and not os.path.exists(os.path.join(self.spec.folders.location, self.nonce)):
+            raise BadLocation(
+                f"{self.spec.folders.location} on {socket.gethostname()} is not the folder that the driver sees: it lacks "
+                f"{self.nonce}. Executors and driver have to share it (NFS, for instance), or keep the log elsewhere: "
+                "log=wr.kafka_log(...)"
+            )
         local = self.spec.local
         local = None if local is None else local_path(os.path.expandvars(local), "local_dir")
         spec = replace(self.spec, shard=number, local=local)
@@ -166,6 +177,7 @@ def rows_of_shard(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.Table] | N
     if not received:
         return None
     table = pa.Table.from_batches(received)
+    table = table.rename_columns([as_given(c) for c in table.column_names])
     shards = table.column(SHARD).unique().to_pylist()
     if len(shards) != 1:
         raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")

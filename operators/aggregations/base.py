@@ -159,8 +159,3 @@ def is_ordered(kind: pa.DataType) -> bool:
     """True if values of `kind` have an order."""
     kind = plain_type(kind)
     return not (pa.types.is_nested(kind) or pa.types.is_interval(kind))
-
-
-def quoted(column: str) -> str:
-    """A column name in Spark SQL."""
-    return "`" + column.replace("`", "``") + "`"

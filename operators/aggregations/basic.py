@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.sql import quoted
 from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.base import (
     Failure,
@@ -28,7 +29,6 @@ from windrow.operators.aggregations.base import (
     kernel,
     plain,
     present,
-    quoted,
 )
 from windrow.operators.groups import Groups
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import TypeClash
+from windrow.core.sql import quoted
 from windrow.core.types import plain_type
 from windrow.operators.aggregations.arrays import floats, integers, validity
 from windrow.operators.aggregations.base import (
@@ -27,7 +28,6 @@ from windrow.operators.aggregations.base import (
     kernel,
     plain,
     present,
-    quoted,
 )
 from windrow.operators.groups import Groups
 

@@ -5,6 +5,7 @@ The numbers are those of docs/commit-protocol.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import time
@@ -27,7 +28,6 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.connectors.sinks import CallbackSink, PaneFiles, Sink, as_sink
 from windrow.core import check
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock, SystemClock
@@ -36,7 +36,6 @@ from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
-from windrow.core.messages import Token
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.calculation import Calculation
 from windrow.operators.chain import told_schema
@@ -48,11 +47,14 @@ from windrow.runners.spark import plan as plans
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
+from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink, give
 from windrow.runners.spark.stopping import Gate
 
 logger = get_logger()
 
 REDO_ATTEMPTS = 3
+#: How the file is called that driver and executors must both see before the first commit of an opening.
+NONCE = "nonce-"
 #: After late rows, so many batches are planned to bring them as dead letters at once.
 LETTERS_FOR = 16
 
@@ -114,6 +116,7 @@ class BatchFunction:
         self.first_batch: int | None = None
         self._job: Job | None = None
         self._publisher: Publisher
+        self._nonce = ""
 
     def __repr__(self) -> str:
         return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
@@ -226,6 +229,7 @@ class BatchFunction:
     def close(self) -> None:
         """Let the job go; the next batch would open it again."""
         if self._job is not None:
+            self._forget_nonce()
             self._job.close()
 
     def pane_schema(self, df: DataFrame, operator: str) -> StructType:
@@ -256,8 +260,26 @@ class BatchFunction:
                 driver=f"spark:{spark.sparkContext.applicationId}:{uuid.uuid4().hex[:8]}",
                 transport=self.log,
             )
+            self._make_nonce()
             self._publisher = Publisher(self._job, self.definitions, self.sinks, self.dead_letters)
         return self._job
+
+    def _make_nonce(self) -> None:
+        """A file that the tasks of the first action have to see: without one folder for all, commits would be lost."""
+        if self.log is not FILES:
+            return  # what a task writes is in the log
+        for left in os.listdir(self.location):
+            if left.startswith(NONCE):
+                os.unlink(os.path.join(self.location, left))
+        self._nonce = NONCE + uuid.uuid4().hex
+        with open(os.path.join(self.location, self._nonce), "x"):
+            pass
+
+    def _forget_nonce(self) -> None:
+        if self._nonce:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.location, self._nonce))
+            self._nonce = ""
 
     def _check_reads(self, shards: int) -> None:
         """Where partitions are shards, keys have to be in them, and their number is fixed."""
@@ -364,6 +386,7 @@ class BatchFunction:
             reads=self.reads if keyed else None,
             taken=dict(job.progress.next_offsets) if keyed else {},
             partitions=self._partitions,
+            nonce=self._nonce,
         )
         on_shards = plans.to_shards(frame, job.shards).mapInArrow(
             partial(run_on_partition, task), tasks.OUTPUT
@@ -390,6 +413,7 @@ class BatchFunction:
             again = next(a.lost for a in answers if a.lost is not None)
             raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
         check_answers(plan, answers, job.shards)
+        self._forget_nonce()
         return answers
 
     def _prepare(
@@ -456,63 +480,6 @@ class BatchFunction:
         logger.debug("commit", **self.last_progress)
         for listener in self.listeners:
             listener(self.last_progress)
-
-
-class DataFrameSink:
-    """A function of (DataFrame of committed panes, token). After a crash it may get the same token again."""
-
-    def __init__(self, function: Callable[[DataFrame, Token], None]) -> None:
-        self.function = function
-
-    def __repr__(self) -> str:
-        return f"wr.sinks.callback({self.function!r})"
-
-    def publish(self, token: Token, panes: PaneFiles) -> None:
-        raise SparkUnsupported(
-            "a DataFrame sink needs a Spark session: use it with foreach_batch or writeStream"
-        )
-
-    def publish_frame(self, spark: SparkSession, token: Token, panes: PaneFiles) -> None:
-        self.function(spark.read.parquet(*panes.files), token)
-
-    def last_commit(self, job: str, operator: str) -> int | None:
-        return None
-
-
-class LettersFunction:
-    """A function of (token, Parquet files of dead letters). After a crash it may get the same token again."""
-
-    def __init__(self, function: Callable[[Token, tuple[str, ...]], None]) -> None:
-        self.function = function
-
-    def __repr__(self) -> str:
-        return repr(self.function)
-
-    def publish(self, token: Token, panes: PaneFiles) -> None:
-        self.function(token, panes.files)
-
-    def last_commit(self, job: str, operator: str) -> int | None:
-        return None
-
-
-def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> None:
-    """Hand panes to a sink; one that is a function of DataFrames gets a DataFrame."""
-    if isinstance(sink, DataFrameSink):
-        sink.publish_frame(spark, token, panes)
-    else:
-        sink.publish(token, panes)
-
-
-def as_spark_sink(sink: Any) -> Sink:
-    """On Spark a plain function gets a DataFrame."""
-    one = as_sink(sink)
-    return DataFrameSink(one.function) if isinstance(one, CallbackSink) else one
-
-
-def as_letters_sink(sink: Any) -> Sink:
-    """Of dead letters a plain function gets the files."""
-    one = as_sink(sink)
-    return LettersFunction(sink) if isinstance(one, CallbackSink) and one is not sink else one
 
 
 def _default_shards(spark: SparkSession, definitions: Sequence[Any]) -> int:

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -16,10 +17,13 @@ from windrow.runners.spark.batch import BatchFunction
 
 
 def apply(
-    definitions: Sequence[AggregateDefinition | ChainDefinition], df: DataFrame, operator: str
+    definitions: Sequence[AggregateDefinition | ChainDefinition],
+    df: DataFrame,
+    operator: str,
+    dead_letters: Any = None,
 ) -> DataFrame:
     """Panes of a bounded frame: one commit of all rows, then the end of time. Lives as long as this process."""
-    return rows_of(BatchFunction(definitions, scratch_location()), df, operator)
+    return rows_of(BatchFunction(definitions, scratch_location(), dead_letters=dead_letters), df, operator)
 
 
 def scratch_location() -> str:

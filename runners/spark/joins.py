@@ -21,6 +21,7 @@ from windrow.core.chain import ChainDefinition, columns_of, parts_of
 from windrow.core.definition import Watermark
 from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
 from windrow.core.join import Input, JoinDefinition
+from windrow.core.sql import quoted, text
 from windrow.core.time import show_duration
 from windrow.core.windows import Rows
 from windrow.operators.chain import input_schemas, told_schema
@@ -85,7 +86,7 @@ def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame,
         with_files = plans.with_file_positions(frame)
         if with_files is not None:
             frame, kind = with_files, "files"
-    user = [F.col(f"`{c}`") for c in frame.columns if not c.startswith("__")]
+    user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
     where = [
         F.concat(F.lit(given.source_prefix), F.col(SOURCE)).alias(SOURCE),
         *[F.col(c) for c in _POSITION[1:]],
@@ -105,7 +106,7 @@ def with_static(df: DataFrame, definition: Joining, static: Mapping[str, DataFra
             continue
         frame = static[given.name]
         _check_columns(definition, given, frame)
-        user = [F.col(f"`{c}`") for c in frame.columns if not c.startswith("__")]
+        user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
         columns = [F.lit(given.name).alias(INPUT), F.struct(*user).alias(given.name)]
         if OFFSET in df.columns:
             columns += [
@@ -119,11 +120,13 @@ def with_static(df: DataFrame, definition: Joining, static: Mapping[str, DataFra
 
 
 def _check_columns(definition: Joining, given: Input, frame: DataFrame) -> None:
+    plans.check_unique(frame)
     for name in columns_of(definition, given):
         if name not in frame.columns:
             raise UnknownColumn(
                 f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
             )
+    plans.check_event_time(frame, given)
 
 
 def honour_watermarks(definition: Any, frame: DataFrame) -> Any:
@@ -186,7 +189,7 @@ def prepare(frame: DataFrame, definition: Joining, shards: int) -> DataFrame:
     for given in definition.inputs:
         group = f"pmod(xxhash64({', '.join(_keys(definition, given, by_part))}), {plans.KEY_GROUPS})"
         shard = f"cast(({group} * {shards}) div {plans.KEY_GROUPS} as int)"
-        cases.append(f"when {INPUT} = '{given.name}' then {shard}")
+        cases.append(f"when {INPUT} = {text(given.name)} then {shard}")
     return frame.selectExpr(f"case {' '.join(cases)} end as {SHARD}", "*")
 
 
@@ -199,7 +202,7 @@ def _keys(definition: Joining, given: Input, by_part: Sequence[tuple[pa.Schema, 
         first = 0
         columns = definition.left_keys if given.name == definition.left.name else definition.right_keys
         followed = tuple((name,) for name in definition.left_keys)
-    found = [f"`{given.name}`.`{column}`" for column in columns]
+    found = [f"{quoted(given.name)}.{quoted(column)}" for column in columns]
     for i, part in enumerate(parts_of(definition)):
         if i < first or not isinstance(part, JoinDefinition):
             continue
@@ -278,7 +281,9 @@ class JoinStreamWriter(WindowStreamWriter):
         return self._stream, self._of_files
 
 
-def apply(definition: Any, frames: Mapping[str, DataFrame]) -> DataFrame:
+def apply(definition: Any, frames: Mapping[str, DataFrame], dead_letters: Any = None) -> DataFrame:
     """The rows of bounded frames: one commit of all of them, then the end of time. Lives as long as this process."""
     df, _ = together(definition, frames)
-    return rows_of(JoinBatchFunction(definition, scratch_location()), df, definition.name)
+    return rows_of(
+        JoinBatchFunction(definition, scratch_location(), dead_letters=dead_letters), df, definition.name
+    )

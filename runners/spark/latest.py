@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from windrow.core.errors import ConfigurationError
+from windrow.core.sql import quoted
 
 
 def latest_frame(panes: DataFrame, by: tuple[str, ...] | None) -> DataFrame:
@@ -20,6 +21,7 @@ def latest_frame(panes: DataFrame, by: tuple[str, ...] | None) -> DataFrame:
         (F.col("pane.kind") == "INSERT").desc(),
     ]
     ranked = panes.withColumn(
-        "__rank", F.row_number().over(Window.partitionBy("window", *by).orderBy(*newest_first))
+        "__rank",
+        F.row_number().over(Window.partitionBy("window", *[quoted(b) for b in by]).orderBy(*newest_first)),
     )
     return ranked.where((F.col("__rank") == 1) & (F.col("pane.kind") == "INSERT")).drop("__rank")

@@ -10,25 +10,26 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
-from windrow.core.chain import ChainDefinition
+from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.definition import AggregateDefinition, Watermark
-from windrow.core.errors import BadWatermark, ReservedColumn, TypeClash, UnknownColumn
+from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, TypeClash, UnknownColumn
 from windrow.core.location import local_path
 from windrow.core.positions import TOPIC_ID, Positions
+from windrow.core.sql import plain, quoted
 from windrow.core.time import show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import ACCUMULATOR, MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
-from windrow.operators.intake import FIRST_US, LAST_US, last_times
+from windrow.operators.intake import FIRST_US, LAST_US, event_times, last_times
 from windrow.operators.step import limit
 from windrow.runners.tasks import (
     CONTROL,
@@ -63,12 +64,8 @@ def shard_of(by: Sequence[str], shards: int) -> str:
     """SQL of the shard of a row: a stable hash of its key, through key groups."""
     if not by or shards == 1:
         return "0"
-    group = f"pmod(xxhash64({', '.join(_q(b) for b in by)}), {KEY_GROUPS})"
+    group = f"pmod(xxhash64({', '.join(quoted(b) for b in by)}), {KEY_GROUPS})"
     return f"cast(({group} * {shards}) div {KEY_GROUPS} as int)"
-
-
-def _q(name: str) -> str:
-    return f"`{name}`"
 
 
 def event_micros(df: DataFrame, definition: AggregateDefinition) -> str:
@@ -78,7 +75,7 @@ def event_micros(df: DataFrame, definition: AggregateDefinition) -> str:
         raise UnknownColumn(
             f"event time {name!r} of {definition.name!r} is not in the input, which has {df.columns}"
         )
-    kind, column, zone = df.schema[name].dataType, _q(name), definition.time_zone
+    kind, column, zone = df.schema[name].dataType, quoted(name), definition.time_zone
     if isinstance(kind, T.TimestampType):
         return f"unix_micros({column})"
     if isinstance(kind, (T.LongType, T.IntegerType)):
@@ -137,7 +134,35 @@ def slice_us(definition: AggregateDefinition) -> int:
 
 def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition]) -> None:
     """Refuse what can be refused before the query runs."""
+    check_unique(df)
     check_names(df.columns, definitions)
+    for definition in definitions:
+        check_event_time(df, parts_of(definition)[0])
+
+
+def check_unique(df: DataFrame) -> None:
+    """Refuse two columns of one name, of which Spark would say no more than that they are ambiguous."""
+    exact = str(df.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    known: dict[str, str] = {}
+    for column in df.columns:
+        name = column if exact else column.lower()
+        if name in known:
+            raise DuplicateColumn(
+                f"the input has the columns {known[name]!r} and {column!r}, which are one name to Spark (all: {df.columns}): "
+                "rename or drop one, e.g. of a join with df.drop(right.k)"
+            )
+        known[name] = column
+
+
+def check_event_time(df: DataFrame, given: Any) -> None:
+    """Refuse an event time of a type that is never one: all of its rows would be dead letters. `given`: whose it is."""
+    kind = to_arrow_type(df.schema[given.event_time].dataType, timezone="UTC")
+    if pa.types.is_floating(kind):
+        raise TypeClash(
+            f"event time {given.event_time!r} of {given.name!r} is of type {kind}, which is no time: cast it to a timestamp "
+            "(seconds as a number: F.timestamp_seconds(...)), or to integer microseconds since the epoch"
+        )
+    event_times(pa.chunked_array([], type=kind), given.event_time, given.time_zone)
 
 
 def check_names(columns: Sequence[str], definitions: Sequence[AggregateDefinition | ChainDefinition]) -> None:
@@ -192,9 +217,11 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
         df.withColumn(SOURCE, _source(df, named.source))
         .withColumn(
             PARTITION,
-            F.lit(0).cast("bigint") if named.partition is None else F.col(_q(named.partition)).cast("bigint"),
+            F.lit(0).cast("bigint")
+            if named.partition is None
+            else F.col(quoted(named.partition)).cast("bigint"),
         )
-        .withColumn(OFFSET, F.col(_q(named.offset)).cast("bigint"))
+        .withColumn(OFFSET, F.col(quoted(named.offset)).cast("bigint"))
         .withColumn(ORDINAL, ordinal.cast("bigint")),
         True,
     )
@@ -213,7 +240,7 @@ def _source(df: DataFrame, name: str | None) -> Column:
         return F.lit("")
     if name == "topic" and "topicId" in df.columns:
         return F.concat_ws(TOPIC_ID, F.col("topic"), F.col("topicId"))
-    return F.col(_q(name)).cast("string")
+    return F.col(quoted(name)).cast("string")
 
 
 def resumes_from(stream: DataFrame, location: str) -> bool:
@@ -259,14 +286,14 @@ def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
     if not taken:
         return df
     names = df.sparkSession.createDataFrame([(name,) for name in taken], f"{SOURCE} string")
-    return df.join(F.broadcast(names), SOURCE, "left_anti").select(*df.columns)
+    return df.join(F.broadcast(names), SOURCE, "left_anti").select(*[quoted(c) for c in df.columns])
 
 
 def prepare_rows(
     df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition], shards: int
 ) -> DataFrame:
     """The rows route: each row once for each operator, with its shard."""
-    columns = [_q(c) for c in df.columns]
+    columns = [quoted(c) for c in df.columns]
     if len(definitions) == 1:
         return df.selectExpr(f"{shard_of(definitions[0].by, shards)} as {SHARD}", *columns)
     targets = [
@@ -302,7 +329,7 @@ def prepare_partials(
     wanted = dict.fromkeys([*definition.by, *(a for g in definition.agg.values() for a in g.columns)])
     extra = [SOURCE, PARTITION, OFFSET] if positions else []
     reason = _reason(definition, t, now_us, watermark_us)
-    payload = f"to_json(struct({', '.join(_q(c) for c in df.columns if not c.startswith('__'))}))"
+    payload = f"to_json(struct({', '.join(quoted(c) for c in df.columns if not c.startswith('__'))}))"
     told = ""
     if MALFORMED_ROW in df.columns:
         # A record that could not be read tells why, and comes as it is.
@@ -323,7 +350,7 @@ def prepare_partials(
         f"case when ({letter}) is null then {slices} end as {SLICE}",
         f"{t} as __t",
         f"{letter} as {LETTER}",
-        *[_q(c) for c in (*wanted, *extra)],
+        *[quoted(c) for c in (*wanted, *extra)],
     )
     keys = [SLICE, LETTER, *definition.by, *([SOURCE, PARTITION] if positions else [])]
     columns = partial_columns(definition, calculation)
@@ -332,7 +359,7 @@ def prepare_partials(
     parts = {f"{PART}{i}": sql for i, sql in enumerate(columns.values())}
     extents = {OFFSET_MIN: f"min({OFFSET})", OFFSET_MAX: f"max({OFFSET})"} if positions else {}
     aggregates = {ROWS: "count(1)", TIME_MAX: "max(__t)", **extents, **parts}
-    groups = base.groupBy(*[_q(k) for k in keys]).agg(
+    groups = base.groupBy(*[quoted(k) for k in keys]).agg(
         *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
     )
     return groups.selectExpr(f"{shard_of(definition.by, shards)} as {SHARD}", "*")
@@ -343,7 +370,7 @@ def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: 
     last_us = LAST_US if watermark_us is None else last_times(definition.max_ahead_us, now_us)
     cases = [f"when {t} is null or {t} < {FIRST_US}L or {t} > {last_us}L then '{MALFORMED}'"]
     if definition.null_keys == "dead_letter" and definition.by:
-        nulls = " or ".join(f"{_q(b)} is null" for b in definition.by)
+        nulls = " or ".join(f"{quoted(b)} is null" for b in definition.by)
         cases.append(f"when {nulls} then '{NULL_KEY}'")
     match definition.window:
         case Tumbling(size_us=size, offset_us=offset):
@@ -370,6 +397,8 @@ def _long(n: int) -> str:
 
 def to_shards(frame: DataFrame, shards: int) -> DataFrame:
     """One partition a shard, in which a control row stands for "this shard must answer", whatever the batch holds."""
+    if any(plain(c) != c for c in frame.columns):
+        frame = frame.toDF(*[plain(c) for c in frame.columns])
     control = frame.sparkSession.range(0, shards, 1, 1).selectExpr(
         f"cast(id as int) as {SHARD}", f"true as {CONTROL}"
     )

@@ -21,6 +21,7 @@ from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
+from windrow.core.sql import quoted
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.state_rows import without
@@ -136,7 +137,7 @@ def _source(batch: BatchFunction, ranges: Ranges, spark: SparkSession) -> DataFr
         & (F.col(OFFSET) >= F.col("__first"))
         & (F.col(OFFSET) < F.col("__next"))
     )
-    columns = [plans._q(f.name) for f in wanted] + [c for c in POSITION_COLUMNS if c in df.columns]
+    columns = [quoted(f.name) for f in wanted] + [c for c in POSITION_COLUMNS if c in df.columns]
     return df.join(F.broadcast(named), inside).select(*columns)
 
 

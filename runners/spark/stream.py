@@ -6,6 +6,7 @@ no input (Spark skips empty batches; timers must not), and gives a query that mi
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,20 +23,24 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError
 from windrow.core.location import local_path
 from windrow.core.time import Duration, duration_us
+from windrow.runners.publishing import sinks_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.kafka import ranges_of
 from windrow.runners.spark.plan import HEARTBEAT
 from windrow.runners.spark.query import WindowQuery
 from windrow.runners.spark.session import check_session
+from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink
 
 
 class WindowStreamWriter:
     """Configures and starts a windrow job on a streaming DataFrame. The verbs are Spark's.
 
     Options: "checkpointLocation" (required), "heartbeat" (a duration, default "1 second"; "none" for no commits without
-    input), "shards", "localDir"; others go to Spark's writer.
+    input), "shards", "localDir". Options of a source belong to `spark.readStream`.
     """
+
+    OPTIONS = ("checkpointLocation", "heartbeat", "shards", "localDir")
 
     def __init__(
         self, definitions: Sequence[AggregateDefinition | ChainDefinition], stream: DataFrame | KafkaStream
@@ -69,17 +74,27 @@ class WindowStreamWriter:
 
     def sink(self, sink: Any) -> WindowStreamWriter:
         """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
+        sinks_of(self._definitions, sink, None, as_spark_sink)
         self._sink = sink
         return self
 
     def deadLetters(self, sink: Any) -> WindowStreamWriter:
         """Where dead letters go: `wr.sinks.parquet(dir)`, or a function of (token, Parquet files), idempotent on the token."""
+        as_letters_sink(sink)
         self._dead_letters = sink
         return self
 
     def option(self, key: str, value: Any) -> WindowStreamWriter:
-        """Set an option; see the class."""
-        self._options[key] = str(value)
+        """Set an option; see the class. As in Spark, upper and lower case are one."""
+        name = {o.lower(): o for o in self.OPTIONS}.get(key.lower())
+        if name is None:
+            close = difflib.get_close_matches(key.lower(), [o.lower() for o in self.OPTIONS], 1)
+            meant = [f"did you mean {o!r}?" for o in self.OPTIONS if o.lower() in close]
+            raise ConfigurationError(
+                f"option {key!r}={value!r} is none of {list(self.OPTIONS)}: "
+                + (meant[0] if meant else "options of a source go to spark.readStream")
+            )
+        self._options[name] = str(value)
         return self
 
     def options(self, **options: Any) -> WindowStreamWriter:
@@ -136,10 +151,15 @@ class WindowStreamWriter:
 
     def start(self) -> WindowQuery:
         """Start the query."""
-        location = self._options.pop("checkpointLocation", None)
+        location = self._options.get("checkpointLocation", None)
         if location is None:
             raise ConfigurationError(
                 'no checkpointLocation: use .option("checkpointLocation", "ckpt/delays")'
+            )
+        if self._sink is None:
+            raise ConfigurationError(
+                "no sink: nobody would get the panes. Use .sink(wr.sinks.parquet('out')), or .sink({}) where only the state is "
+                "asked for"
             )
         location = local_path(location, "checkpointLocation")
         check_session(SparkSession.active() if self._stream is None else self._stream.sparkSession)
@@ -148,15 +168,15 @@ class WindowStreamWriter:
             self._stream = ranges_of(self._reads, SparkSession.active(), folder)
         assert self._stream is not None
         spark = self._stream.sparkSession
-        shards = self._options.pop("shards", None)
-        heartbeat = self._options.pop("heartbeat", "1 second")
+        shards = self._options.get("shards", None)
+        heartbeat = self._options.get("heartbeat", "1 second")
         batch = self._batch_function(
             os.path.join(location, "windrow"),
             sink=self._sink,
             dead_letters=self._dead_letters,
             shards=None if shards is None else _shards(shards),
             clock=self._clock,
-            local_dir=self._options.pop("localDir", None),
+            local_dir=self._options.get("localDir", None),
             replay=self._replay,
             source=self._source,
             **({} if self._reads is None else {"reads": self._reads}),
@@ -172,8 +192,6 @@ class WindowStreamWriter:
         writer = stream.writeStream.foreachBatch(batch).option(
             "checkpointLocation", os.path.join(location, "spark")
         )
-        for key, value in self._options.items():
-            writer = writer.option(key, value)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         if self._name is not None:

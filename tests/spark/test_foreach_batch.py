@@ -401,6 +401,21 @@ def test_several_operators_on_one_input_are_one_commit(spark: Any, feed: Any, tm
     assert sum({p.window: p["n"] for p in totals.panes}.values()) == 2 * messages
 
 
+@pytest.mark.parametrize("agg", [wr.sum("v`.w"), wr.median("v`.w")], ids=["partials", "rows"])
+def test_apply_takes_any_name_of_a_column_and_hands_out_its_dead_letters(spark: Any, agg: Any) -> None:
+    definition = define(
+        {"n.m": agg}, by=("a.b", "c`d"), event_time="t.`t", null_keys="dead_letter", emit=wr.Emit()
+    )
+    rows = [(at(1), "x", "y", 3), (at(2), "x", "y", 3), (None, "x", "y", 4), (at(3), None, "y", 5)]
+    df = spark.createDataFrame(rows, "`t.``t` timestamp, `a.b` string, `c``d` string, `v``.w` bigint")
+    letters: list[str] = []
+    panes = definition.apply(df, dead_letters=lambda token, files: letters.extend(files))
+    [pane] = panes.collect()
+    assert (pane["a.b"], pane["c`d"], pane["n.m"]) == ("x", "y", 6 if agg == wr.sum("v`.w") else 3.0)
+    found = spark.read.parquet(*letters).select("reason").collect()
+    assert sorted(r.reason for r in found) == ["malformed", "null_key"]
+
+
 def test_apply_on_a_bounded_frame_gives_the_final_windows(spark: Any, tmp_path: Any) -> None:
     rows = [r for batch in ROWS for r in batch]
     df = spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))

@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import windrow as wr
-from windrow.core.errors import ConfigurationError, QueryStopped, UnknownColumn
+from windrow.core.errors import ConfigurationError, DuplicateColumn, QueryStopped, TypeClash, UnknownColumn
 from windrow.runners import protocol
 from windrow.runners.spark import plan
 from windrow.runners.spark.session import check_session
@@ -185,10 +185,53 @@ def test_what_is_wrong_is_said_at_start_and_by_the_driver(spark: Any, feed: Any,
     source = feed()
     with pytest.raises(UnknownColumn, match="column 'nope' of 'aggregate' is not in the input"):
         define(by="nope").writeStream(source.stream(spark))
-    with pytest.raises(ConfigurationError, match="checkpointLocation"):
-        define().writeStream(source.stream(spark)).sink(wr.sinks.memory()).start()
+    stream = define().writeStream(source.stream(spark))
     with pytest.raises(ConfigurationError, match=r"use apply\(df\)"):
         define().writeStream(spark.range(1))
+    for bad in ("out/x", 42):
+        with pytest.raises(ConfigurationError, match=f"{bad!r} is no sink"):
+            stream.sink(bad)
+        with pytest.raises(ConfigurationError, match=f"{bad!r} is no sink"):
+            stream.deadLetters(bad)
+    with pytest.raises(
+        ConfigurationError, match=r"'Checkpoint_Location'.*did you mean 'checkpointLocation'\?"
+    ):
+        stream.option("Checkpoint_Location", "c")
+    with pytest.raises(ConfigurationError, match=r"'maxFilesPerTrigger'.*go to spark\.readStream"):
+        stream.options(maxFilesPerTrigger=1)
+    stream.option("CHECKPOINTLOCATION", str(tmp_path / "c"))
+    with pytest.raises(ConfigurationError, match=r"no sink: .*\.sink\(wr\.sinks"):
+        stream.start()
+    with pytest.raises(ConfigurationError, match="shards='abc': use how many"):
+        stream.sink({}).option("shards", "abc").start()
+    with pytest.raises(ConfigurationError, match="shards=0: use how many"):
+        define().foreach_batch(str(tmp_path / "c"), shards=0)
+    with pytest.raises(ConfigurationError, match="no checkpointLocation"):
+        define().writeStream(source.stream(spark)).sink(wr.sinks.memory()).start()
+    assert not (tmp_path / "c").exists()
+
+
+def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark: Any, feed: Any) -> None:
+    stream = feed().stream(spark)
+    for sql, says in [
+        ("cast(v as double)", "'t' of 'aggregate' is of type double, which is no time: cast it"),
+        ("v > 0", "'t' is of type bool: use a timestamp"),
+        ("cast(t as timestamp_ntz)", "'t' has no time zone .* declare it with time_zone"),
+        ("struct(t)", "'t' is of type struct.*: use a timestamp"),
+    ]:
+        with pytest.raises(TypeClash, match=says):
+            define().writeStream(stream.selectExpr("k", "v", f"{sql} as t"))
+    with pytest.raises(TypeClash, match="which is no time"):
+        define().apply(spark.sql("select 1.5D as t, 'a' as k, 1L as v"))
+    with pytest.raises(DuplicateColumn, match="'k' and 'K', which are one name to Spark"):
+        define().writeStream(stream.selectExpr("k", "v", "t", "v as K"))
+    with pytest.raises(DuplicateColumn):
+        wr.Join(
+            left=wr.Input("a", event_time="t"),
+            right=wr.Input("b", event_time="t"),
+            on="k",
+            retention="1 hour",
+        ).together(a=stream.selectExpr("k", "t", "v", "v"), b=stream)
 
 
 EXECUTORS = """

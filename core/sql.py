@@ -1,0 +1,26 @@
+"""Names and texts inside Spark SQL: the one place where they are quoted."""
+
+from __future__ import annotations
+
+
+def quoted(name: str) -> str:
+    """A column's name, whatever is in it: a dot is no field of a struct, a backtick does not end it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text(value: str) -> str:
+    """A literal of text."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_PLAIN = "__x"
+
+
+def plain(name: str) -> str:
+    """A name for the way to the tasks: PySpark's `mapInArrow` reads names as SQL, and cannot be told to quote them."""
+    return _PLAIN + name.encode().hex() if "." in name or "`" in name else name
+
+
+def as_given(name: str) -> str:
+    """The name of which `plain` made this one."""
+    return bytes.fromhex(name.removeprefix(_PLAIN)).decode() if name.startswith(_PLAIN) else name

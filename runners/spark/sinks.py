@@ -1,0 +1,69 @@
+"""Functions as sinks on Spark: of panes they get a DataFrame, of dead letters the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from windrow.connectors.sinks import CallbackSink, PaneFiles, Sink, as_sink
+from windrow.core.errors import SparkUnsupported
+from windrow.core.messages import Token
+
+
+class DataFrameSink:
+    """A function of (DataFrame of committed panes, token). After a crash it may get the same token again."""
+
+    def __init__(self, function: Callable[[DataFrame, Token], None]) -> None:
+        self.function = function
+
+    def __repr__(self) -> str:
+        return f"wr.sinks.callback({self.function!r})"
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        raise SparkUnsupported(
+            "a DataFrame sink needs a Spark session: use it with foreach_batch or writeStream"
+        )
+
+    def publish_frame(self, spark: SparkSession, token: Token, panes: PaneFiles) -> None:
+        self.function(spark.read.parquet(*panes.files), token)
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+
+class LettersFunction:
+    """A function of (token, Parquet files of dead letters). After a crash it may get the same token again."""
+
+    def __init__(self, function: Callable[[Token, tuple[str, ...]], None]) -> None:
+        self.function = function
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        self.function(token, panes.files)
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+
+def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> None:
+    """Hand panes to a sink; one that is a function of DataFrames gets a DataFrame."""
+    if isinstance(sink, DataFrameSink):
+        sink.publish_frame(spark, token, panes)
+    else:
+        sink.publish(token, panes)
+
+
+def as_spark_sink(sink: Any) -> Sink:
+    """On Spark a plain function gets a DataFrame."""
+    one = as_sink(sink)
+    return DataFrameSink(one.function) if isinstance(one, CallbackSink) else one
+
+
+def as_letters_sink(sink: Any) -> Sink:
+    """Of dead letters a plain function gets the files."""
+    one = as_sink(sink)
+    return LettersFunction(sink) if isinstance(one, CallbackSink) and one is not sink else one

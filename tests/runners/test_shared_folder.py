@@ -1,0 +1,26 @@
+"""Driver and executors must see one folder: found before the first commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.shard import ShardSpec
+from windrow.core.errors import BadLocation
+from windrow.runners.tasks import TaskPlan, run
+
+
+def test_a_task_that_does_not_see_the_drivers_file_does_nothing(tmp_path: Path) -> None:
+    folders = JobFolders(str(tmp_path))
+    plan = TaskPlan(
+        ShardSpec(folders, "job", -1, ("w",)), (), 1, 0, {}, b"", None, (), nonce="nonce-of-the-driver"
+    )
+    with pytest.raises(
+        BadLocation, match=r"is not the folder that the driver sees: it lacks nonce-of.*wr\.kafka_log"
+    ):
+        list(run(plan, iter([]), 0))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "nonce-of-the-driver").touch()
+    assert list(run(plan, iter([]), 0)) == []
