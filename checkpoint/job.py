@@ -20,7 +20,7 @@ from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.shard import DEAD, DEAD_FILE, PANES, PANES_OF
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.checkpoint.warnings import warn_of_jump, warn_of_letters
+from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -110,6 +110,8 @@ class Job:
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         self._read: dict[str | None, frozenset[Partition]] = {}
         self.logger = logger.bind(job=self.job, location=self.folders.location)
+        warn_of_clock(self.logger, self.progress.now_us, clock.now_us())
+        self._unit_told = False
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
 
     @staticmethod
@@ -284,6 +286,7 @@ class Job:
             self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
         warn_of_letters(self.logger, commit, counters or {})
+        self._unit_told = self._unit_told or warn_of_unit(self.logger, commit, marks.values())
         mark_us = min(progress.watermarks_us.values(), default=START_OF_TIME_US)
         warn_of_jump(self.logger, commit, list(self.definitions.values()), mark_us, progress.now_us, steps)
         return record

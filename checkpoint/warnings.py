@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from windrow.checkpoint.records import Step
 from windrow.core.chain import parts_of
+from windrow.core.clock import STEP_US
 from windrow.core.logs import Logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_duration, show_instant
 
 #: Counters of dead letters, by reason.
 LETTERS = "dead."
+#: Seconds since the epoch, of the years 2001 to 2286.
+_SECONDS = (10**9, 10**10)
 
 
 def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int]) -> None:
@@ -40,7 +43,8 @@ def warn_of_jump(
     do that, and makes others late.
     """
     kept = [p.retention.time_us for d in definitions for p in parts_of(d) if p.retention.time_us is not None]
-    if not kept:
+    last_us = steps[-1].watermark_us if steps else None
+    if not kept or last_us is None or last_us - watermark_us <= min(kept):
         return
     for step in steps:
         at_us = step.watermark_us
@@ -58,3 +62,29 @@ def warn_of_jump(
             )
             return
         watermark_us, now_us = at_us, step.now_us
+
+
+def warn_of_clock(logger: Logger, recorded_us: int | None, clock_us: int) -> None:
+    """A warning for a job whose `now` is ahead of the clock: it never goes back, so nothing periodic happens until then."""
+    if recorded_us is not None and recorded_us - clock_us > STEP_US:
+        logger.warning(
+            "the job's now is ahead of the clock, and waits for it. If a clock was wrong: windrow watermark LOCATION --set-now",
+            now=show_instant(recorded_us),
+            clock=show_instant(clock_us),
+        )
+
+
+def warn_of_unit(logger: Logger, commit: int, marks: Iterable[int]) -> bool:
+    """A warning for times that were written as seconds or milliseconds: microseconds of these are of the year 1970."""
+    for time_us in marks:
+        for unit, per_second in (("seconds", 1), ("milliseconds", 1000)):
+            if _SECONDS[0] * per_second <= time_us < _SECONDS[1] * per_second:
+                logger.warning(
+                    f"event times are of 1970: they look like {unit} since the epoch. Integers are taken as microseconds: "
+                    "convert them, or give timestamps",
+                    commit=commit,
+                    time=show_instant(time_us),
+                    likely=show_instant(time_us * 1_000_000 // per_second),
+                )
+                return True
+    return False

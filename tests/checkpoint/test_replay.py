@@ -133,7 +133,10 @@ def test_of_several_operators_each_has_its_own_watermark() -> None:
     [
         ({"counters": {}}, "did not note it"),
         ({"meta": {}}, "did not note it"),
-        ({"meta": {FILING: {"aggregate": {**filing(TIMED), "max_ahead_us": 5}}}}, "max_ahead_us=5, now 86400000000"),
+        (
+            {"meta": {FILING: {"aggregate": {**filing(TIMED), "max_ahead_us": 5}}}},
+            "max_ahead_us=5, now 86400000000",
+        ),
         ({"meta": {FILING: {}}}, "did not note it"),
     ],
 )

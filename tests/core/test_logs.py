@@ -94,19 +94,43 @@ def test_a_watermark_that_jumps_by_more_than_the_retention_is_a_warning(
     hour = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 hour"
     )
-    clock = ManualClock(0)
+    clock = ManualClock()
+    begin_us = clock.now_us()
     with hour.open(str(tmp_path / "job"), clock=clock) as op:
         for t in (0, 10, 10 + seconds):
-            op.add_message(wr.Message({"t": t * 1_000_000, "k": "a"}))
+            op.add_message(wr.Message({"t": begin_us + t * 1_000_000, "k": "a"}))
             clock.advance("1 second")
         op.timeout()
         clock.advance("2 days")  # what comes then may be as much later
-        op.add_message(wr.Message({"t": (86_400 * 2 + seconds) * 1_000_000, "k": "a"}))
+        op.add_message(wr.Message({"t": begin_us + (86_400 * 2 + seconds) * 1_000_000, "k": "a"}))
     told = [e for e in configured if e["level"] == "warning"]
     assert len(told) == warned
     if warned:
         assert "jumped by more than the retention" in told[0]["event"]
-        assert (told[0]["before"], told[0]["retention"]) == ("1970-01-01 00:00:10", "1 hour")
+        assert (told[0]["before"], told[0]["retention"]) == ("2020-01-01 00:00:10", "1 hour")
+
+
+@pytest.mark.parametrize(("per_second", "unit"), [(1, "seconds"), (1000, "milliseconds")])
+def test_times_in_another_unit_are_one_warning_that_names_it(
+    configured: list[dict[str, Any]], tmp_path: Path, per_second: int, unit: str
+) -> None:
+    with COUNTS.open(str(tmp_path / "job")) as op:
+        for i in range(3):
+            op.add_message(wr.Message({"t": (1_700_000_000 + i) * per_second, "k": "a"}))
+            op.timeout()
+    [told] = [e for e in configured if e["level"] == "warning"]
+    assert f"look like {unit} since the epoch" in told["event"]
+    assert told["likely"] == "2023-11-14 22:13:20" and told["time"].startswith("1970-01-")
+
+
+def test_a_job_whose_now_is_ahead_of_the_clock_says_so_when_it_is_opened(
+    configured: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    for now_us in (10**15, 10**15 - 60_000_000, 10**15 - 60_000_001):
+        with COUNTS.open(str(tmp_path / "job"), clock=ManualClock(now_us)) as op:
+            op.add_message(wr.Message({"t": 10**15, "k": "a"}))
+    [told] = [e for e in configured if e["level"] == "warning"]
+    assert "windrow watermark LOCATION --set-now" in told["event"]
 
 
 def test_a_log_that_cannot_be_written_costs_no_commit(tmp_path: Path) -> None:
