@@ -168,19 +168,13 @@ def fork(source: str, target: str, *, now_us: int, driver: str) -> Commit:
     published or not, are the original's: the copy's begin with the commit after it. Returns that last commit.
     """
     folders = JobFolders(target)
-    if os.path.exists(folders.location) and (
-        not os.path.isdir(folders.location) or os.listdir(folders.location)
-    ):
-        raise JobMismatch(f"{folders.location} is not empty: fork to a location that does not exist yet")
+    refuse_full(folders, "fork")
     for _ in range(FORK_ATTEMPTS):
         seen = look(source)
         staging = JobFolders(f"{folders.location}.fork-{secrets.token_hex(4)}")
         try:
             commit = _copy(seen, staging, now_us, driver)
-            if os.path.isdir(folders.location):
-                os.rmdir(folders.location)
-            os.rename(staging.location, folders.location)
-            sync_directory(os.path.dirname(folders.location))
+            move_in(staging, folders)
             return commit
         except (StateLost, CorruptState, FileNotFoundError):
             if look(source).state.commit_number == seen.state.commit_number:
@@ -190,6 +184,21 @@ def fork(source: str, target: str, *, now_us: int, driver: str) -> Commit:
     raise StateError(
         f"the job at {source} swept its files {FORK_ATTEMPTS} times while they were being copied: stop it, and fork then"
     )
+
+
+def refuse_full(target: JobFolders, verb: str) -> None:
+    """Raise `JobMismatch` where a copy cannot be put."""
+    path = target.location
+    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        raise JobMismatch(f"{path} is not empty: {verb} to a location that does not exist yet")
+
+
+def move_in(staging: JobFolders, target: JobFolders) -> None:
+    """Put a whole copy in its place."""
+    if os.path.isdir(target.location):
+        os.rmdir(target.location)
+    os.rename(staging.location, target.location)
+    sync_directory(os.path.dirname(target.location))
 
 
 def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:

@@ -1,14 +1,16 @@
-"""`windrow describe`, `commits`, `fork` and `reset`: jobs, by what their logs say."""
+"""`windrow describe`, `commits`, `backup`, `fork` and `reset`: jobs, by what their logs say."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import socket
 import sys
 from collections import deque
 from typing import Any, TextIO
 
+from windrow.checkpoint import backup as backups
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.records import Commit
 from windrow.console.text import modules_from_here, say_facts, say_json, say_table
@@ -138,6 +140,20 @@ def fork(options: argparse.Namespace, out: TextIO) -> int:
             "Start it as a new query over a source with positions; without positions, also copy Spark's own checkpoint.",
             file=out,
         )
+    return 0
+
+
+def backup(options: argparse.Namespace, out: TextIO) -> int:
+    """Copy a job's files."""
+    made = backups.backup(options.location, options.folder)
+    if options.json:
+        say_json({"location": options.folder, **dataclasses.asdict(made)}, out)
+        return 0
+    print(
+        f"{options.folder} holds {made.job} as of commit {made.commit}: {made.files} files, {made.bytes} bytes. It is the same "
+        "job: open it in place of the original, or fork it.",
+        file=out,
+    )
     return 0
 
 

@@ -1,5 +1,5 @@
-"""The command line: `windrow describe | windows | messages | panes | explain | commits | verify | doctor | fork | reset`, and
-`windrow completion`.
+"""The command line: `windrow describe | windows | messages | panes | explain | commits | verify | doctor | backup |
+fork | reset`, and `windrow completion`.
 
 Exit codes: 0 done, and for `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard error, or
 something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
     describe = add("describe", jobs.describe, "Say what a job is and how far it has come.")
     commits = add("commits", jobs.commits, "List the commits that a job's log keeps.")
+    backup = add("backup", jobs.backup, "Copy a job's files, running or not, to a folder that opens.")
     fork = add("fork", jobs.fork, "Copy a job's state, as of its last commit, to a new job elsewhere.")
     reset = add("reset", jobs.reset, "Delete a job's state. What sinks have stays.")
     windows = add("windows", state.windows, "Print the windows that a job holds, running or not.")
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         "explain", state.explain, "Say which messages are in a window, and which commits put them there."
     )
     verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
-    for command in (describe, windows, messages, explain, commits, verify, fork, reset):
+    for command in (describe, windows, messages, explain, commits, verify, backup, fork, reset):
         text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"
         if command in (describe, windows, messages, explain, commits):
             text += (
@@ -73,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
             "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
         )
         command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
+    backup.add_argument("folder", help="where the copy goes; nothing may be there yet")
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")
     table = add("panes", panes.show, "Print the panes that a Parquet sink has.")
@@ -91,7 +93,19 @@ def parser() -> argparse.ArgumentParser:
         "completion", completion.show, "Print a script that completes windrow's commands in a shell."
     )
     complete.add_argument("shell", choices=completion.SHELLS)
-    for command in (describe, windows, messages, explain, commits, verify, fork, reset, table, doctor):
+    for command in (
+        describe,
+        windows,
+        messages,
+        explain,
+        commits,
+        verify,
+        backup,
+        fork,
+        reset,
+        table,
+        doctor,
+    ):
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     return top
 

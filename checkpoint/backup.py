@@ -1,0 +1,207 @@
+"""A copy of a job's files that opens, taken while the job runs.
+
+The log is read first, then what its commits name is copied, and what shards are rebuilt from. Files are never changed, but a
+running job sweeps them: a copy from which some shard cannot be rebuilt, or that lacks panes which are perhaps not out, is
+thrown away, and begun again from a newer commit. Shards' own stores are caches, and are left out.
+
+The copy is the same job, as of its last commit then: to go on by itself, beside the original, it has to be forked.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from windrow.checkpoint import lifecycle
+from windrow.checkpoint.job import dead_files, pane_files
+from windrow.checkpoint.layout import JobFolders, base_name
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard import ShardSpec, _bases, _commit_of, _digests
+from windrow.checkpoint.storage import MARKER, SUFFIX, FolderRecords
+from windrow.checkpoint.view import readable
+from windrow.core.errors import CorruptState, StateLost
+from windrow.stores.files import private, sync_directory
+from windrow.stores.segment import read_segment
+from windrow.stores.snapshots import SnapshotStore
+
+#: How often files may vanish under us.
+ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What was copied."""
+
+    job: str
+    commit: int
+    files: int
+    bytes: int
+
+
+def backup(source: str, target: str) -> Backup:
+    """Copy the job at `source`, as of a commit while we look, to the folder `target`, which must not exist or be empty.
+
+    Opening `target` restores it. Raises `StateLost` where the job's own files do not suffice to rebuild it.
+    """
+    folders = JobFolders(target)
+    lifecycle.refuse_full(folders, "back up")
+    for left in reversed(range(ATTEMPTS)):
+        seen = lifecycle.look(source)
+        before = _signature(seen)
+        staging = JobFolders(f"{folders.location}.backup-{secrets.token_hex(4)}")
+        try:
+            made = _copy(seen, staging)
+            lifecycle.move_in(staging, folders)
+            return made
+        except (StateLost, CorruptState, FileNotFoundError):
+            if not left or _signature(lifecycle.look(source)) == before:
+                raise
+        finally:
+            shutil.rmtree(staging.location, ignore_errors=True)
+    raise AssertionError("unreachable")
+
+
+def _signature(seen: lifecycle.Look) -> tuple[int, int, list[str]]:
+    """What changes where files go that were needed: the log, or the snapshots."""
+    return seen.state.first_seq, seen.state.next_seq, _manifests(seen.folders)
+
+
+def _copy(seen: lifecycle.Look, staging: JobFolders) -> Backup:
+    staging.make()
+    end = seen.state.next_seq
+    known = {c.commit: c for c in seen.log.commits() if c.seq < end}
+    records = {seq: seen.log.files.read(seq) for seq in range(seen.state.first_seq, end)}
+    for record in known.values():
+        for path in _named(seen.folders, record):
+            _bring(seen.folders, staging, path)
+    _copy_bases(seen, staging)
+    _copy_snapshots(seen, staging)
+    _refuse_incomplete(seen, staging, known)
+    for seq, data in records.items():
+        if data is None:
+            raise StateLost(f"log record {seq} of {seen.where} went while it was copied")
+        _write(os.path.join(staging.log, f"{seq:020d}{SUFFIX}"), data)
+    if FolderRecords(seen.folders.log).is_truncated() or seen.state.first_seq:
+        _write(os.path.join(staging.log, MARKER), b"records of this log were truncated; keep this file\n")
+    files, size = _sync(staging.location)
+    return Backup(seen.epoch.job, seen.state.commit_number, files, size)
+
+
+def _named(folders: JobFolders, record: Commit) -> Iterator[str]:
+    """Every file that a commit names."""
+    for result in record.shards:
+        if result.segment is not None:
+            metadata, messages = _digests(result)
+            if metadata:
+                yield folders.changelog(result.segment)
+            if messages:
+                yield folders.segment(result.segment)
+    for files in pane_files(folders, record).values():
+        yield from files
+    yield from dead_files(folders, record)
+
+
+def _copy_bases(seen: lifecycle.Look, staging: JobFolders) -> None:
+    """Compact changelogs up to our commit, the file that names the parts last."""
+    for shard in range(seen.epoch.shards):
+        for base in _bases(_spec(seen, seen.folders, shard, ())):
+            path = seen.folders.changelog(base_name(base, shard))
+            if base > seen.state.commit_number or not os.path.exists(path):
+                continue
+            try:
+                parts = [name for name, _ in read_segment(path)[3].get("parts", ())]
+            except CorruptState:
+                continue  # as with snapshots
+            if all([_bring(seen.folders, staging, seen.folders.changelog(name)) for name in parts]):
+                _bring(seen.folders, staging, path)
+
+
+def _copy_snapshots(seen: lifecycle.Look, staging: JobFolders) -> None:
+    """Snapshots up to our commit, the manifest last."""
+    if not _manifests(seen.folders):
+        return
+    store = SnapshotStore(seen.folders.snapshots)
+    SnapshotStore(staging.snapshots)  # makes the folders
+    for name in store.list():
+        if _commit_of(name) > seen.state.commit_number:
+            continue
+        try:
+            blobs = store.read(name).blobs
+        except (CorruptState, FileNotFoundError):
+            continue  # damaged, or swept: what is needed is asked for later
+        paths = [os.path.join(seen.folders.snapshots, "blobs", digest) for digest in blobs]
+        if all([_bring(seen.folders, staging, path) for path in paths]):
+            _bring(seen.folders, staging, os.path.join(seen.folders.snapshots, "manifests", name))
+
+
+def _manifests(folders: JobFolders) -> list[str]:
+    """Of all snapshots. Looking must not make the folders."""
+    path = os.path.join(folders.snapshots, "manifests")
+    return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+
+def _refuse_incomplete(seen: lifecycle.Look, staging: JobFolders, known: Mapping[int, Commit]) -> None:
+    """Raise `StateLost` where the copy would not open, or could not publish what is perhaps not out."""
+    commit = seen.state.commit_number
+    for shard in range(seen.epoch.shards):
+        if commit not in _ways(seen, staging, shard, known):
+            raise StateLost(
+                f"shard {shard} of {seen.where} cannot be rebuilt as of commit {commit} from files: neither a snapshot with "
+                "the segments after it, nor all segments are there. Let the job take a snapshot (it does when it goes on), and "
+                "back up then"
+            )
+    published = 0 if seen.last_commit is None else seen.last_commit.published
+    for number in range(published + 1, commit + 1):
+        if number not in known:
+            continue  # the last commit of a fork or of a restored log: the original's panes
+        for files in pane_files(staging, known[number]).values():
+            for path in files:
+                if not os.path.exists(path):
+                    raise StateLost(
+                        f"panes of commit {number}, which may not be published yet, are gone: {path}"
+                    )
+
+
+def _ways(seen: lifecycle.Look, staging: JobFolders, shard: int, known: Mapping[int, Commit]) -> set[int]:
+    """Commits as of which a shard can be rebuilt from the copy: {the last one}, or none."""
+    commit = seen.state.commit_number
+    found = readable(_spec(seen, staging, shard, ("messages",)), known, [commit])
+    messages = any(_digests(r)[1] for c in known.values() for r in c.shards if r.shard == shard and r.segment)
+    return found if found or messages else readable(_spec(seen, staging, shard, ()), known, [commit])
+
+
+def _spec(seen: lifecycle.Look, folders: JobFolders, shard: int, messages: tuple[str, ...]) -> ShardSpec:
+    return ShardSpec(folders, seen.epoch.job, shard, (), messages)
+
+
+def _bring(source: JobFolders, target: JobFolders, path: str) -> bool:
+    """Copy a file to its place in the copy. False if it is gone."""
+    there = os.path.join(target.location, os.path.relpath(path, source.location))
+    if os.path.exists(there):
+        return True
+    try:
+        with open(path, "rb") as data, open(there, "xb", opener=private) as copy:
+            shutil.copyfileobj(data, copy, 1 << 20)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "xb", opener=private) as file:
+        file.write(data)
+
+
+def _sync(location: str) -> tuple[int, int]:
+    """Make all files and names below a folder survive a power cut; returns how many files and bytes there are."""
+    files = size = 0
+    for folder, _, names in os.walk(location):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as file:
+                os.fsync(file.fileno())
+                files, size = files + 1, size + os.fstat(file.fileno()).st_size
+        sync_directory(folder)
+    return files, size
