@@ -468,7 +468,7 @@ def on_startup(facts: PublishFacts) -> PublishDecision:
         return PublishDecision(
             action=PublishAction.REFUSE_SINK_AHEAD,
             why=f"the sink has the panes of commit {facts.sink}, the log ends at commit {facts.commit}",
-            remedy="the log has lost commits, or is an older backup: restore its folder, or fork it (windrow fork), or give another sink",
+            remedy="the log has lost commits, or is an older backup: restore its folder, fork it, or give another sink",
         )
     first = max(facts.recorded, facts.sink or 0) + 1
     if first > facts.commit:
