@@ -69,11 +69,7 @@ def watermark_of(
     A join's, or a chain's with a join in it, is the minimum over its inputs that are not static; one that was never seen
     holds it back. Of other chains it is the first operator's.
     """
-    if not (
-        definition.by_input
-        if isinstance(definition, ChainDefinition)
-        else isinstance(definition, JoinDefinition)
-    ):
+    if not _by_input(definition):
         idle = idle_partitions(definition.watermark, seen_us, now_us, unread)
         return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
     least, idle = END_OF_TIME_US, frozenset[Partition]()
@@ -91,3 +87,40 @@ def watermark_of(
         least = min(least, watermark_us(given.watermark, own, now_us, START_OF_TIME_US, quiet))
     # Where all inputs are idle nothing moves.
     return (before_us if least == END_OF_TIME_US else max(before_us, least)), idle
+
+
+def holder_of(
+    definition: Any,
+    marks: Mapping[Partition, int],
+    seen_us: Mapping[Partition, int],
+    now_us: int,
+    unread: Collection[Partition] = (),
+) -> Partition | None:
+    """Who holds the watermark back: of the partitions that are not idle, the one that is least far. None where no partition
+    does, but the clock, a function or `advance_watermark`. Partition -1: an input of which nothing has come.
+    """
+    if _by_input(definition):
+        given = [(i.source_prefix, i.watermark) for i in definition.inputs if not i.static]
+    else:
+        given = [("", definition.watermark)]
+    least: tuple[int, Partition] | None = None
+    for prefix, watermark in given:
+        if watermark.kind != "bounded":
+            continue
+        idle = idle_partitions(watermark, seen_us, now_us, unread)
+        own = {p: t for p, t in marks.items() if p[0].startswith(prefix)}
+        missing = [p for s, n in watermark.partitions if (p := (prefix + s, n)) not in own]
+        if missing or not own:
+            return min(missing, default=(prefix, -1))
+        for partition, largest in own.items():
+            found = (largest - watermark.delay_us, partition)
+            if partition not in idle and (least is None or found < least):
+                least = found
+    return None if least is None else least[1]
+
+
+def _by_input(definition: Any) -> bool:
+    """True if it has inputs with watermarks of their own."""
+    if isinstance(definition, ChainDefinition):
+        return definition.by_input
+    return isinstance(definition, JoinDefinition)

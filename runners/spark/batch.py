@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from windrow.checkpoint.health import Health, health_of
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import Partition, gaps
 from windrow.checkpoint.records import Commit
@@ -299,6 +300,11 @@ class BatchFunction:
         if self._job is None:
             raise StateError(f"the job at {self.location} is not open yet: it is opened by its first batch")
         return self._job
+
+    def health(self) -> Health:
+        """How the job is now."""
+        last, published = self.job.log.last_commit, self.job.progress.published
+        return health_of(last, self.definitions, published, self.clock.now_us())
 
     def _protocol(self, spark: SparkSession) -> BatchProtocol:
         """What makes commits of batches, for this session."""

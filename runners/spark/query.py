@@ -65,8 +65,9 @@ class WindowQuery:
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
-        """The progress of the last commit; None before the first."""
-        return self.batch.last_progress
+        """The progress of the last commit, and under "health" how the job is now; None before the first."""
+        progress = self.batch.last_progress
+        return None if progress is None else {**progress, "health": self.batch.health().as_json()}
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:

@@ -70,6 +70,8 @@ def test_early_panes_come_by_the_clock_without_any_input(spark: Any, feed: Any, 
     until(lambda: bool(sink.panes), query)
     query.stop()
     assert [(p.timing.value, p["n"]) for p in sink.panes] == [("EARLY", 3)]
+    health = query.lastProgress["health"]
+    assert (health["unpublished"], health["heldBy"]) == (0, {"source": "files", "partition": 0})
 
 
 def test_drain_fires_everything_and_later_data_is_late(spark: Any, feed: Any, tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""How a job is, from its last commit and the time it is: nothing else is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Commit
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.operators.watermarks import holder_of
+
+
+@dataclass(frozen=True)
+class Health:
+    """commit: 0 where there is none. age_us: since the last commit. watermark_us: the least of the operators. held_by: the
+    partition that holds it back (see `holder_of`). unpublished: commits of which not everything is with the sinks.
+    """
+
+    commit: int = 0
+    age_us: int | None = None
+    watermark_us: int = START_OF_TIME_US
+    held_by: Partition | None = None
+    unpublished: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Times as ISO 8601, durations in milliseconds."""
+        held_by = None if self.held_by is None else {"source": self.held_by[0], "partition": self.held_by[1]}
+        started = self.watermark_us > START_OF_TIME_US
+        return {
+            "commit": self.commit,
+            "ageMs": None if self.age_us is None else self.age_us // 1_000,
+            "watermark": to_datetime(self.watermark_us).isoformat() if started else None,
+            "heldBy": held_by,
+            "unpublished": self.unpublished,
+        }
+
+
+def health_of(last: Commit | None, definitions: Sequence[Any], published: int, now_us: int) -> Health:
+    """The health of a job whose last commit is `last`, `published` the highest commit that is out."""
+    if last is None:
+        return Health()
+    reached = dict(last.meta.get("watermarks", {}))
+    slowest = min(definitions, key=lambda d: reached.get(d.name, START_OF_TIME_US))
+    watermark_us = reached.get(slowest.name, START_OF_TIME_US)
+    at_us = last.now_us if last.now_us is not None else last.meta.get("now_us")
+    held_by = None
+    if watermark_us != END_OF_TIME_US and at_us is not None:
+        marks = {p: m.max_time_us for p, m in last.marks.items() if m.max_time_us is not None}
+        seen = {p: m.seen_us for p, m in last.marks.items() if m.seen_us is not None}
+        held_by = holder_of(slowest, marks, seen, at_us)
+    return Health(
+        last.commit,
+        None if at_us is None else max(0, now_us - at_us),
+        watermark_us,
+        held_by,
+        max(0, last.commit - published),
+    )

@@ -1,0 +1,65 @@
+"""How a job is: from its last commit record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import windrow as wr
+from windrow.checkpoint.health import Health, health_of
+from windrow.checkpoint.job import Job
+from windrow.operators.watermarks import holder_of
+from windrow.testing.clock import ManualClock
+
+SECOND = 1_000_000
+DEFINITION = wr.Aggregate(
+    event_time="t",
+    window=wr.tumbling("10 seconds"),
+    agg={"n": wr.count()},
+    retention="1 hour",
+    watermark=wr.bounded("5 seconds", idle="1 minute"),
+)
+
+
+def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with DEFINITION.open(str(tmp_path), clock=clock) as op:
+        assert health_of(None, [DEFINITION], 0, clock.now_us()) == Health()
+        start = clock.now_us()
+        op.add_messages(
+            wr.Message({"t": second * SECOND}, wr.Position("s", partition, 0))
+            for partition, second in ((0, 100), (1, 40), (2, 70))
+        )
+        op.timeout()
+        op.timeout()
+    job = Job(str(tmp_path), [DEFINITION], shards=1, clock=clock)
+    last = job.log.last_commit
+    clock.advance("3 seconds")
+    found = health_of(last, [DEFINITION], 1, clock.now_us())
+    job.close()
+    assert found == Health(2, clock.now_us() - start, 35 * SECOND, ("s", 1), 1)
+    assert found.as_json() == {
+        "commit": 2,
+        "ageMs": 3_000,
+        "watermark": "1970-01-01T00:00:35+00:00",
+        "heldBy": {"source": "s", "partition": 1},
+        "unpublished": 1,
+    }
+
+
+def test_idle_partitions_hold_nobody_and_an_input_of_which_nothing_came_holds_all() -> None:
+    now = 1_704_067_320 * SECOND
+    marks = {("s", 0): 9, ("s", 1): 4}
+    assert holder_of(DEFINITION, marks, {("s", 1): now - 60 * SECOND, ("s", 0): now}, now) == ("s", 0)
+    declared = wr.bounded("5 seconds", partitions=[("s", 0), ("s", 7)])
+    assert holder_of(DEFINITION.with_watermark(declared), marks, {}, now) == ("s", 7)
+    assert holder_of(DEFINITION.with_watermark(wr.fixed("1 second")), marks, {}, now) is None
+    join = wr.Join(
+        left=wr.Input("a", event_time="t", watermark="8 microseconds"),
+        right=wr.Input("b", event_time="t"),
+        on="k",
+        retention="1 hour",
+    )
+    both: dict[Any, int] = {("a:s", 0): 10, ("b:s", 0): 5}
+    assert holder_of(join, both, {}, now) == ("a:s", 0)
+    assert holder_of(join, {("a:s", 0): 10}, {}, now) == ("b:", -1)
