@@ -39,7 +39,7 @@ class Expr:
         return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(self.expression)) is not None
 
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
-        """The value of the expression for each row of `table`."""
+        """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame."""
         untyped = any(pa.types.is_null(t) for t in table.schema.types)
         refusals = []
         # Arrow compares no columns without a type; one that had no value yet may be of any.
@@ -51,6 +51,9 @@ class Expr:
                 return typed.to_table(columns={"value": self.expression}).column("value")
             except pa.ArrowException as error:
                 refusals.append(error)
+        if len(table):
+            self.evaluate(table.slice(0, 0))  # raises where the columns are to blame
+            raise refusals[0]
         raise UnknownColumn(
             f"expression {self} cannot be evaluated over {table.column_names}: {refusals[0]}"
         ) from None

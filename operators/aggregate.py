@@ -76,8 +76,7 @@ class WindowAggregator(StoredWindows):
         table = self._learnt(progress, table)
         rows = take_in(self.definition, table, now_us, dead) if watermarks_us is None else None
         if rows is None:
-            nows = now_us if nows_us is None else nows_us
-            rows, watermarks_us = self._take_in_run(table, nows, dead, watermarks_us)
+            rows, watermarks_us = self._take_in_run(table, nows_us, dead, watermarks_us)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
         if len(rows):
@@ -113,13 +112,13 @@ class WindowAggregator(StoredWindows):
     # -- ingest -----------------------------------------------------------------------------------------------------
 
     def _take_in_run(
-        self, table: pa.Table, now_us: int | IntArray, dead: DeadLetters, watermarks_us: IntArray | None
+        self, table: pa.Table, nows_us: IntArray | None, dead: DeadLetters, watermarks_us: IntArray | None
     ) -> tuple[Slice, IntArray]:
-        """As `take_in`, rows in order of arrival, each with its own watermark."""
-        assert watermarks_us is not None
+        """As `take_in`, rows in order of arrival, each with its own watermark and `now`."""
+        assert watermarks_us is not None and nows_us is not None
         marked = table.append_column("__watermark", pa.array(watermarks_us))
         marked = marked.append_column(_ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
-        rows = take_in(self.definition, marked, now_us, dead, sort=False)
+        rows = take_in(self.definition, marked, nows_us, dead, sort=False)
         return rows, np.asarray(combine(rows.table.column("__watermark")).to_numpy(), dtype=np.int64)
 
     def _file(

@@ -164,6 +164,16 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
     return pa.array([parse(t) for t in distinct.dictionary.to_pylist()], pa.int64()).take(distinct.indices)
 
 
+def countable(times: pa.Array, now_us: int | IntArray, max_ahead_us: int | None) -> pa.Array:
+    """True where an event time is one that can be counted; `now_us`: of all, or of each."""
+    latest: Any = LAST_US
+    if max_ahead_us is not None and isinstance(now_us, int):
+        latest = min(LAST_US, now_us + max_ahead_us)
+    elif max_ahead_us is not None:
+        latest = pa.array(np.minimum(now_us, LAST_US - max_ahead_us) + max_ahead_us)
+    return pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, latest)), False)
+
+
 def take_in(
     definition: Reading, table: pa.Table, now_us: int | IntArray, dead: DeadLetters, *, sort: bool = True
 ) -> Slice:
@@ -179,14 +189,12 @@ def take_in(
         )
     table = in_position_order(table) if sort else table
     times = event_times(table.column(definition.event_time), definition.event_time, definition.time_zone)
-    limit = last_times(definition.max_ahead_us, now_us)
-    good = pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, limit)), False)
-    keep = good.to_numpy(zero_copy_only=False)
+    keep = countable(times, now_us, definition.max_ahead_us).to_numpy(zero_copy_only=False)
     if MALFORMED_ROW in table.column_names:
         details = combine(table.column(MALFORMED_ROW))
         told = details.is_valid().to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(told).tolist():
-            dead.add_rows(MALFORMED, details[row].as_py(), table, np.array([row]), None)
+            dead.add_rows(MALFORMED, details[row].as_py(), table, np.array([row]), times)
         if told.any():
             rows = np.flatnonzero(~told)
             table, times, keep = table.take(pa.array(rows)), times.take(pa.array(rows)), keep[rows]
@@ -215,15 +223,6 @@ def take_in(
         rows = np.flatnonzero(keep)
         table, times = table.take(pa.array(rows)), times.take(pa.array(rows))
     return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
-
-
-def last_times(max_ahead_us: int | None, now_us: int | IntArray) -> Any:
-    """The latest time that can be counted at `now_us`, or at each of them."""
-    if max_ahead_us is None:
-        return LAST_US
-    if isinstance(now_us, int):
-        return min(LAST_US, now_us + max_ahead_us)
-    return pa.array(np.minimum(now_us, LAST_US - max_ahead_us) + max_ahead_us)
 
 
 def user_columns(table: pa.Table) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,6 +16,7 @@ from windrow.core.messages import Message, Position
 from windrow.core.time import instant_us
 from windrow.core.types import as_type, is_text, plain_type, widened
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
+from windrow.operators.dead import PAYLOAD_LIMIT
 from windrow.operators.learning import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
@@ -31,24 +32,25 @@ def table_of(
     schema: pa.Schema | None,
     needs: Needs,
     counts: dict[str, int] | None = None,
+    known_wrong: Sequence[str | None] = (),
 ) -> pa.Table:
     """A slice of `messages`. What cannot be a row of the stream is marked malformed, with its payload as it came.
 
     counts: what is counted under `nulled` is added, values that did not go with their column, which nothing names.
+    known_wrong: what is known already to be wrong with each message.
     """
-    names = dict.fromkeys(f.name for f in schema) if schema is not None else {}
-    for m in messages:
-        names.update(dict.fromkeys(m.payload))
-    names.setdefault(event_time)
-    made = _Columns(schema, names, needs, len(messages))
+    wrong: list[str | None] = list(known_wrong) or [None] * len(messages)
+    names = _names(messages, schema, event_time, wrong)
+    made = _Columns(schema, names, needs, wrong)
     for name, why in needs.refused(names).items():
-        del names[name]
+        names.remove(name)
         for i, m in enumerate(messages):
             if m.payload.get(name) is not None:
                 made.spoil(i, why)
     columns: dict[str, pa.Array] = {}
     for name in names:
-        values = [m.payload.get(name) for m in messages]
+        # The values of what is malformed tell no types.
+        values = [None if w else m.payload.get(name) for m, w in zip(messages, made.wrong, strict=True)]
         if name == event_time:
             columns[name] = _times(values, name, time_zone, made)
         else:
@@ -58,15 +60,53 @@ def table_of(
     columns[OFFSET] = pa.array([p.offset for p in positions], pa.int64())
     columns[ORDINAL] = pa.array([p.ordinal for p in positions], pa.int64())
     if any(w is not None for w in made.wrong):
-        columns[MALFORMED_ROW] = pa.array(made.wrong, pa.string())
+        columns[MALFORMED_ROW] = pa.array([None if w is None else _readable(w) for w in wrong], pa.string())
         raw = [
-            None if w is None else json.dumps(dict(m.payload), default=str)
-            for w, m in zip(made.wrong, messages, strict=True)
+            None if w is None else _readable(_shown(m.payload)) for w, m in zip(wrong, messages, strict=True)
         ]
         columns[RAW] = pa.array(raw, pa.string())
     if counts is not None and made.nulled:
         counts["nulled"] = counts.get("nulled", 0) + made.nulled
     return pa.table(columns)
+
+
+def _names(
+    messages: Sequence[Message], schema: pa.Schema | None, event_time: str, wrong: list[str | None]
+) -> list[str]:
+    """The columns of a slice, times first. A name that is none makes a message malformed; `__...` is ours, and passed over."""
+    names: dict[Any, None] = {event_time: None}
+    names.update(dict.fromkeys(schema.names if schema is not None else ()))
+    for m in messages:
+        names.update(dict.fromkeys(m.payload))
+    bad = [name for name in names if not is_name(name)]
+    for i, m in enumerate(messages if bad else ()):
+        for name in bad:
+            if name in m.payload and wrong[i] is None:
+                wrong[i] = f"{name!r} is no name of a column"
+    return [name for name in names if name not in bad and not name.startswith("__")]
+
+
+def is_name(name: Any) -> bool:
+    """True if a column can have that name."""
+    try:
+        return isinstance(name, str) and bool(name.isascii() or name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    """A value, or a payload, as text."""
+    try:
+        return json.dumps(
+            dict(value) if isinstance(value, Mapping) else value, default=str, ensure_ascii=False
+        )
+    except (TypeError, ValueError, RecursionError):  # names that are no text, something that holds itself
+        return repr(value)
+
+
+def _readable(text: str) -> str:
+    """Text that any file can hold, and not too much of it."""
+    return text[:PAYLOAD_LIMIT].encode(errors="backslashreplace").decode()
 
 
 def _times(values: list[Any], name: str, time_zone: str | None, made: _Columns) -> pa.Array:
@@ -107,11 +147,13 @@ def event_time_us(value: Any, zone: ZoneInfo | None) -> tuple[int | None, str | 
 class _Columns:
     """The columns of a slice, each in the type that the stream has for it by then."""
 
-    def __init__(self, schema: pa.Schema | None, names: Iterable[str], needs: Needs, rows: int) -> None:
+    def __init__(
+        self, schema: pa.Schema | None, names: Iterable[str], needs: Needs, wrong: list[str | None]
+    ) -> None:
         self._types = {} if schema is None else {f.name: plain_type(f.type) for f in schema}
         self._needs, self._named = needs, needs.named(names)
         #: Of each message what is wrong with it; how many values are left out of messages that count.
-        self.wrong: list[str | None] = [None] * rows
+        self.wrong = wrong
         self.nulled = 0
 
     def read(self, name: str, values: list[Any]) -> pa.Array:
@@ -169,6 +211,8 @@ def _tried(values: list[Any], kind: pa.DataType | None = None) -> pa.Array | Non
     """Values as a column; None where they do not go together, or one is nothing that Arrow holds."""
     try:
         array = pa.array(values, kind, from_pandas=False)
+    except MemoryError:
+        raise
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
         return None
     if pa.types.is_temporal(array.type) and len(values) > 1:
@@ -183,5 +227,5 @@ def _text(value: Any) -> str | None:
         return None
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    text = value if isinstance(value, str) else _shown(value)
     return text.encode(errors="backslashreplace").decode()

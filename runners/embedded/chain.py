@@ -18,6 +18,7 @@ from windrow.operators.join_output import to_joined
 from windrow.operators.output import to_infos, to_panes
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
+from windrow.runners.embedded.attempt import one_at_a_time
 from windrow.runners.embedded.join import EmbeddedJoin
 from windrow.runners.embedded.operator import EmbeddedOperator
 from windrow.runners.embedded.queries import (
@@ -77,6 +78,7 @@ class EmbeddedChain(EmbeddedOperator):
 
     # -- results ----------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def get_result(self) -> Any:
         """The last operator's panes, or rows, of committed steps since the last `flush`. Commits what is staged first."""
         self._ready()
@@ -89,6 +91,7 @@ class EmbeddedChain(EmbeddedOperator):
                 told += to_panes(self.chain.last, table, self._job.job)
         return told
 
+    @one_at_a_time
     def get_windows(
         self,
         start: Instant | None = None,
@@ -109,6 +112,7 @@ class EmbeddedChain(EmbeddedOperator):
         infos = to_infos(part.definition, rows, values, watermark_us)
         return without_prefix(infos, self.chain.source_prefix(part.definition.name))
 
+    @one_at_a_time
     def get_messages(
         self,
         start: tuple[Instant, int] | Instant | None = None,

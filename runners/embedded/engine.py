@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from windrow.core.clock import Clock, SystemClock
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.logs import get_logger
-from windrow.core.messages import Token
+from windrow.core.messages import Message, Token
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.calculation import Calculation
 from windrow.operators.chain import operator_of as operator_of
@@ -31,9 +32,11 @@ from windrow.operators.dead import of_operator
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
 from windrow.operators.watermarks import watermark_of
+from windrow.runners.embedded.attempt import Attempt, Whole
+from windrow.runners.embedded.positions import NOTHING, Passed
 from windrow.runners.embedded.replay import ReadAgain, replay_of
 from windrow.runners.publishing import Publisher, sinks_of
-from windrow.stores.kv import Batch, Overlay
+from windrow.stores.kv import Overlay
 
 logger = get_logger()
 T = TypeVar("T")
@@ -58,6 +61,12 @@ class Engine:
         log: Transport = FILES,
     ) -> None:
         self.definition = definition
+        self._closed = False
+        self._turn = threading.RLock()
+        self._whole_or_broken = Whole(self._break)
+        self._broken_by: BaseException | None = None
+        #: Messages that were added one by one and not looked at yet, with the `now` of each, and what is wrong with it.
+        self._buffer: list[tuple[Message, int, str | None]] = []
         self._clock = clock or SystemClock()
         self._schema = schema
         self._sinks = sinks_of([self._whole], sink, dead_letters)
@@ -86,8 +95,8 @@ class Engine:
             raise
         #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
         self.awaited: set[Partition] = set()
-        self._closed = False
         self._paused: BaseException | None = None
+        self._owes = False  # the sinks lack something, or may lack it
         self._outputs: list[pa.Table] = []
         self._last_snapshot = self._job.progress.commit
         self._overlay: Overlay = self._shard.overlay()
@@ -128,13 +137,14 @@ class Engine:
             damage = error.with_traceback(None)
         path = self._shard.kv.path
         logger.warning("the store is damaged and built anew", path=path, error=str(damage))
-        with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
-            self._shard.kv.close()
-        os.rename(path, f"{path}.aside-{time.time_ns()}")
-        staged = self._overlay.batch
-        self._shard = self._open_shard()
-        self._overlay = self._shard.overlay()
-        self._overlay.batch = staged
+        with self._whole_or_broken:
+            with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
+                self._shard.kv.close()
+            os.rename(path, f"{path}.aside-{time.time_ns()}")
+            staged = self._overlay.batch
+            self._shard = self._open_shard()
+            self._overlay = self._shard.overlay()
+            self._overlay.batch = staged
         return read()
 
     def _stage(self) -> None:
@@ -169,63 +179,91 @@ class Engine:
         now_us = self._clock.now_us()
         return now_us if self._now_us is None else max(now_us, self._now_us)
 
-    def _watermark(self, now_us: int) -> int:
-        if any(p not in self._marks for p in self.awaited):
+    def _watermark(self, now_us: int, marks: Mapping[Partition, Mark] | None = None) -> int:
+        marks = self._marks if marks is None else marks
+        if any(p not in marks for p in self.awaited):
             return self._watermark_us
-        seen = {p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None}
-        largest = {p: m.max_time_us for p, m in self._marks.items() if m.max_time_us is not None}
+        seen = {p: m.seen_us for p, m in marks.items() if m.seen_us is not None}
+        largest = {p: m.max_time_us for p, m in marks.items() if m.max_time_us is not None}
         return watermark_of(self._whole, largest, seen, now_us, self._watermark_us)[0]
 
-    def _advance_to(self, watermark: int, now_us: int, *, always: bool = False) -> None:
-        self._watermark_us, self._last_advance_us = watermark, now_us
-        self._run("advance", now_us, lambda kv: self._operator.advance(kv, watermark, now_us), {}, {}, 0)
+    def _advance_to(self, watermark: int, now_us: int) -> None:
+        """A step: event time comes to `watermark`."""
+        operator = self._operator
+        self._take_over(
+            self._try(
+                now_us,
+                lambda tried: tried.advance(lambda kv: operator.advance(kv, watermark, now_us), watermark),
+            )
+        )
 
-    def _run(
+    def _take_in(
         self,
-        kind: Any,
-        now_us: int,
-        step: Any,
+        ingest: Callable[[Overlay, int], StepResult],
         first: dict[Partition, int],
         following: dict[Partition, int],
         rows: int,
+        passed: Passed,
     ) -> None:
-        """One step; a step that raises leaves nothing behind."""
+        """Two steps: `ingest(kv, now)` of rows that stand at these offsets, and the advance to where they lead."""
+        operator, now_us = self._operator, self._now()
 
-        def tried() -> tuple[StepResult, Batch]:
-            attempt = Overlay(self._overlay)
-            return step(attempt), attempt.batch
+        def both(tried: Attempt) -> None:
+            tried.ingest(lambda kv: ingest(kv, now_us), first, following, rows)
+            watermark = self._watermark(now_us, tried.marks)
+            tried.advance(lambda kv: operator.advance(kv, watermark, now_us), watermark)
 
-        result, changes = self._read(tried)
-        self._overlay.write(changes)
-        self._now_us = now_us
-        self._learn_schema()
-        self._panes += result.panes
-        self._note(result)
-        if result.dead is not None:
-            self._dead.append(result.dead)
-        for name, n in result.counts.items():
+        self._take_over(self._try(now_us, both), passed)
+
+    def _try(self, now_us: int, steps: Callable[[Attempt], None]) -> Attempt:
+        """Steps beside what is staged, which stays as it is whatever they raise."""
+
+        def tried() -> Attempt:
+            attempt = Attempt(self._overlay, self._marks, self._watermark_us, now_us)
+            steps(attempt)
+            return attempt
+
+        return self._read(tried)
+
+    def _take_over(self, attempt: Attempt, passed: Passed = NOTHING) -> None:
+        """Stage steps that came through, and leave behind what they took in."""
+        with self._whole_or_broken:
+            self._overlay.write(attempt.kv.batch)
+            self._pass(passed)
+            self._now_us = attempt.now_us if self._now_us is None else max(attempt.now_us, self._now_us)
+            self._watermark_us = attempt.watermark_us
+            if attempt.advanced:
+                self._last_advance_us = attempt.now_us
+            self._learn_schema()
+            for result in attempt.results:
+                self._panes += result.panes
+                self._note(result)
+                if result.dead is not None:
+                    self._dead.append(result.dead)
+                for name, n in result.counts.items():
+                    self._count(name, n)
+            self._marks = attempt.marks
+            self._fresh_marks.update(attempt.fresh_marks)
+            self._offsets.update(attempt.following)
+            self._rows += attempt.rows
+            self._count("rows", attempt.rows)
+            self._steps += attempt.steps
+
+    def _leave(self, passed: Passed) -> None:
+        """What was fed is done with, and no step was needed."""
+        with self._whole_or_broken:
+            self._pass(passed)
+
+    def _pass(self, passed: Passed) -> None:
+        """What was fed is done with: taken in, or known already."""
+        for name, n in passed.counts.items():
+            self._count(name, n)
+        self._ordinals.update(passed.ordinals)
+        del self._buffer[: passed.buffered]
+
+    def _count(self, name: str, n: int) -> None:
+        if n:
             self._counters[name] = self._counters.get(name, 0) + n
-        for partition, largest in result.marks.items():
-            known = self._marks.get(partition)
-            highest = (
-                largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
-            )
-            self._marks[partition] = Mark(max_time_us=highest, seen_us=now_us)
-            self._fresh_marks[partition] = highest
-        self._offsets.update(following)
-        self._rows += rows
-        if rows:
-            self._counters["rows"] = self._counters.get("rows", 0) + rows
-        self._steps.append(
-            Step(
-                kind=kind,
-                now_us=now_us,
-                watermark_us=self._watermark_us,
-                first_offsets=first,
-                next_offsets=following,
-                rows=rows,
-            )
-        )
 
     def _learn_schema(self) -> None:
         if self._operator._calculation is not None:
@@ -257,30 +295,28 @@ class Engine:
             meta[FILING] = {self.definition.name: filing(self.definition)}
         result = self._shard.write(number, changes, panes, dead, counters, snapshot=snapshot)
         now_us = self._now() if self._now_us is None else self._now_us
-        record = job.commit(
-            number,
-            self._steps,
-            [result],
-            marks=self._fresh_marks,
-            seen_us={p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None},
-            next_offsets=self._offsets,
-            watermarks_us={self._whole.name: self._watermark_us},
-            now_us=now_us,
-            counters=self._counters,
-            meta={
-                "ordinals": [[s, p, o] for (s, p), o in sorted(self._ordinals.items())],
-                "now_us": now_us,
-                **meta,
-            },
-        )
-        try:
+        with self._whole_or_broken:  # the commit may stand, and its steps must not be committed again
+            record = job.commit(
+                number,
+                self._steps,
+                [result],
+                marks=self._fresh_marks,
+                seen_us={p: m.seen_us for p, m in self._marks.items() if m.seen_us is not None},
+                next_offsets=self._offsets,
+                watermarks_us={self._whole.name: self._watermark_us},
+                now_us=now_us,
+                counters=self._counters,
+                meta={
+                    "ordinals": [[s, p, o] for (s, p), o in sorted(self._ordinals.items())],
+                    "now_us": now_us,
+                    **meta,
+                },
+            )
             self._shard.apply(number, changes)
-        except BaseException:
-            self._abandon()  # the commit stands, and its steps must not be committed again
-            raise
-        if self._whole.name in panes and not self._sinks:
-            self._outputs.append(panes[self._whole.name])
-        self._stage()
+            if self._whole.name in panes and not self._sinks:
+                self._outputs.append(panes[self._whole.name])
+            self._owes = self._gives
+            self._stage()
         if snapshot is not None:
             job.sweep({0: number - 1})
             if not self._spec.message_cfs:
@@ -299,8 +335,8 @@ class Engine:
 
     def _publish(self) -> None:
         """Give the sinks what is not out yet; where one refuses, intake stops until it takes it."""
-        self._paused = None
-        self._publisher.publish(self._give, acknowledge=bool(self._sinks))
+        self._paused, self._owes = None, True
+        self._owes = not self._publisher.publish(self._give, acknowledge=bool(self._sinks))
 
     def _give(self, sink: Sink, token: Token, panes: PaneFiles) -> bool:
         try:
@@ -311,6 +347,15 @@ class Engine:
             self._paused = error
             logger.warning("sink refused", commit=token.commit, error=repr(error))
         return self._paused is None
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _break(self, error: BaseException) -> None:
+        """What is staged may be half of something: none of it is committed, here and ever."""
+        self._broken_by = error
+        logger.warning("operator abandoned", operator=self._whole.name, error=repr(error))
+        with contextlib.suppress(Exception):
+            self._abandon()
 
     def _abandon(self) -> None:
         self._closed = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import InputError, UnknownColumn
@@ -18,12 +19,15 @@ from windrow.core.types import concat
 from windrow.operators.columns import SOURCE
 from windrow.operators.join_output import Columns, to_joined
 from windrow.operators.learning import Needs, learn
-from windrow.runners.embedded.operator import COMMIT_ROWS, COMMIT_STEPS, EmbeddedOperator
-from windrow.runners.embedded.positions import extent, with_positions
+from windrow.operators.sifting import sifted
+from windrow.operators.step import StepResult
+from windrow.runners.embedded.attempt import one_at_a_time
+from windrow.runners.embedded.given import Given, Many, many_of, message_of
+from windrow.runners.embedded.operator import EmbeddedOperator
+from windrow.runners.embedded.positions import NOTHING, Passed, extent, place, with_positions
 from windrow.runners.embedded.queries import joined_messages, joined_windows
 from windrow.runners.rows import table_of
-
-Messages: TypeAlias = "Iterable[Message] | pa.Table | pa.RecordBatch"
+from windrow.stores.kv import KV, Overlay
 
 
 class EmbeddedJoin(EmbeddedOperator):
@@ -56,45 +60,53 @@ class EmbeddedJoin(EmbeddedOperator):
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 
-    def add_message(self, message: Message, input: str | None = None) -> None:
+    @one_at_a_time
+    def add_message(self, message: Given, input: str | None = None) -> None:
         """Take in one message of an input: a step of its own. `input` may be left out where a stream is joined with itself.
 
         A message at or below `next_offsets()` is a replay and does nothing. Raises `OperatorPaused` while the sink refuses
         what is pending.
         """
-        self.add_messages([message], input)
+        self._check_open()
+        self.add_messages([message_of(message)], input)
 
-    def add_messages(self, messages: Messages | Mapping[str, Messages], input: str | None = None) -> None:
+    @one_at_a_time
+    def add_messages(self, messages: Many | Mapping[str, Many], input: str | None = None) -> None:
         """Take in many messages as one step: those of one input, or {input name: messages} of both.
 
         A step takes its left messages first; in a join over time their order makes no difference. A table without rows tells
         what columns an input has.
         """
-        self._ready()
+        self._check_open()
         given = messages if isinstance(messages, Mapping) else {self._input(input).name: messages}
-        tables = {}
-        for name, some in given.items():
-            table = self._table_for(self._input(name), some)
+        many = {name: (self._input(name), many_of(some)) for name, some in given.items()}
+        self._make_room()
+        tables, passed = {}, NOTHING
+        for name, (of, some) in many.items():
+            table, done = self._table_for(of, some)
+            passed = passed.then(done)
             # A table without rows tells what columns its input has, before the first message does.
             if len(table) or (isinstance(some, pa.Table) and not len(some)):
                 tables[name] = table
         if not tables:
+            self._leave(passed)
             return
-        first: dict[tuple[str, int], int] = {}
-        following: dict[tuple[str, int], int] = {}
+        first: dict[Partition, int] = {}
+        following: dict[Partition, int] = {}
         for table in tables.values():
             low, high = extent(table)
             first.update(low)
             following.update(high)
         tables = self._with_declared(tables)
-        now_us = self._now()
-        rows = sum(len(t) for t in tables.values())
-        self._run(
-            "ingest", now_us, lambda kv: self._operator.ingest(kv, tables, now_us), first, following, rows
-        )
-        self._advance_to(self._watermark(now_us), now_us)
-        if len(self._steps) >= COMMIT_STEPS or self._rows >= COMMIT_ROWS:
-            self._commit()
+
+        def ingest(kv: Overlay, now_us: int) -> StepResult:
+            def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
+                result: StepResult = self._operator.ingest(kv, tables, now_us)
+                return result
+
+            return sifted(step, kv, tables)
+
+        self._take_in(ingest, first, following, sum(len(t) for t in tables.values()), passed)
 
     def _input(self, name: str | None) -> Input:
         inputs = self._inputs
@@ -109,19 +121,17 @@ class EmbeddedJoin(EmbeddedOperator):
     def _inputs(self) -> tuple[Input, ...]:
         return self._whole.inputs  # type: ignore[no-any-return]
 
-    def _table_for(self, given: Input, messages: Messages) -> pa.Table:
+    def _table_for(self, given: Input, messages: pa.Table | list[Message]) -> tuple[pa.Table, Passed]:
         """New messages of an input as a slice, in position order; their sources carry the input's name."""
-        if isinstance(messages, pa.RecordBatch):
-            messages = pa.Table.from_batches([messages])
         prefix = given.source_prefix
         if isinstance(messages, pa.Table):
             reached = {
                 (s.removeprefix(prefix), p): n for (s, p), n in self._offsets.items() if s.startswith(prefix)
             }
             table = with_positions(messages, given.positions, reached)
-            self._replayed(len(messages) - len(table))
             named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
-            return table.set_column(table.column_names.index(SOURCE), SOURCE, named)
+            passed = Passed({"replayed": len(messages) - len(table)})
+            return table.set_column(table.column_names.index(SOURCE), SOURCE, named), passed
         number = self._offsets.get((prefix, 0), 0)
         placed_at: list[Message] = []
         for message in messages:
@@ -131,16 +141,18 @@ class EmbeddedJoin(EmbeddedOperator):
                 at = Position(*message.position)
                 position = at._replace(source=prefix + at.source)
             placed_at.append(Message(message.payload, position))
-        placed = self._place(placed_at, in_position_order=True)
-        return table_of(
+        placed = place(placed_at, self._offsets, self._ordinals, in_position_order=True)
+        counts = {"replayed": len(messages) - len(placed.messages)}
+        table = table_of(
             placed.messages,
             placed.positions,
             event_time=given.event_time,
             time_zone=given.time_zone,
             schema=self._known(given),
             needs=self._needs(given),
-            counts=self._counters,
+            counts=counts,
         )
+        return table, Passed(counts, placed.ordinals)
 
     def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         """A step with the columns that are declared, also of an input that has no messages in it."""
@@ -171,12 +183,14 @@ class EmbeddedJoin(EmbeddedOperator):
 
     # -- results ----------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def get_result(self) -> list[JoinedRow]:  # type: ignore[override]
         """The rows of committed steps since the last `flush`, each with its token. Commits what is staged first."""
         self._ready()
         self._commit()
         return [row for table in self._outputs for row in to_joined(table, self._job.job)]
 
+    @one_at_a_time
     def get_windows(
         self,
         start: Instant | None = None,
@@ -195,6 +209,7 @@ class EmbeddedJoin(EmbeddedOperator):
         side = 0 if given.name == self.definition.left.name else 1
         return self._read(lambda: joined_windows(self._operator, self._overlay, side, start, end, key))
 
+    @one_at_a_time
     def get_messages(
         self,
         start: tuple[Instant, int] | Instant | None = None,
@@ -212,6 +227,7 @@ class EmbeddedJoin(EmbeddedOperator):
         side = 0 if given.name == self.definition.left.name else 1
         return self._read(lambda: joined_messages(self._operator, self._overlay, side, start, end, key))
 
+    @one_at_a_time
     def next_offsets(self, topic: str | None = None, *, input: str | None = None) -> Any:
         """Where to go on reading: {input: {(source, partition): next offset}}; with `topic`, what `Consumer.assign` takes.
 

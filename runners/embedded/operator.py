@@ -8,14 +8,16 @@ continues from its last commit, and whoever feeds it from `next_offsets()`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.checkpoint.records import Step
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Mark
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.definition import AggregateDefinition
@@ -31,14 +33,17 @@ from windrow.core.types import concat
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.intake import user_columns
 from windrow.operators.output import to_infos, to_panes
+from windrow.operators.sifting import culprits, is_of_data, sifted
 from windrow.operators.step import StepResult
+from windrow.runners.embedded.attempt import Attempt, one_at_a_time
 from windrow.runners.embedded.engine import Engine
-from windrow.runners.embedded.positions import Placed, extent, place, with_positions
+from windrow.runners.embedded.given import Given, Many, check_columns, many_of, message_of
+from windrow.runners.embedded.positions import Passed, extent, place, reached_ordinals, with_positions
 from windrow.runners.embedded.queries import letters_of, messages_between, windows_between
 from windrow.runners.embedded.replay import ReadAgain
 from windrow.runners.embedded.runs import Run, Runner, runs
 from windrow.runners.rows import table_of
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Overlay
 
 #: Staged steps are committed when there are this many of them, or of rows.
 COMMIT_STEPS = 1_000
@@ -71,156 +76,188 @@ class EmbeddedOperator(Engine):
             log=log,
         )
         self._in_runs = isinstance(definition, AggregateDefinition) and runs(definition)
-        self._buffer: list[tuple[Message, int]] = []
+        self._columns_known = False
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 
-    def add_message(self, message: Message) -> None:
-        """Take in one message: a step of its own, `ingest` then `advance`.
+    @one_at_a_time
+    def add_message(self, message: Given) -> None:
+        """Take in one message, a `wr.Message` or a dict: a step of its own, `ingest` then `advance`.
 
-        A message at or below `next_offsets()` is a replay and does nothing. Raises `OperatorPaused` while the sink refuses
-        what is pending: call `timeout()` until it takes it.
+        A message at or below `next_offsets()` is a replay and does nothing. What cannot be counted becomes a dead letter. Where
+        this raises, the message was not taken: `OperatorPaused` while the sink refuses what is pending (call `timeout()` until
+        it takes it), `UnknownColumn` and `InputError` where the program is wrong, and what earlier messages left to be raised.
         """
         self._check_open()
+        one = message_of(message)
+        self._make_room()
+        if not self._columns_known:
+            check_columns(self.definition, self._schema, one.payload)
+            self._columns_known = True
         if not self._in_runs:
-            self.add_messages([message])
+            self._take_list([one])
             return
-        self._buffer.append((message, self._now()))
-        self._now_us = self._buffer[-1][1]
-        if len(self._buffer) >= COMMIT_STEPS:
-            self._settle()
-            self._commit()
+        self._now_us = now_us = self._now()
+        self._buffer.append((one, now_us, None))
+
+    @one_at_a_time
+    def add_messages(self, messages: Many) -> None:
+        """Take in many messages as one step: `wr.Message`s or dicts, an Arrow table or batch, a data frame.
+
+        A table needs the input's columns; see `positions` for where rows stand. Where it raises, none was taken.
+        """
+        self._check_open()
+        many = many_of(messages)
+        self._make_room()
+        self._settle()
+        if isinstance(many, pa.Table):
+            self._take_table(many)
+        else:
+            self._take_list(many)
+
+    def _make_room(self) -> None:
+        """Commit what is staged where it is enough, before more is taken."""
+        if len(self._buffer) < COMMIT_STEPS and len(self._steps) < COMMIT_STEPS and self._rows < COMMIT_ROWS:
+            return
+        self._settle()
+        self._commit()
+        self._check_open()  # the sink may have refused
+
+    def _take_table(self, table: pa.Table) -> None:
+        placed = with_positions(table, self.definition.positions, self._offsets)
+        self._take_slice(placed, Passed({"replayed": len(table) - len(placed)}))
+
+    def _take_list(self, messages: Sequence[Message]) -> None:
+        """Inside a step messages are taken in position order, however they came."""
+        if messages and not self._columns_known:
+            check_columns(self.definition, self._schema, {name for m in messages for name in m.payload})
+            self._columns_known = True
+        placed = place(messages, self._offsets, self._ordinals, in_position_order=True)
+        counts = {"replayed": len(messages) - len(placed.messages)}
+        table = self._table_of(placed.messages, placed.positions, counts)
+        self._take_slice(table, Passed(counts, placed.ordinals))
+
+    def _take_slice(self, table: pa.Table, passed: Passed) -> None:
+        if len(table) == 0:
+            self._leave(passed)
+            return
+        first, following = extent(table)
+
+        def ingest(kv: Overlay, now_us: int) -> StepResult:
+            def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
+                result: StepResult = self._operator.ingest(kv, tables[""], now_us)
+                return result
+
+            return sifted(step, kv, {"": table})
+
+        self._take_in(ingest, first, following, len(table), passed)
 
     def _settle(self) -> None:
         """Run the steps of the messages that were added one by one."""
-        if not self._buffer:
-            return
-        fed, self._buffer = self._buffer, []
-        placed = self._place([m for m, _ in fed], in_position_order=False)
+        while self._buffer and not self._closed:
+            self._settle_what_counts()
+
+    def _settle_what_counts(self) -> None:
+        """Until a message is found that cannot be counted: it is known in the buffer, and the rest has to be cut anew."""
+        fed = list(self._buffer)
+        placed = place([m for m, _, _ in fed], self._offsets, self._ordinals, in_position_order=False)
         assert isinstance(self._operator, WindowAggregator)
+        counts: dict[str, int] = {}
+        wrong = [fed[i][2] for i in placed.indices]
+        table = self._table_of(placed.messages, placed.positions, counts, wrong)
         runner = Runner(self._operator, self._marks, self._watermark_us, self._last_advance_us)
         done = 0
-        for run in runner.cut(
-            [
-                (m, p, fed[i][1])
-                for m, p, i in zip(placed.messages, placed.positions, placed.indices, strict=True)
-            ]
-        ):
-            done += len(run.messages)
+        for run in runner.cut(table, placed.positions, [fed[i][1] for i in placed.indices]):
+            upto = placed.indices[run.stop] if run.stop < len(placed.indices) else len(fed)
+            rows = table.slice(run.start, len(run))
+            known = {"replayed": upto - done - len(run)}
+            passed = Passed(
+                known if upto < len(fed) else {**counts, **known},
+                reached_ordinals(run.positions),
+                upto - done,
+            )
             try:
-                self._run_of_ones(self._table_of(run.messages, run.positions), run)
-            except BaseException:
-                # The messages after this run were not looked at: they stay to be.
-                self._buffer = [fed[i] for i in placed.indices[done:]]
-                raise
-            self._marks = dict(runner.marks)
+                attempt = self._try(
+                    run.nows_us[-1], partial(self._run_of_ones, rows, run, dict(runner.marks))
+                )
+            except Exception as error:
+                if not is_of_data(error):
+                    raise
+                self._find_wrong(rows, run, error, placed.indices[run.start : run.stop], done)
+                return
+            self._take_over(attempt, passed)
+            done = upto
+        if done < len(fed):
+            self._leave(Passed({"replayed": len(fed) - done}, buffered=len(fed) - done))
 
-    def _run_of_ones(self, table: pa.Table, run: Run) -> None:
+    def _run_of_ones(
+        self, table: pa.Table, run: Run, marks: Mapping[Partition, Mark], tried: Attempt
+    ) -> None:
         """One ingest and one advance that stand for as many steps as there are messages, and are recorded as such."""
         operator = self._operator
         assert isinstance(operator, WindowAggregator)
         watermarks = np.array(run.watermarks_us, dtype=np.int64)
-        now_us, after_us = run.nows_us[-1], run.after_us[-1]
-        n = len(self._steps)
-
-        def both(kv: KV) -> StepResult:
-            nows = np.array(run.nows_us, dtype=np.int64)
-            first = operator.ingest(kv, table, run.nows_us[0], watermarks, nows)
-            second = operator.advance(kv, after_us, now_us)
-            return first.then(second)
-
+        nows = np.array(run.nows_us, dtype=np.int64)
+        after_us = run.after_us[-1]
         first, following = extent(table)
-        self._watermark_us = after_us
-        self._run("ingest", now_us, both, first, following, len(table))
-        del self._steps[n:]
-        for position, before, after, now in zip(
-            run.positions, run.watermarks_us, run.after_us, run.nows_us, strict=True
-        ):
-            partition = (position.source, position.partition)
-            self._steps.append(
-                Step(
-                    kind="ingest",
-                    now_us=now,
-                    watermark_us=before,
-                    first_offsets={partition: position.offset},
-                    next_offsets={partition: position.offset + 1},
-                    rows=1,
-                )
-            )
-            self._steps.append(Step(kind="advance", now_us=now, watermark_us=after))
-        self._last_advance_us = now_us
-
-    def add_messages(self, messages: Iterable[Message] | pa.Table | pa.RecordBatch) -> None:
-        """Take in many messages as one step. A table needs the input's columns; see `positions` for where rows stand."""
-        self._ready()
-        if isinstance(messages, pa.RecordBatch):
-            messages = pa.Table.from_batches([messages])
-        if isinstance(messages, pa.Table):
-            table = self._placed(messages)
-        else:
-            listed = list(messages)
-            if not listed:
-                return
-            table = self._table(listed)
-        if len(table) == 0:
-            return
-        first, following = extent(table)
-        now_us = self._now()
-        self._run(
-            "ingest",
-            now_us,
-            lambda kv: self._operator.ingest(kv, table, now_us),
+        tried.ingest(
+            lambda kv: operator.ingest(kv, table, run.nows_us[0], watermarks, nows),
             first,
             following,
             len(table),
         )
-        self._advance_to(self._watermark(now_us), now_us)
-        if len(self._steps) >= COMMIT_STEPS or self._rows >= COMMIT_ROWS:
-            self._commit()
+        tried.advance(lambda kv: operator.advance(kv, after_us, tried.now_us), after_us)
+        tried.ones(run.steps(), marks)
 
+    def _find_wrong(
+        self, rows: pa.Table, run: Run, error: Exception, indices: Sequence[int], done: int
+    ) -> None:
+        """Note in the buffer which messages of a run cannot be counted."""
+        marks: dict[Partition, Mark] = {}
+
+        def ingest(kv: KV, tables: Mapping[str, pa.Table]) -> None:
+            self._run_of_ones(
+                tables[""], run, marks, Attempt(kv, self._marks, self._watermark_us, run.nows_us[-1])
+            )
+
+        for (_, row), why in culprits(ingest, self._overlay, {"": rows}, error).items():
+            message, now_us, _ = self._buffer[indices[row] - done]
+            self._buffer[indices[row] - done] = (message, now_us, why)
+
+    @one_at_a_time
     def timeout(self) -> None:
         """Let time pass: publish what is pending, fire what `now` and the watermark make due, commit."""
         self._check_open(paused_ok=True)
-        if self._paused is not None:
+        if self._owes:
             self._publish()
         self._ready()
         now_us = self._now()
-        self._advance_to(self._watermark(now_us), now_us, always=True)
+        self._advance_to(self._watermark(now_us), now_us)
         self._commit()
 
+    @one_at_a_time
     def advance_watermark(self, to: Instant) -> None:
         """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it)."""
+        self._check_open()
+        to_us = instant_us(to, "watermark")
         self._ready()
         now_us = self._now()
-        self._advance_to(max(self._watermark(now_us), instant_us(to, "watermark")), now_us)
+        self._advance_to(max(self._watermark(now_us), to_us), now_us)
 
+    @one_at_a_time
     def drain(self) -> None:
         """Advance the watermark to the end of time: fires everything. All later data will be late."""
         self._ready()
-        self._advance_to(END_OF_TIME_US, self._now(), always=True)
+        self._advance_to(END_OF_TIME_US, self._now())
         self._commit()
 
-    def _table(self, messages: Sequence[Message]) -> pa.Table:
-        """Messages that are not replays, as a slice. Inside a step they are taken in position order, however they came."""
-        placed = self._place(messages, in_position_order=True)
-        return self._table_of(placed.messages, placed.positions)
-
-    def _place(self, messages: Sequence[Message], *, in_position_order: bool) -> Placed:
-        placed = place(messages, self._offsets, self._ordinals, in_position_order=in_position_order)
-        self._ordinals = placed.ordinals
-        self._replayed(len(messages) - len(placed.messages))
-        return placed
-
-    def _placed(self, table: pa.Table) -> pa.Table:
-        placed = with_positions(table, self.definition.positions, self._offsets)
-        self._replayed(len(table) - len(placed))
-        return placed
-
-    def _replayed(self, n: int) -> None:
-        if n:
-            self._counters["replayed"] = self._counters.get("replayed", 0) + n
-
-    def _table_of(self, messages: Sequence[Message], positions: Sequence[Position]) -> pa.Table:
+    def _table_of(
+        self,
+        messages: Sequence[Message],
+        positions: Sequence[Position],
+        counts: dict[str, int],
+        known_wrong: Sequence[str | None] = (),
+    ) -> pa.Table:
         definition = self.definition
         return table_of(
             messages,
@@ -229,17 +266,20 @@ class EmbeddedOperator(Engine):
             time_zone=definition.time_zone,
             schema=self._schema,
             needs=self._operator.needs,
-            counts=self._counters,
+            counts=counts,
+            known_wrong=known_wrong,
         )
 
     # -- results ----------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def get_result(self) -> list[Pane]:
         """The panes of committed steps since the last `flush`, each with its token. Commits what is staged first."""
         self._ready()
         self._commit()
         return [p for table in self._outputs for p in to_panes(self.definition, table, self._job.job)]
 
+    @one_at_a_time
     def result_table(self) -> pa.Table:
         """`get_result` as rows."""
         self._ready()
@@ -248,6 +288,7 @@ class EmbeddedOperator(Engine):
             return pa.table({})
         return concat(self._outputs)
 
+    @one_at_a_time
     def flush(self) -> None:
         """Save everything and clear the results: they are acknowledged, and not given again after a crash."""
         self._ready()
@@ -260,6 +301,7 @@ class EmbeddedOperator(Engine):
             self._commit(empty_ok=True)
         self._job.mark_published(self._job.progress.commit)
 
+    @one_at_a_time
     def get_windows(
         self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
     ) -> list[WindowInfo]:
@@ -272,6 +314,7 @@ class EmbeddedOperator(Engine):
         rows, values = self._read(lambda: windows_between(self._operator, self._overlay, start, end, key))
         return to_infos(self.definition, rows, values, self._watermark_us)
 
+    @one_at_a_time
     def get_messages(
         self,
         start: tuple[Instant, int] | Instant | None = None,
@@ -286,6 +329,7 @@ class EmbeddedOperator(Engine):
         self._ready()
         return self._read(lambda: messages_between(self._operator, self._overlay, start, end, key))
 
+    @one_at_a_time
     def next_offsets(self, topic: str | None = None) -> Any:
         """Where to go on reading: {(source, partition): next offset}; with `topic`, what `Consumer.assign` takes."""
         self._ready()
@@ -297,6 +341,7 @@ class EmbeddedOperator(Engine):
 
         return topic_partitions(topic, offsets)
 
+    @one_at_a_time
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
         """What could not be counted, with the reason; all that is kept, or of one commit."""
         self._ready()
@@ -315,6 +360,7 @@ class EmbeddedOperator(Engine):
         return letters
 
     @property
+    @one_at_a_time
     def counters(self) -> Mapping[str, int]:
         """Totals since the job began: rows, replayed, duplicates, dead.<reason>."""
         self._settle()
@@ -324,6 +370,7 @@ class EmbeddedOperator(Engine):
         return totals
 
     @property
+    @one_at_a_time
     def watermark(self) -> int:
         """Microseconds since the epoch."""
         self._settle()
@@ -355,22 +402,31 @@ class EmbeddedOperator(Engine):
         self._settle()
 
     def _check_open(self, *, paused_ok: bool = False) -> None:
+        if self._whole_or_broken.torn:
+            raise OperatorClosed(
+                f"{self._whole.name!r} was abandoned when {self._broken_by!r} struck inside a step or a commit: open it again, "
+                "and read on from next_offsets(); what was committed is there"
+            )
         if self._closed:
-            raise OperatorClosed(f"{self.definition.name!r} is closed: open it again")
+            raise OperatorClosed(f"{self._whole.name!r} is closed: open it again")
         if self._paused is not None and not paused_ok:
             raise OperatorPaused(
                 f"the sink refused the panes of commit {self._job.progress.published + 1} ({self._paused!r}): "
                 "call timeout() until it takes them"
             )
 
+    @one_at_a_time
     def close(self) -> None:
-        """Commit what is staged and release the directory."""
-        if self._closed:
+        """Commit what is staged and release the directory. What was abandoned commits nothing."""
+        if self._closed or self._whole_or_broken.torn:
+            self._abandon()
             return
         try:
             if self._paused is None:
                 self._settle()
                 self._commit()
+                if self._owes and self._paused is None:
+                    self._publish()
             if self._paused is not None:
                 raise SinkFailed(
                     f"closed with panes that the sink refused: {self._paused!r}; they go out at the next open"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,23 @@ class Placed:
     positions: list[Position]
     indices: list[int]
     ordinals: dict[Partition, int]
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a step leaves behind: what is counted of its messages, ordinals reached, how many go out of the buffer."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    ordinals: Mapping[Partition, int] = field(default_factory=dict)
+    buffered: int = 0
+
+    def then(self, other: Passed) -> Passed:
+        """Both."""
+        counts = {n: self.counts.get(n, 0) + other.counts.get(n, 0) for n in {**self.counts, **other.counts}}
+        return Passed(counts, {**self.ordinals, **other.ordinals}, self.buffered + other.buffered)
+
+
+NOTHING = Passed()
 
 
 def place(
@@ -58,6 +75,11 @@ def place(
         positions.append(position)
         indices.append(i)
     return Placed(kept, positions, indices, ordinals)
+
+
+def reached_ordinals(positions: Iterable[Position]) -> dict[Partition, int]:
+    """The ordinal of the last position of each partition."""
+    return {(p.source, p.partition): p.ordinal for p in positions}
 
 
 def with_positions(

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from zoneinfo import ZoneInfo
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
-from windrow.checkpoint.records import Mark
+from windrow.checkpoint.records import Mark, Step
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.emit import EveryPeriod, Never
-from windrow.core.messages import Message, Position
+from windrow.core.messages import Position
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Hopping
 from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.intake import FIRST_US, last_times
+from windrow.operators.columns import MALFORMED_ROW
+from windrow.operators.groups import combine
+from windrow.operators.intake import countable
 from windrow.operators.step import limit
 from windrow.operators.watermarks import idle_partitions, watermark_us
-from windrow.runners.rows import event_time_us
 
 
 def runs(definition: AggregateDefinition) -> bool:
@@ -46,13 +48,42 @@ def runs(definition: AggregateDefinition) -> bool:
 
 @dataclass
 class Run:
-    """Messages whose ingests are one; `watermarks_us` has the watermark of each one's step, `after_us` that of the end."""
+    """Messages whose ingests are one, from `start` of those that were fed; `watermarks_us` has the watermark of each one's
+    step, `after_us` that of the end.
+    """
 
-    messages: list[Message] = field(default_factory=list)
+    start: int
     positions: list[Position] = field(default_factory=list)
     watermarks_us: list[int] = field(default_factory=list)
     after_us: list[int] = field(default_factory=list)
     nows_us: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.positions)
+
+    def steps(self) -> list[Step]:
+        """An ingest and an advance for each message."""
+        steps = []
+        for position, before, after, now in zip(
+            self.positions, self.watermarks_us, self.after_us, self.nows_us, strict=True
+        ):
+            partition = (position.source, position.partition)
+            steps.append(
+                Step(
+                    kind="ingest",
+                    now_us=now,
+                    watermark_us=before,
+                    first_offsets={partition: position.offset},
+                    next_offsets={partition: position.offset + 1},
+                    rows=1,
+                )
+            )
+            steps.append(Step(kind="advance", now_us=now, watermark_us=after))
+        return steps
 
 
 class Runner:
@@ -65,41 +96,48 @@ class Runner:
         self._assigner = operator.assigner
         #: A run is taken in position order, which must then be the order of arrival.
         self._by_arrival = any(a.kind == "any_value" for a in self.definition.agg.values())
-        self._zone = None if self.definition.time_zone is None else ZoneInfo(self.definition.time_zone)
         self.marks = dict(marks)
         self.watermark_us = watermark
         self._now_us = now_us
         self._next_event_us = self._horizon(watermark)
         self._open_from_us = self._assigner.first_open(limit(watermark, self.definition.allowed_lateness_us))
 
-    def cut(self, fed: Sequence[tuple[Message, Position, int]]) -> Iterator[Run]:
-        """Runs of (message, position, now), in order. A run ends where its last advance may do something."""
-        run = Run()
-        for message, position, now_us in fed:
+    def cut(self, table: pa.Table, positions: Sequence[Position], nows_us: Sequence[int]) -> Iterator[Run]:
+        """Runs of the rows of `table`, in order. A run ends where its last advance may do something."""
+        run = Run(0)
+        for i, (time_us, position, now_us) in enumerate(
+            zip(self._times(table, nows_us), positions, nows_us, strict=True)
+        ):
             if self._by_arrival and run.positions and position < run.positions[-1]:
                 yield run
-                run = Run()
-            run.messages.append(message)
+                run = Run(i)
             run.positions.append(position)
             run.watermarks_us.append(self.watermark_us)
             run.nows_us.append(now_us)
-            acts = self._take(message, position, now_us)
+            acts = self._take(time_us, position, now_us)
             run.after_us.append(self.watermark_us)
             if acts:
                 yield run
-                run = Run()
-        if run.messages:
+                run = Run(i + 1)
+        if run.positions:
             yield run
 
-    def _take(self, message: Message, position: Position, now_us: int) -> bool:
+    def _times(self, table: pa.Table, nows_us: Sequence[int]) -> list[int | None]:
+        """The event time of each row; None of what cannot be counted, and says nothing about time."""
+        definition = self.definition
+        times = combine(table.column(definition.event_time)).cast(pa.int64())
+        counts = countable(times, np.array(nows_us, dtype=np.int64), definition.max_ahead_us)
+        if MALFORMED_ROW in table.column_names:
+            counts = pc.and_(counts, table.column(MALFORMED_ROW).is_null())
+        if definition.null_keys == "dead_letter":
+            for name in definition.by:
+                counts = pc.and_(counts, combine(table.column(name)).is_valid())
+        return pc.if_else(counts, times, pa.scalar(None, pa.int64())).to_pylist()  # type: ignore[no-any-return]
+
+    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
         """Move the watermark past one message; True if the advance after it may fire, close or expire something."""
         definition = self.definition
-        time_us, problem = event_time_us(message.payload.get(definition.event_time), self._zone)
-        last_us = last_times(definition.max_ahead_us, now_us)
-        counts = problem is None and time_us is not None and FIRST_US <= time_us <= last_us
-        if counts and definition.null_keys == "dead_letter":
-            counts = all(message.payload.get(b) is not None for b in definition.by)
-        if counts and time_us is not None and time_us >= self._open_from_us:
+        if time_us is not None and time_us >= self._open_from_us:
             partition = (position.source, position.partition)
             known = self.marks.get(partition)
             highest = (

@@ -24,7 +24,7 @@ PROGRAM = """
 import windrow as wr
 counts = wr.Aggregate(by="k", event_time="tt", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day")
 with counts.open("job") as op:
-    op.add_messages([wr.Message({"t": i, "k": "a"}) for i in range(1000)])
+    op.add_messages([wr.Message({"tt": 0, "k": "a"})] + [wr.Message({"t": i, "k": "a"}) for i in range(1000)])
 """
 
 

@@ -1,0 +1,109 @@
+"""What a user hands to an operator, as messages or as a table: `wr.Message`s, dicts, tables, data frames.
+
+A mistake of the program is said at the call: what is no message, what cannot be a position, a column that no message has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from windrow.core.definition import AggregateDefinition
+from windrow.core.errors import InputError, TypeClash, UnknownColumn
+from windrow.core.messages import Message, Position
+from windrow.operators.calculation import Calculation
+from windrow.runners.rows import is_name
+
+#: One message: a dict is one without a position.
+Given: TypeAlias = "Message | Mapping[str, Any]"
+#: Many: a list or generator of them, an Arrow table or batch, a data frame of pandas or polars.
+Many: TypeAlias = "Iterable[Given] | pa.Table | pa.RecordBatch | Any"
+
+#: Offsets below this have a next one that fits 64 bits.
+_LAST = 2**63 - 1
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large_string(): pa.string()}
+
+
+def message_of(given: Given) -> Message:
+    """One message."""
+    if isinstance(given, Message):
+        if given.position is None and isinstance(given.payload, Mapping):
+            return given
+        if not isinstance(given.payload, Mapping):
+            raise InputError(f"the payload of {given!r:.200} is no mapping of names to values: give a dict")
+        return Message(given.payload, position_of(given.position))
+    if isinstance(given, Mapping):
+        return Message(given)
+    remedy = "add_messages takes many" if _is_many(given) else "give wr.Message({...}, position), or a dict"
+    raise InputError(f"{given!r:.200} is a {type(given).__name__} and no message: {remedy}")
+
+
+def position_of(given: Any) -> Position:
+    """A position of plain numbers."""
+    try:
+        position = Position(*given)
+        source, numbers = position.source, position[1:]
+        if isinstance(source, str) and (source.isascii() or source.encode()):
+            partition, offset, ordinal = (n if type(n) is int else n.__index__() for n in numbers)
+            if 0 <= partition < 2**32 and -_LAST <= offset < _LAST and 0 <= ordinal < 2**32:
+                return Position(source, partition, offset, ordinal)
+    except (TypeError, AttributeError, UnicodeEncodeError):
+        pass
+    raise InputError(
+        f"position {given!r:.200} is none: give wr.Position(source, partition, offset), a text and two whole numbers"
+    )
+
+
+def many_of(given: Many, one: str = "add_message") -> pa.Table | list[Message]:
+    """Messages, or a table."""
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, pa.RecordBatch):
+        return pa.Table.from_batches([given])
+    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__dataframe__"):
+        return table_of_frame(given)
+    if isinstance(given, (Message, Mapping, str, bytes)) or not isinstance(given, Iterable):
+        remedy = f"{one} takes one" if isinstance(given, (Message, Mapping)) else "give messages, or a table"
+        raise InputError(f"{given!r:.200} is a {type(given).__name__}, not many messages: {remedy}")
+    return [message_of(one) for one in given]
+
+
+def table_of_frame(frame: Any) -> pa.Table:
+    """A data frame as a table, without its index; NaN of pandas is null."""
+    if type(frame).__module__.partition(".")[0] == "pandas":
+        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    else:
+        table = pa.table(frame)
+    fields = [f.with_type(_VIEWS.get(f.type, f.type)) for f in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def check_columns(definition: AggregateDefinition, known: pa.Schema | None, names: Iterable[str]) -> None:
+    """Raise `UnknownColumn` where the definition needs a column that neither the stream nor the messages have."""
+    columns = {f.name: f.type for f in known or () if not f.name.startswith("__")}
+    for name in names:
+        if is_name(name):
+            columns.setdefault(name, pa.null())
+    ids = () if definition.ids is None else definition.ids.columns
+    for needed in (definition.event_time, *definition.by, *ids):
+        if needed not in columns:
+            raise UnknownColumn(_missing(f"column {needed!r} of {definition.name!r}", columns))
+    try:
+        Calculation(definition, pa.schema(columns.items()))
+    except UnknownColumn as error:
+        raise UnknownColumn(_missing(error.message, columns)) from None
+    except TypeClash:
+        return  # of a column without a type
+
+
+def _missing(what: str, columns: Mapping[str, Any]) -> str:
+    return (
+        f"{what} is in no message so far, which have {sorted(map(str, columns))}: use one of these names, or tell the columns "
+        "that are to come by open(schema=)"
+    )
+
+
+def _is_many(given: Any) -> bool:
+    return isinstance(given, (list, tuple, pa.Table, pa.RecordBatch)) or hasattr(given, "__arrow_c_stream__")
