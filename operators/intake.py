@@ -166,12 +166,17 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
 
 def countable(times: pa.Array, now_us: int | IntArray, max_ahead_us: int | None) -> pa.Array:
     """True where an event time is one that can be counted; `now_us`: of all, or of each."""
-    latest: Any = LAST_US
-    if max_ahead_us is not None and isinstance(now_us, int):
-        latest = min(LAST_US, now_us + max_ahead_us)
-    elif max_ahead_us is not None:
-        latest = pa.array(np.minimum(now_us, LAST_US - max_ahead_us) + max_ahead_us)
-    return pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, latest)), False)
+    last = last_times(max_ahead_us, now_us)
+    return pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, last)), False)
+
+
+def last_times(max_ahead_us: int | None, now_us: int | IntArray) -> Any:
+    """The latest time that can be counted at `now_us`, or at each of them."""
+    if max_ahead_us is None:
+        return LAST_US
+    if isinstance(now_us, int):
+        return min(LAST_US, now_us + max_ahead_us)
+    return pa.array(np.minimum(now_us, LAST_US - max_ahead_us) + max_ahead_us)
 
 
 def take_in(
