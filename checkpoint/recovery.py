@@ -274,7 +274,7 @@ class ShardFacts:
     changelog: the commit up to which the changelog of window metadata is complete; None: there is none
     needs_messages: True if the operators keep messages, which the changelog does not have
     can_replay: True if windrow can read the source again, from where the earliest retained window starts
-    replayable: False if windrow could not, whoever told how: messages of a join
+    replayable: False if windrow could not, whoever told how: messages of a chain
     """
 
     committed: int

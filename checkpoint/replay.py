@@ -20,6 +20,7 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, ShardResult, Step
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import StateLost
+from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
 
 IntArray = npt.NDArray[np.int64]
@@ -55,8 +56,13 @@ def is_total(counter: str) -> bool:
     return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF))
 
 
-def filing(definition: AggregateDefinition) -> dict[str, Any]:
+def filing(definition: AggregateDefinition | JoinDefinition) -> dict[str, Any]:
     """What decides besides the fingerprint which messages an operator files, and for tuple windows keeps."""
+    if isinstance(definition, JoinDefinition):
+        return {
+            "allowed_lateness_us": definition.allowed_lateness_us,
+            "max_ahead_us": [given.max_ahead_us for given in definition.inputs],
+        }
     facts: dict[str, Any] = {
         "allowed_lateness_us": definition.allowed_lateness_us,
         "max_ahead_us": definition.max_ahead_us,
@@ -68,7 +74,10 @@ def filing(definition: AggregateDefinition) -> dict[str, Any]:
 
 
 def steps_again(
-    commits: Iterable[Commit], definition: AggregateDefinition, shard: int, kept_from_us: int | None
+    commits: Iterable[Commit],
+    definition: AggregateDefinition | JoinDefinition,
+    shard: int,
+    kept_from_us: int | None,
 ) -> list[Redo]:
     """The ingests that brought what is retained: messages from `kept_from_us` on. None: every step, advances too.
 
@@ -109,7 +118,7 @@ def _largest(commit: Commit) -> int:
 
 def _steps_of(
     commit: Commit,
-    definition: AggregateDefinition,
+    definition: AggregateDefinition | JoinDefinition,
     shard: int,
     reached: Mapping[Partition, int],
     everything: bool,

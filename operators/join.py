@@ -113,7 +113,7 @@ class JoinOperator:
         """True of a join whose messages former versions kept under other keys."""
         return self._present[LEFT].layout != self._former[LEFT].layout
 
-    def _bind(self, kv: KV, progress: Progress) -> None:
+    def bind(self, kv: KV, progress: Progress) -> None:
         """Look for messages where this state has them: a new one says so."""
         if not self._moved:
             return
@@ -143,8 +143,8 @@ class JoinOperator:
         progress, result = self._begin(kv), StepResult()
         watermark_us = max(watermark_us, progress.watermark_us)
         sides = self.schemas(kv)
-        columns = self._columns(kv, sides)
-        done_us = self._done(watermark_us)
+        columns = self.called(kv, sides)
+        done_us = self.done(watermark_us)
         for side in self.followed:
             rows = self._leave(kv, side, done_us, sides, columns)
             if rows is not None and len(rows):
@@ -182,7 +182,7 @@ class JoinOperator:
             if not again:
                 result.marks.update(event_time_marks(new[-1]))
         new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
-        columns = self._columns(kv, sides)
+        columns = self.called(kv, sides)
         if len(new[LEFT]) or len(new[RIGHT]):
             self._join(kv, progress, result, new, sides, columns)
         if result.panes or self.known(kv) is not None:
@@ -192,7 +192,7 @@ class JoinOperator:
 
     def _begin(self, kv: KV) -> Progress:
         progress = Progress.load(kv, self.aux_cf)
-        self._bind(kv, progress)
+        self.bind(kv, progress)
         if self._moved and progress.step == 0:
             batch = Batch()
             batch.put(self.aux_cf, _LAYOUT, self._present[LEFT].layout.value.encode())
@@ -226,7 +226,7 @@ class JoinOperator:
         left, right = msgpack.unpackb(packed[1:])
         return left, right
 
-    def _columns(self, kv: KV, sides: Sequence[pa.Schema]) -> Columns:
+    def called(self, kv: KV, sides: Sequence[pa.Schema]) -> Columns:
         return Columns.of(self.definition, sides[LEFT], sides[RIGHT], self.names(kv))
 
     def _settle(self, kv: KV, columns: Columns) -> None:
@@ -264,7 +264,7 @@ class JoinOperator:
         if (self.definition.left, self.definition.right)[side].static:
             return rows
         until = self.reach.open_until(side, rows.times)
-        lost = until <= self._done(watermark_us)
+        lost = until <= self.done(watermark_us)
         if lost.any():
             kept_us = self.definition.retention.time_us
             gone = (
@@ -277,7 +277,7 @@ class JoinOperator:
             rows = rows.take(np.flatnonzero(~lost))
         return rows
 
-    def _done(self, watermark_us: int) -> int:
+    def done(self, watermark_us: int) -> int:
         """The watermark less the allowed lateness; the end of time ends everything."""
         if watermark_us == END_OF_TIME_US:
             return END_OF_TIME_US
@@ -295,7 +295,7 @@ class JoinOperator:
         columns: Columns,
     ) -> None:
         """Match the new messages with each other and with those that are stored, tell, and file them."""
-        keys = [self._keys(new[side], side, columns) for side in (LEFT, RIGHT)]
+        keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         matched: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
         if self.definition.how != "asof":
             stored = [
@@ -315,7 +315,7 @@ class JoinOperator:
             self._file(kv, batch, side, new[side], keys[side], matched[side])
         kv.write(batch)
 
-    def _keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
+    def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
         """Encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
         if not columns.keys:
             return None
@@ -487,6 +487,13 @@ class JoinOperator:
     ) -> None:
         if not len(rows):
             return
+        stored = self.put(kv, batch, side, rows, keys)
+        if side in self.followed:
+            flags = [MATCHED + k if m else OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
+            batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
+
+    def put(self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None) -> list[bytes]:
+        """File messages; returns their keys in the store."""
         store, t = self.stores[side], rows.table
         values = pack_rows(kv, batch, self.aux_cf, t)
         positions = (
@@ -495,12 +502,19 @@ class JoinOperator:
             t.column(OFFSET).to_numpy(),
             t.column(ORDINAL).to_numpy(),
         )
-        stored = store.put_rows(
-            batch, rows.times, positions, keys if store.layout.has_fields else None, values
-        )
-        if side in self.followed:
-            flags = [MATCHED + k if m else OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
-            batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
+        return store.put_rows(batch, rows.times, positions, keys if store.layout.has_fields else None, values)
+
+    # -- lost messages, filed again ---------------------------------------------------------------------------------
+
+    def kept_from(self, kv: KV) -> int | None:
+        """The event time below which no message is kept; None where that depends on what has come."""
+        reached_us = Progress.load(kv, self.aux_cf).watermark_us
+        return min(self._floor(side, reached_us, self.done(reached_us)) for side in (LEFT, RIGHT))
+
+    def drop_expired(self, kv: KV) -> None:
+        """What was filed again and is kept no more goes."""
+        reached_us = Progress.load(kv, self.aux_cf).watermark_us
+        self._forget(kv, reached_us, reached_us, self.done(reached_us))
 
     # -- advance ----------------------------------------------------------------------------------------------------
 
@@ -526,7 +540,7 @@ class JoinOperator:
             raise CorruptState(f"{len(stored) - len(values)} messages of {cf!r} are not in the message store")
         mine = self._decode(kv, side, stored, values, sides[side])
         if definition.how == "asof":
-            keys = self._keys(mine, side, columns)
+            keys = self.keys(mine, side, columns)
             other = self._partners(kv, RIGHT, mine, keys, sides)
             rows = np.arange(len(mine), dtype=np.int64)
             return columns.rows(mine.table, other.table, rows, self._latest(mine, other, columns))
@@ -581,14 +595,14 @@ class JoinOperator:
 
     def columns(self, kv: KV) -> list[str]:
         """The columns of the join's rows, as known so far."""
-        return self._columns(kv, self.schemas(kv)).names
+        return self.called(kv, self.schemas(kv)).names
 
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
         progress = Progress.load(kv, self.aux_cf)
-        self._bind(kv, progress)
+        self.bind(kv, progress)
         store = self.stores[side]
-        low = self._floor(side, progress.watermark_us, self._done(progress.watermark_us))
+        low = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         start = start if start[0] >= low else (low, None)
         found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)
         return self._decode(kv, side, found, values, self.schemas(kv)[side])
@@ -598,7 +612,7 @@ class JoinOperator:
         if not self.definition.is_self_join or self.definition.by_rows:
             return side
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
-        return min((LEFT, RIGHT), key=lambda s: self._floor(s, reached_us, self._done(reached_us)))
+        return min((LEFT, RIGHT), key=lambda s: self._floor(s, reached_us, self.done(reached_us)))
 
     def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
         """The event time below which messages of a side are gone."""

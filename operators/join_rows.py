@@ -49,6 +49,9 @@ class RowsJoinOperator(JoinOperator):
         keyed = bool(self.definition.on) and window.per == "key"
         return Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
 
+    def kept_from(self, kv: KV) -> int | None:
+        return None
+
     def cfs(self) -> tuple[str, ...]:
         unused = {self.stores[side].index_cf for side in (LEFT, RIGHT) if self._rows(side) is not None}
         return tuple(cf for cf in super().cfs() if cf not in unused)
@@ -69,7 +72,7 @@ class RowsJoinOperator(JoinOperator):
         sides: list[pa.Schema],
         columns: Columns,
     ) -> None:
-        keys = [self._keys(new[side], side, columns) for side in (LEFT, RIGHT)]
+        keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         numbers = [self._number(kv, side, new[side], keys[side]) for side in (LEFT, RIGHT)]
         stored, held = [], []
         for side in (LEFT, RIGHT):
@@ -286,7 +289,7 @@ class RowsJoinOperator(JoinOperator):
         if self._rows(side) is None:
             return super().kept(kv, side, start, end, key)
         store, progress = self.stores[side], Progress.load(kv, self.aux_cf)
-        floor_us = self._floor(side, progress.watermark_us, self._done(progress.watermark_us))
+        floor_us = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         of_key = key if store.layout.has_fields else None
         _, values = store.scan_between(kv, (0, None), (0, None), of_key)
         rows = self._decode_numbered(kv, side, values, self.schemas(kv)[side])

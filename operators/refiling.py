@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -10,12 +12,16 @@ from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.dead import DeadLetters
 from windrow.operators.filing import file_rows
 from windrow.operators.groups import combine
-from windrow.operators.intake import take_in
+from windrow.operators.intake import Slice, take_in
+from windrow.operators.join import JoinOperator
+from windrow.operators.join_tables import conform
 from windrow.operators.progress import Progress
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Batch
 
 IntArray = npt.NDArray[np.int64]
-_WATERMARK, _STEP = "__watermark", "__step"
+_WATERMARK = "__watermark"
+#: Which step took a message.
+STEP = "__step"
 
 
 def refile(
@@ -34,7 +40,7 @@ def refile(
     history, progress = operator.history, Progress.load(kv, operator.aux_cf)
     assert history is not None and progress.schema is not None, "nothing was filed before"
     operator._bind(progress.schema)
-    marked = table.append_column(_WATERMARK, pa.array(watermarks_us)).append_column(_STEP, pa.array(steps))
+    marked = table.append_column(_WATERMARK, pa.array(watermarks_us)).append_column(STEP, pa.array(steps))
     silent = DeadLetters(0)
     rows = take_in(operator.definition, marked, now_us, silent)
     if len(rows) == 0:
@@ -44,8 +50,33 @@ def refile(
     filed = file_rows(operator.definition, operator.assigner, rows, watermark_us, size_floor, silent)
     if len(filed.row_of) == 0:
         return
-    step = np.asarray(combine(filed.rows.table.column(_STEP)).to_numpy(), dtype=np.int64)
+    step = np.asarray(combine(filed.rows.table.column(STEP)).to_numpy(), dtype=np.int64)
     history.add(kv, filed.rows, step, operator.calculation, closed=filed.closed)
+
+
+def refile_join(
+    operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], nows_us: IntArray, watermarks_us: IntArray
+) -> None:
+    """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times."""
+    definition, sides, batch = operator.definition, operator.schemas(kv), Batch()
+    operator.bind(kv, Progress.load(kv, operator.aux_cf))
+    columns = operator.called(kv, sides)
+    for side, given in enumerate((definition.left, definition.right)):
+        if given.name not in tables:
+            continue
+        rows = take_in(operator.intakes[side], tables[given.name], int(nows_us.max()), DeadLetters(0))
+        step = combine(rows.table.column(STEP)).to_numpy()
+        good = np.ones(len(rows), dtype=bool)
+        if given.max_ahead_us is not None:
+            good = rows.times <= nows_us[step] + given.max_ahead_us
+        if not given.static:
+            done_us = np.array([operator.done(w) for w in watermarks_us.tolist()], dtype=np.int64)
+            good &= operator.reach.open_until(side, rows.times) > done_us[step]
+        rows = rows.take(np.flatnonzero(good))
+        rows = Slice(conform(rows.table, sides[side]), rows.times)
+        if len(rows):
+            operator.put(kv, batch, side, rows, operator.keys(rows, side, columns))
+    kv.write(batch)
 
 
 def drop_expired(operator: WindowAggregator, kv: KV) -> None:

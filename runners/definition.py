@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from windrow.connectors.kafka.stream import KafkaStream
     from windrow.runners.chain import Chain
     from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
-    from windrow.runners.embedded.replay import ReadAgain
+    from windrow.runners.embedded.replay import ReadAgain, ReadInputsAgain
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -345,6 +345,7 @@ class Join(JoinDefinition):
         clock: Clock | None = None,
         sink: Any = None,
         schema: Mapping[str, pa.Schema] | None = None,
+        replay: ReadInputsAgain | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
     ) -> EmbeddedJoin:
@@ -352,12 +353,21 @@ class Join(JoinDefinition):
 
         clock: where `now` comes from. sink: takes rows as they are committed; without one, `get_result` hands them out.
         schema: of the messages of inputs, by name, where columns and types should not be learnt as they come: it decides what
-        the columns of rows are called. dead_letters, log: as for `wr.Aggregate`.
+        the columns of rows are called. replay: reads the sources again where kept messages are lost with their snapshots and
+        segments; it gets `{input: {(source, partition): (first offset, next offset)}}` and gives `{input: messages}`.
+        dead_letters, log: as for `wr.Aggregate`.
         """
         from windrow.runners.embedded import EmbeddedJoin
 
         return EmbeddedJoin(
-            self, location, clock=clock, sink=sink, schema=schema, dead_letters=dead_letters, log=log
+            self,
+            location,
+            clock=clock,
+            sink=sink,
+            schema=schema,
+            replay=replay,
+            dead_letters=dead_letters,
+            log=log,
         )
 
     def together(self, **frames: DataFrame) -> DataFrame:

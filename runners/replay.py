@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -22,13 +23,16 @@ from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import StateLost
+from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.columns import OFFSET, PARTITION, SOURCE
 from windrow.operators.groups import combine
 from windrow.operators.intake import in_position_order
+from windrow.operators.join import JoinOperator
+from windrow.operators.join_rows import join_operator
 from windrow.operators.progress import Progress
-from windrow.operators.refiling import drop_expired, refile
+from windrow.operators.refiling import STEP, drop_expired, refile, refile_join
 from windrow.operators.tuples import TupleAggregator
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
@@ -36,6 +40,8 @@ from windrow.stores.rocks import RocksKV, destroy
 logger = get_logger()
 IntArray = npt.NDArray[np.int64]
 
+#: Steps of a join are filed again so many at a time.
+STEPS_AT_ONCE = 1_000
 #: Messages are copied from store to store so many at a time.
 COPIED_AT_ONCE = 10_000
 
@@ -115,14 +121,7 @@ def bring_back(
     ranges = extent(redo)
     if not ranges:
         return
-    logger.warning(
-        "messages are lost, and read from the source again",
-        job=spec.job,
-        shard=spec.shard,
-        operator=definition.name,
-        steps=len(redo),
-        rows=sum(s.rows for s in redo),
-    )
+    _tell(definition.name, spec, redo)
     taken = _Taken(redo, read(ranges))
     if isinstance(operator, TupleAggregator):
         _run_again(operator, spec, kv, taken)
@@ -136,6 +135,68 @@ def bring_back(
     drop_expired(operator, kv)
 
 
+class GivenByInput:
+    """What the sources of a join's inputs gave."""
+
+    def __init__(self, inputs: Mapping[str, Given]) -> None:
+        self._inputs = inputs
+        self.offsets = {p: o for given in inputs.values() for p, o in given.offsets.items()}
+
+    def rows(self, chosen: IntArray) -> pa.Table:
+        raise NotImplementedError("rows of several inputs are no table")
+
+    def by_input(self, chosen: IntArray) -> dict[str, tuple[pa.Table, IntArray]]:
+        """Some of the rows by input, and which of the chosen ones they are."""
+        found, first = {}, 0
+        for name, given in self._inputs.items():
+            following = first + sum(map(len, given.offsets.values()))
+            mine = np.flatnonzero((chosen >= first) & (chosen < following))
+            if len(mine):
+                found[name] = given.rows(chosen[mine] - first), mine
+            first = following
+        return found
+
+
+def bring_back_join(
+    definition: JoinDefinition,
+    spec: ShardSpec,
+    kv: KV,
+    commits: Sequence[Commit],
+    read: Callable[[Ranges], GivenByInput],
+) -> None:
+    """As `bring_back`, for a join: over time what is retained, with windows of rows all steps."""
+    operator = join_operator(definition)
+    kept_from_us = operator.kept_from(kv)
+    redo = steps_again(commits, definition, spec.shard, kept_from_us)
+    ranges = extent(redo)
+    if not ranges:
+        return
+    _tell(definition.name, spec, redo)
+    given = read(ranges)
+    taken = _Taken(redo, given)
+    if kept_from_us is None:
+        with _beside(operator, spec) as scratch:
+            for k, step in enumerate(redo):
+                if step.kind == "advance":
+                    operator.advance(scratch, step.watermark_us, step.now_us)
+                else:
+                    found = given.by_input(taken.chosen(k, k + 1))
+                    operator.ingest(scratch, {name: table for name, (table, _) in found.items()}, step.now_us)
+            _take_over(
+                operator, scratch, kv, spec, (b"c0", b"c2"), [c for s in operator.stores for c in s.cfs]
+            )
+        return
+    nows, watermarks = (np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us"))
+    for first in range(0, len(redo), STEPS_AT_ONCE):
+        chosen = taken.chosen(first, first + STEPS_AT_ONCE)
+        tables = {
+            name: table.append_column(STEP, pa.array(taken.owner[chosen[mine]]))
+            for name, (table, mine) in given.by_input(chosen).items()
+        }
+        refile_join(operator, kv, tables, nows, watermarks)
+    operator.drop_expired(kv)
+
+
 class _Taken:
     """Which of the given rows each step took."""
 
@@ -143,14 +204,20 @@ class _Taken:
         self.redo, self._given = redo, given
         found = owners(redo, given.offsets)
         parts = [found[p] for p in given.offsets]
-        self._owner = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-        self._by_step = np.argsort(self._owner, kind="stable")
-        self._bounds = np.searchsorted(self._owner[self._by_step], np.arange(len(redo) + 1))
+        #: Of each row the index of its step.
+        self.owner = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        self._by_step = np.argsort(self.owner, kind="stable")
+        self._bounds = np.searchsorted(self.owner[self._by_step], np.arange(len(redo) + 1))
+
+    def chosen(self, first: int, last: int) -> IntArray:
+        """Rows of the steps `[first, last)`, in position order."""
+        last = min(last, len(self.redo))
+        return np.sort(self._by_step[self._bounds[first] : self._bounds[last]])
 
     def rows(self, first: int, last: int) -> tuple[pa.Table, IntArray]:
         """Rows of the steps `[first, last)`, in position order, and the index of each one's step."""
-        chosen = np.sort(self._by_step[self._bounds[first] : self._bounds[last]])
-        return self._given.rows(chosen), self._owner[chosen]
+        chosen = self.chosen(first, last)
+        return self._given.rows(chosen), self.owner[chosen]
 
 
 def _together(redo: Sequence[Redo], ones: bool) -> Iterator[tuple[int, int]]:
@@ -168,34 +235,64 @@ def _together(redo: Sequence[Redo], ones: bool) -> Iterator[tuple[int, int]]:
         first = k
 
 
+def _tell(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
+    logger.warning(
+        "messages are lost, and read from the source again",
+        job=spec.job,
+        shard=spec.shard,
+        operator=name,
+        steps=len(redo),
+        rows=sum(s.rows for s in redo),
+    )
+
+
 def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, taken: _Taken) -> None:
     """All steps, on a store beside the shard's; then its messages are the shard's."""
     assert operator.history is not None
-    path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"
-    scratch = RocksKV(path, operator.cfs())
-    try:
+    with _beside(operator, spec) as scratch:
         for k, step in enumerate(taken.redo):
             if step.kind == "advance":
                 operator.advance(scratch, step.watermark_us, step.now_us)
             else:
                 operator.ingest(scratch, taken.rows(k, k + 1)[0], step.now_us)
-        if _numbered(operator, scratch) != _numbered(operator, kv):
-            raise StateLost(
-                f"the source does not give shard {spec.shard} the messages of then: with those that it gives now, "
-                f"{operator.definition.name!r} comes to other numbers for its keys than it had. Give replay= the source and "
-                f"the transform that the job has; or {REMEDY}"
-            )
-        for cf in operator.history.cfs:
-            _copy(scratch.scan(cf), cf, kv)
-        _copy(scratch.scan(operator.aux_cf, b"h", b"i"), operator.aux_cf, kv)
+        _take_over(operator, scratch, kv, spec, (b"c", b"d"), operator.history.cfs)
+
+
+@contextmanager
+def _beside(operator: TupleAggregator | JoinOperator, spec: ShardSpec) -> Iterator[RocksKV]:
+    """An empty store beside the shard's."""
+    path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"
+    scratch = RocksKV(path, operator.cfs())
+    try:
+        yield scratch
     finally:
         scratch.close()
         destroy(path)
 
 
-def _numbered(operator: TupleAggregator, kv: KV) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """The number of the last step, and of the last message of each key."""
-    return Progress.load(kv, operator.aux_cf).step, list(kv.scan(operator.aux_cf, b"c", b"d"))
+def _take_over(
+    operator: TupleAggregator | JoinOperator,
+    scratch: KV,
+    kv: KV,
+    spec: ShardSpec,
+    counters: tuple[bytes, bytes],
+    cfs: Iterable[str],
+) -> None:
+    """The messages of `scratch` are the shard's, if its steps and the numbers of its keys' last messages (`counters`) are."""
+
+    def numbered(store: KV) -> tuple[int, list[tuple[bytes, bytes]]]:
+        return Progress.load(store, operator.aux_cf).step, list(store.scan(operator.aux_cf, *counters))
+
+    if numbered(scratch) != numbered(kv):
+        raise StateLost(
+            f"the source does not give shard {spec.shard} the messages of then: with those that it gives now, "
+            f"{operator.definition.name!r} comes to other numbers for its keys than it had. Give replay= the source and "
+            f"the transform that the job has; or {REMEDY}"
+        )
+    for cf in cfs:
+        if cf in operator.cfs():
+            _copy(scratch.scan(cf), cf, kv)
+    _copy(scratch.scan(operator.aux_cf, b"h", b"i"), operator.aux_cf, kv)
 
 
 def _copy(pairs: Iterable[tuple[bytes, bytes]], cf: str, kv: KV) -> None:

@@ -64,6 +64,14 @@ class EmbeddedChain(EmbeddedOperator):
     def _logic(self) -> ChainOperator:
         return ChainOperator(self.chain, self._tell)
 
+    @property
+    def _replayable(self) -> bool:
+        return False
+
+    @property
+    def _keeps_messages(self) -> bool:
+        return False  # none that a replay could bring back
+
     def _stage(self) -> None:
         super()._stage()
         self._inner = {}

@@ -16,11 +16,10 @@ from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.replay import FILING, STEP_OF, filing
-from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.checkpoint.shard import Replay, Shard, ShardSpec
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
@@ -34,7 +33,7 @@ from windrow.operators.step import StepResult
 from windrow.operators.watermarks import watermark_of
 from windrow.runners.embedded.attempt import Attempt, Whole
 from windrow.runners.embedded.positions import NOTHING, Passed
-from windrow.runners.embedded.replay import ReadAgain, replay_of
+from windrow.runners.embedded.replay import ReadAgain, ReadInputsAgain, replay_of
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.stores.kv import Overlay
 
@@ -56,7 +55,7 @@ class Engine:
         clock: Clock | None = None,
         sink: Any = None,
         schema: pa.Schema | None = None,
-        replay: ReadAgain | None = None,
+        replay: ReadAgain | ReadInputsAgain | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
     ) -> None:
@@ -84,10 +83,10 @@ class Engine:
             0,
             metadata,
             kept,
-            replayable=isinstance(definition, AggregateDefinition),
+            replayable=self._replayable,
             transport=log,
         )
-        self._replay = None if replay is None else replay_of(definition, replay)
+        self._replay = None if replay is None else self._read_again(replay)
         try:
             self._shard = self._open_shard()
         except BaseException:
@@ -116,6 +115,18 @@ class Engine:
 
     def _logic(self) -> Any:
         return operator_of(self.definition)
+
+    @property
+    def _replayable(self) -> bool:
+        """True if lost messages can be read from the source again."""
+        return True
+
+    def _read_again(self, read: Any) -> Replay:
+        return replay_of(self.definition, read)
+
+    @property
+    def _keeps_messages(self) -> bool:
+        return getattr(self._operator, "history", None) is not None  # a chain has none
 
     def _told(self, panes: list[pa.Table], commit: int) -> dict[str, pa.Table]:
         """What the steps of a commit told, as rows, by operator."""
@@ -287,7 +298,7 @@ class Engine:
         snapshot = self._snapshot_due()
         changes = self._overlay.batch
         counters, meta = dict(self._counters), {}
-        if getattr(self._operator, "history", None) is not None:  # a join has none
+        if self._keeps_messages:
             # What a replay of the messages needs to know of this commit.
             counters[STEP_OF + self.definition.name] = Progress.load(
                 self._overlay, self._operator.aux_cf

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.shard import Replay
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import InputError, UnknownColumn
@@ -26,6 +27,7 @@ from windrow.runners.embedded.given import Given, Many, many_of, message_of
 from windrow.runners.embedded.operator import EmbeddedOperator
 from windrow.runners.embedded.positions import NOTHING, Passed, extent, place, with_positions
 from windrow.runners.embedded.queries import joined_messages, joined_windows
+from windrow.runners.embedded.replay import ReadInputsAgain, replay_of_join
 from windrow.runners.rows import table_of
 from windrow.stores.kv import KV, Overlay
 
@@ -43,6 +45,7 @@ class EmbeddedJoin(EmbeddedOperator):
         clock: Clock | None = None,
         sink: Any = None,
         schema: Mapping[str, pa.Schema] | None = None,
+        replay: ReadInputsAgain | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
     ) -> None:
@@ -54,9 +57,17 @@ class EmbeddedJoin(EmbeddedOperator):
             location,
             clock=clock,
             sink=sink,
+            replay=replay,  # type: ignore[arg-type]
             dead_letters=dead_letters,
             log=log,
         )
+
+    def _read_again(self, read: Any) -> Replay:
+        return replay_of_join(self.definition, read)
+
+    @property
+    def _keeps_messages(self) -> bool:
+        return True
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
@@ -12,19 +13,36 @@ from windrow.checkpoint.replay import Ranges
 from windrow.checkpoint.shard import Replay, ShardSpec
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing
+from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import Message, Position
-from windrow.operators.columns import OFFSET
-from windrow.operators.learning import AggregateNeeds
+from windrow.core.positions import Positions
+from windrow.operators.columns import OFFSET, SOURCE
+from windrow.operators.join_rows import join_operator
+from windrow.operators.learning import AggregateNeeds, Needs
 from windrow.operators.progress import Progress
 from windrow.runners.embedded.positions import with_positions
 from windrow.runners.embedded.runs import runs
-from windrow.runners.replay import Given, GivenTable, IntArray, bring_back, inside, split_offsets
+from windrow.runners.replay import (
+    Given,
+    GivenByInput,
+    GivenTable,
+    IntArray,
+    bring_back,
+    bring_back_join,
+    inside,
+    split_offsets,
+)
 from windrow.runners.rows import table_of
 from windrow.stores.kv import LocalStore
 
 #: Gets what has to be read, {(source, partition): (first offset, next offset)}, and gives at least that: messages with
 #: positions, or a table with the columns that the definition's `positions` names. What lies outside is left out.
 ReadAgain = Callable[[Mapping[Partition, tuple[int, int]]], Iterable[Message] | pa.Table | pa.RecordBatch]
+#: The same for a join, by input: gets {input: {(source, partition): (first, next)}} and gives {input: messages or a table}.
+ReadInputsAgain = Callable[
+    [Mapping[str, Mapping[Partition, tuple[int, int]]]],
+    Mapping[str, Iterable[Message] | pa.Table | pa.RecordBatch],
+]
 
 
 def replay_of(definition: AggregateDefinition, read: ReadAgain) -> Replay:
@@ -38,17 +56,59 @@ def replay_of(definition: AggregateDefinition, read: ReadAgain) -> Replay:
             if isinstance(found, pa.RecordBatch):
                 found = pa.Table.from_batches([found])
             if isinstance(found, pa.Table):
-                if definition.positions is None and OFFSET not in found.column_names:
-                    raise PositionsMissing(
-                        f"replay= gave a table, and {definition.name!r} does not say which columns are positions: declare "
-                        "positions=wr.positions(...), or give messages"
-                    )
-                return GivenTable(inside(with_positions(found, definition.positions, {}), ranges))
-            return _Messages(definition, found, ranges, schema)
+                return GivenTable(inside(_placed(definition.name, found, definition.positions), ranges))
+            return _Messages(definition, found, ranges, schema, AggregateNeeds(definition))
 
         bring_back(definition, spec, kv, commits, given, ones_together=runs(definition))
 
     return replay
+
+
+def replay_of_join(definition: JoinDefinition, read: ReadInputsAgain) -> Replay:
+    """As `replay_of`, by input."""
+
+    def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
+        operator = join_operator(definition)
+
+        def given(ranges: Ranges) -> GivenByInput:
+            asked: dict[str, Ranges] = {}
+            for (source, partition), span in ranges.items():
+                name, _, rest = source.partition(":")
+                asked.setdefault(name, {})[rest, partition] = span
+            found = read(asked)
+            inputs: dict[str, Given] = {}
+            for one in definition.inputs:
+                some = found.get(one.name, [])
+                if isinstance(some, pa.RecordBatch):
+                    some = pa.Table.from_batches([some])
+                wanted = {
+                    (one.source_prefix + s, p): span for (s, p), span in asked.get(one.name, {}).items()
+                }
+                if isinstance(some, pa.Table):
+                    table = _placed(one.name, some, one.positions)
+                    named = pc.binary_join_element_wise(one.source_prefix, table.column(SOURCE), "")
+                    table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
+                    inputs[one.name] = GivenTable(inside(table, wanted))
+                else:
+                    side = 0 if one.name == definition.left.name else 1
+                    needs = operator.needs_of(kv, one.name)
+                    inputs[one.name] = _Messages(
+                        one, some, wanted, operator.schemas(kv)[side], needs, one.source_prefix
+                    )
+            return GivenByInput(inputs)
+
+        bring_back_join(definition, spec, kv, commits, given)
+
+    return replay
+
+
+def _placed(name: str, table: pa.Table, named: Positions | None) -> pa.Table:
+    if named is None and OFFSET not in table.column_names:
+        raise PositionsMissing(
+            f"replay= gave a table, and {name!r} does not say which columns are positions: declare "
+            "positions=wr.positions(...), or give messages"
+        )
+    return with_positions(table, named, {})
 
 
 class _Messages:
@@ -56,12 +116,14 @@ class _Messages:
 
     def __init__(
         self,
-        definition: AggregateDefinition,
+        reading: AggregateDefinition | Input,
         messages: Iterable[Message],
         ranges: Ranges,
         schema: pa.Schema | None,
+        needs: Needs,
+        prefix: str = "",
     ) -> None:
-        self._definition, self._schema = definition, schema
+        self._reading, self._schema, self._needs = reading, schema, needs
         placed: list[tuple[Position, Message]] = []
         for message in messages:
             if message.position is None:
@@ -69,7 +131,8 @@ class _Messages:
                     f"replay= gave a message without a position, {dict(message.payload)!r}: which of those that were taken "
                     "it is cannot be known; give each the position that it was added with"
                 )
-            position = Position(*message.position)
+            given = Position(*message.position)
+            position = given._replace(source=prefix + given.source)
             first, following = ranges.get((position.source, position.partition), (0, 0))
             if first <= position.offset < following:
                 placed.append((position, message))
@@ -86,8 +149,8 @@ class _Messages:
         return table_of(
             [m for _, m in some],
             [p for p, _ in some],
-            event_time=self._definition.event_time,
-            time_zone=self._definition.time_zone,
+            event_time=self._reading.event_time,
+            time_zone=self._reading.time_zone,
             schema=self._schema,
-            needs=AggregateNeeds(self._definition),
+            needs=self._needs,
         )
