@@ -94,8 +94,9 @@ class WindowQuery:
                     return False
 
     def processAllAvailable(self) -> None:
-        """Return when what the sources had at the call is committed."""
-        self._read_what_is_there()
+        """Return when what the sources had at the call is committed. Raises where the query failed."""
+        if not self._read_what_is_there():
+            self.query.awaitTermination()
 
     def stop(self) -> None:
         """Stop after the batch that is in work. What was not read is read when the query is started again."""

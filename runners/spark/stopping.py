@@ -72,14 +72,13 @@ def read_to_the_end(progress: Any, first_batch: int | None) -> bool:
     """True if this trigger found nothing in the sources: what was there when it began is committed.
 
     Offsets say so, and not rows: a batch that was committed before is skipped, and has none. Nor does the first batch of a run
-    say it: it may be one that was planned before.
+    say it: it may be one that was planned before. A source that waits for more (`minOffsetsPerTrigger`) tells what it has.
     """
-    moved = any(
-        s["startOffset"] != s["endOffset"]
-        for s in progress["sources"]
-        if not s["description"].startswith("RateStream")
-    )
-    if moved:
-        return False
+    for source in progress["sources"]:
+        start, end, newest = (source.get(f"{which}Offset") for which in ("start", "end", "latest"))
+        if source["description"].startswith("RateStream"):
+            continue
+        if start != end or (newest not in (None, "null") and newest != end):
+            return False
     looked_only = "addBatch" not in progress["durationMs"]
     return looked_only or (first_batch is not None and progress["batchId"] > first_batch)

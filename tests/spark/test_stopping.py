@@ -17,13 +17,14 @@ SPARKS = (
 )
 
 
-def progress(batch: int, files: tuple[str, str], *steps: str) -> dict[str, Any]:
-    sources = [("RateStreamV2[rowsPerSecond=1", ("0", "9")), ("FileStreamSource[in]", files)]
+def progress(batch: int, offsets: tuple[str, str, str], *steps: str) -> dict[str, Any]:
+    sources = [("RateStreamV2[rowsPerSecond=1", ("0", "9", "9")), ("FileStreamSource[in]", offsets)]
     return {
         "batchId": batch,
         "durationMs": dict.fromkeys(steps, 1),
         "sources": [
-            {"description": d, "startOffset": s, "endOffset": e, "numInputRows": 0} for d, (s, e) in sources
+            {"description": d, "startOffset": s, "endOffset": e, "latestOffset": n, "numInputRows": 0}
+            for d, (s, e, n) in sources
         ],
     }
 
@@ -31,11 +32,21 @@ def progress(batch: int, files: tuple[str, str], *steps: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "first", "read"),
     [
-        (progress(3, ("1", "2"), "addBatch"), 2, False),  # a batch that was skipped has no rows either
-        (progress(3, ("2", "2"), "addBatch"), 2, True),
-        (progress(3, ("2", "2"), "addBatch"), 3, False),  # perhaps planned by the life before
-        (progress(3, ("2", "2"), "addBatch"), None, False),
-        (progress(3, ("2", "2"), "latestOffset"), None, True),  # nothing was due: no batch was left over
+        (
+            progress(3, ("1", "2", "null"), "addBatch"),
+            2,
+            False,
+        ),  # a batch that was skipped has no rows either
+        (progress(3, ("2", "2", "null"), "addBatch"), 2, True),
+        (progress(3, ("2", "2", "2"), "addBatch"), 2, True),
+        (progress(3, ("2", "2", "5"), "addBatch"), 2, False),  # it waits until there is enough for a batch
+        (progress(3, ("2", "2", "null"), "addBatch"), 3, False),  # perhaps planned by the life before
+        (progress(3, ("2", "2", "null"), "addBatch"), None, False),
+        (
+            progress(3, ("2", "2", "null"), "latestOffset"),
+            None,
+            True,
+        ),  # nothing was due: no batch was left over
     ],
 )
 def test_all_is_read_where_a_newly_planned_trigger_found_no_new_offset(
