@@ -137,7 +137,7 @@ def test_what_cannot_be_decoded_is_a_dead_letter_with_its_coordinates(
     topic, dead = new_topic(1), new_topic(1)
     sender.send(topic, [json.dumps(rows(range(1), "a")[0]), "}", json.dumps(rows(range(12, 13), "a")[0])])
     source = wr.sources.kafka(kafka, topic, value=VALUE)
-    writer = COUNTS.writeStream(source).deadLetters(wr.sinks.kafka(dead, kafka))
+    writer = COUNTS.writeStream(source).sink({}).deadLetters(wr.sinks.kafka(dead, kafka))
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     queries.append(query)
     query.awaitTermination()

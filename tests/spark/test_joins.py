@@ -180,6 +180,7 @@ def test_the_watermark_is_the_least_of_both_inputs(spark: Any, feed: Any, tmp_pa
     query = (
         define()
         .writeStream(orders=orders.stream(spark), shipments=shipments.stream(spark))
+        .sink({})
         .option("checkpointLocation", str(tmp_path / "c"))
         .trigger(availableNow=True)
         .start()
@@ -261,6 +262,7 @@ def test_a_dead_letter_names_its_input_and_the_file_that_it_came_from(
     query = (
         define()
         .writeStream(orders=orders.stream(spark), shipments=shipments.stream(spark))
+        .sink({})
         .deadLetters(kept)
         .option("checkpointLocation", str(tmp_path / "c"))
         .trigger(availableNow=True)
