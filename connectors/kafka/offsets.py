@@ -9,6 +9,7 @@ The id makes a topic that was deleted and made anew another one. `lost` counts w
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -224,19 +225,31 @@ def advanced(start: Offsets, target: Offsets, extents: Extents, most: int | None
 
 
 def shared(ahead: Mapping[tuple[str, int], int], most: int | None) -> dict[tuple[str, int], int]:
-    """`most` in parts that are as the numbers in `ahead`; whoever has something ahead gets something, as far as it goes."""
+    """`most` in parts that are as the numbers in `ahead`. Each partition that has something ahead gets something; if there are
+    more of them than `most`, each topic does, as far as it goes.
+    """
     total = sum(ahead.values())
     if most is None or total <= most:
         return dict(ahead)
     parts = {tp: n * most // total for tp, n in ahead.items()}
+    busy = sorted((tp for tp, n in ahead.items() if n), key=lambda tp: (-ahead[tp], tp))
+    if most < len(busy):
+        longest = {topic: partition for topic, partition in reversed(busy)}.items()
+        first = [tp for tp in busy if tp in longest]
+        some = set([*first, *(tp for tp in busy if tp not in longest)][:most])
+        return {tp: int(tp in some) for tp in ahead}
+    for tp in busy:
+        parts[tp] = max(parts[tp], 1)
     left = most - sum(parts.values())
-    # Those who got nothing first, then those with the most ahead.
-    for tp in sorted(ahead, key=lambda tp: (parts[tp] > 0, -ahead[tp], tp)):
-        if left == 0:
-            break
-        if parts[tp] < ahead[tp]:
-            parts[tp] += 1
-            left -= 1
+    for tp in busy if left > 0 else ():  # rounding has left less than one for each
+        more = min(1, left, ahead[tp] - parts[tp])
+        parts[tp], left = parts[tp] + more, left - more
+    largest = [(-n, tp) for tp, n in parts.items()]
+    heapq.heapify(largest)
+    for _ in range(-left):  # those who got their only one took it from the largest
+        n, tp = largest[0]
+        heapq.heapreplace(largest, (n + 1, tp))
+        parts[tp] -= 1
     return parts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.connectors.kafka.asking import _shown
@@ -57,15 +57,24 @@ def test_a_batch_takes_what_there_is_or_as_much_as_the_limit_says() -> None:
 
 
 @given(
-    st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), st.integers(0, 10_000), max_size=8),
-    st.integers(1, 2000),
+    st.dictionaries(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 5)),
+        st.one_of(st.integers(0, 3), st.integers(0, 10_000)),
+        max_size=8,
+    ),
+    st.one_of(st.integers(1, 9), st.integers(1, 2000)),
 )
+@example({("a", 0): 4, ("a", 1): 1, ("a", 2): 1}, 3)
+@example({("a", 0): 900, ("a", 1): 800, ("b", 0): 1}, 2)
 def test_a_limit_is_used_up_and_never_passed(ahead: dict[tuple[str, int], int], most: int) -> None:
     parts = shared(ahead, most)
     assert sum(parts.values()) == min(most, sum(ahead.values()))
     assert all(0 <= parts[tp] <= n for tp, n in ahead.items())
-    if most >= len(ahead):
-        assert all(parts[tp] > 0 for tp, n in ahead.items() if n > 0)
+    busy = [tp for tp, n in ahead.items() if n > 0]
+    if most >= len(busy):
+        assert all(parts[tp] > 0 for tp in busy)
+    topics = {topic for topic, _ in busy}
+    assert len({topic for (topic, _), n in parts.items() if n > 0}) == min(most, len(topics))
 
 
 def test_a_partition_that_is_new_begins_at_its_first_offset_and_is_read_in_the_next_batch() -> None:
