@@ -343,10 +343,6 @@ def _check_inputs(chain: ChainDefinition) -> None:
                     )
                     + "give the input another name"
                 )
-    if own is not None and ":" in own:
-        raise ConfigurationError(
-            f"{own!r}, with which the chain begins, gives its input its name, as one of {names}: use a name without colons"
-        )
     kinds = {i.watermark.kind == "explicit" for i in chain.inputs}
     if len(kinds) > 1:
         shown = ", ".join(f"{i.name!r}: {i.watermark!r}" for i in chain.inputs)

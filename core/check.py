@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,4 +44,18 @@ def number(
     """`value`, which is a whole number, not below `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise error(f"{what}={value!r}: {remedy}")
+    return value
+
+
+#: Files, folders, column families and topics have names with these in them, and a file's name has at most 255 bytes.
+_NAME = re.compile(r"(?!\.+\Z)[\w.-]{1,64}")
+_MOST_BYTES = 192
+
+
+def name(value: Any, what: str) -> str:
+    """`value`, which may be the name of an operator or of an input."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value.encode()) > _MOST_BYTES:
+        raise ConfigurationError(
+            f"{what}={value!r}: use 1 to 64 letters, digits, '_', '-' or '.', e.g. 'delays_by_origin'"
+        )
     return value

@@ -338,6 +338,7 @@ def normalise(
     keys = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
+    check.name(name, "name")
     check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
     if positions is not None:
         check.of_type(

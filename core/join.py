@@ -232,8 +232,7 @@ def make_input(
         check.of_type(
             positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
         )
-    if not isinstance(name, str) or not name or ":" in name:
-        raise ConfigurationError(f"an input is named {name!r}: use a name without colons, e.g. 'orders'")
+    check.name(name, "name")
     if window is not None and not isinstance(window, JoinWindowSpec):
         raise BadWindow(
             f"window={window!r} of input {name!r}: use wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows"
@@ -267,6 +266,7 @@ def normalise_join(
         check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
     if emit is not None:
         check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
+    check.name(name, "name")
     check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
     if where is not None:
         kinds: Any = (Where, pc.Expression)

@@ -179,10 +179,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         lambda: join().then(later(rows={"watermark": wr.explicit()}, outside={"watermark": wr.explicit()})), e.BadWatermark,
         ["'a': wr.bounded(", "'c': wr.explicit()", "all inputs"],
     ),
-    "a name with a colon": (
-        lambda: one(name="a:b").then(two(name="one", emit=wr.Emit.append())).then(later(event_time="window_time")),
-        e.ConfigurationError, ["'a:b'", "without colons"],
-    ),
     "a join of panes that are taken back": (
         lambda: one(emit=wr.Emit(mode="retracting", late=wr.never)).then(later(event_time="window_time")), e.BadTrigger,
         ["'retracting'", "'two'", "taken back"],

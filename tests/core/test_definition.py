@@ -256,6 +256,7 @@ TUPLES = {"window": wr.tuples(3)}
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a key twice": (lambda: define(by=("a", "a")), e.ConfigurationError, ["('a', 'a')", "twice"]),
     "no window": (lambda: define(window="1 hour"), e.BadWindow, ["'1 hour'", "wr.tumbling"]),
+    "a name with a slash": (lambda: define(name="a/b"), e.ConfigurationError, ["'a/b'", "1 to 64 letters"]),
     "no aggregation": (lambda: define(agg={}), e.BadAggregate, ["empty", "wr.count()"]),
     "not an aggregation": (lambda: define(agg={"n": len}), e.BadAggregate, ["'n'", repr(len), "wr.count()"]),
     "a key called window": (lambda: define(by="window"), e.ReservedColumn, ["'window'", "rename"]),

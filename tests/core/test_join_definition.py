@@ -118,7 +118,7 @@ def test_the_retention_is_as_long_as_windows_and_bounds_reach() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
-    "no name": (lambda: side(""), e.ConfigurationError, ["''", "'orders'"]),
+    "no name": (lambda: side(""), e.ConfigurationError, ["''", "1 to 64 letters"]),
     "no window": (lambda: side("a", window=wr.global_window()), e.BadWindow, ["global_window", "'a'", "wr.sliding"]),
     "gaps": (lambda: side("a", window=wr.hopping("1 s", "2 s", gaps=True)), e.BadWindow, ["gaps", "'a'"]),
     "no kind": (lambda: made(how="outer"), e.ConfigurationError, ["'outer'", "full"]),
