@@ -168,7 +168,7 @@ class WindowAggregator(StoredWindows):
             if isinstance(trigger, (EveryBatch, EveryCount)):
                 self._judge(kv, progress, result, dead, part, timing, trigger)
                 continue
-            self.store.append(kv, part, upsert=False)
+            self._append(kv, part, upsert=False)
             waits = isinstance(trigger, EveryPeriod) or (timing == EARLY and not emit.on_time)
             if waits:
                 progress.dirty.update(np.unique(combine(part.column(START)).to_numpy()).tolist())
@@ -199,8 +199,7 @@ class WindowAggregator(StoredWindows):
             rows = after if fires.all() else concat([after, merged.filter(pa.array(~fires))])
         if timing == EARLY and not fires.all() and not self.definition.emit.on_time:
             progress.dirty.update(starts)  # what waits is told after the end of its window
-        self.store.append(kv, rows, upsert=True)
-        self._fold(kv, starts)
+        self._append(kv, rows, upsert=True)
 
     # -- advance ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.operators.aggregations import KERNELS, Failure, Kernel, Rows
-from windrow.operators.aggregations.base import lift_where
+from windrow.operators.aggregations.base import Parts, fold, lift_where
 from windrow.operators.aggregations.user import evaluate_table_functions
 from windrow.operators.columns import ACCUMULATOR
 from windrow.operators.groups import Groups, combine
@@ -123,7 +123,18 @@ class Calculation:
     def merge(
         self, columns: Mapping[str, pa.Array], groups: Groups
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Accumulators of groups, a left fold in row order."""
+        """Accumulators of groups, of rows that came together."""
+        return self._merge(columns, groups, lambda kernel, *more: kernel.merge(*more))
+
+    def fold(
+        self, columns: Mapping[str, pa.Array], groups: Groups
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Accumulators of groups, a left fold in row order: what was folded before makes no difference."""
+        return self._merge(columns, groups, fold)
+
+    def _merge(
+        self, columns: Mapping[str, pa.Array], groups: Groups, merge: Callable[..., Parts]
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
         merged: dict[str, pa.Array] = {}
         broken: list[Broken] = []
         for alias, kernel in self.kernels.items():
@@ -133,7 +144,7 @@ class Calculation:
             if not parts:
                 continue
             failures: list[Failure] = []
-            for part, column in kernel.merge(parts, groups, failures).items():
+            for part, column in merge(kernel, parts, groups, failures).items():
                 merged[f"{ACCUMULATOR}{alias}.{part}"] = column
             broken += [Broken(alias, f.group, f.error) for f in failures]
         return merged, broken

@@ -27,9 +27,6 @@ from windrow.stores.windows import BlockWindows
 
 BoolArray = npt.NDArray[np.bool_]
 
-#: A window with more blocks than this is folded when it is read.
-FOLD_AT = 16
-
 
 class StoredWindows(Steps):
     """Time windows of one definition, as blocks."""
@@ -37,7 +34,7 @@ class StoredWindows(Steps):
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
         self.assigner: WindowAssigner = assigner_of(definition.window)
-        self.store = BlockWindows(self.windows_cf)
+        self.store = BlockWindows(self.windows_cf, self.aux_cf)
         self.limits = SizeLimits(definition, self.aux_cf)
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, self._span_us())
@@ -56,14 +53,14 @@ class StoredWindows(Steps):
         bury_broken(merged, broken, self.definition, dead)
         return merged
 
-    def _fold(self, kv: KV, starts: list[int]) -> None:
-        """Windows of many blocks become one block: a left fold in commit order."""
-        for start in starts:
-            if self.store.blocks(kv, start) > FOLD_AT:
-                stored = self.store.read(kv, [start])
-                if stored is not None:
-                    merged, _ = merge_rows(self.calculation, stored)
-                    self.store.replace(kv, start, merged)
+    def _append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
+        """Add rows. Windows that have gathered enough become one block: a left fold in commit order, as reading does it."""
+        for start in self.store.append(kv, rows, upsert=upsert):
+            stored = self.store.read(kv, [start])
+            assert stored is not None
+            merged, broken = merge_rows(self.calculation, stored)
+            if not broken:  # it has to be told when the window fires
+                self.store.replace(kv, start, merged)
 
     def _rewrite(
         self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int

@@ -192,7 +192,7 @@ def _merge_groups(calculation: Calculation, rows: pa.Table, groups: Groups) -> t
     wanted += [(rows.column(FIRST), "min"), (rows.column(LAST), "max")]
     names = [*sums, PANES, EMIT_STEP, FIRST, LAST]
     accumulators = {c: combine(rows.column(c)) for c in rows.column_names if c.startswith(ACCUMULATOR)}
-    merged, broken = calculation.merge(accumulators, groups)
+    merged, broken = calculation.fold(accumulators, groups)
     fresh = dict(zip(names, groups.aggregate(wanted), strict=True))
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in rows.column_names:

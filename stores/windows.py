@@ -5,15 +5,17 @@ last position, what was emitted, and the accumulators. A row is either a *delta*
 or an *upsert*, which stands for all of them (`__upsert`).
 
 `BlockWindows`: one value per window and commit, an Arrow record batch of the rows of that commit, under
-`<start><number>`. Appending needs no read; a window is merged when it fires or is asked for; expiry is one range.
+`<start><number>`. Appending reads no rows; a window is merged when it fires or is asked for; expiry is one range. What a window
+has gathered is known from its newest block, so that whoever appends can fold it in time.
 `PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order,
 seed 003) or, for tuple windows and sessions, `<key><start>`. It cannot merge on read: its writer reads first and upserts.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 import numpy as np
@@ -36,8 +38,10 @@ class WindowStore(Protocol):
     #: True if `append` takes deltas that were not merged with what is stored.
     merges_on_read: bool
 
-    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
-        """Add rows; `upsert` rows replace what is stored for their (window, key)."""
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
+        """Add rows; `upsert` rows replace what is stored for their (window, key). Returns the starts of windows that should
+        be folded: merged, and given to `replace`.
+        """
         ...
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
@@ -84,35 +88,79 @@ def unpack_table(value: bytes) -> pa.Table:
         raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
 
 
+class _Block(NamedTuple):
+    """What stands before the rows of a block.
+
+    first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included.
+    """
+
+    version: int
+    schema: bytes
+    first: int
+    whole: int
+    since: int
+
+
+_BLOCK = struct.Struct(">B7x8sQQQ")
+BLOCK_FORMAT = 2
+#: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
+#: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.
+FOLD_AT = 16
+#: A window beyond this is not folded: one value would become too large.
+FOLD_MOST_BYTES = 1 << 30
+
+
 class BlockWindows:
-    """The columnar layout: `<start i64><number u64>` -> version, Arrow stream of rows."""
+    """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`."""
 
     merges_on_read = True
 
-    def __init__(self, cf: str) -> None:
-        self.cf = cf
+    def __init__(self, cf: str, aux: str) -> None:
+        self.cf, self.aux = cf, aux
 
-    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
-        batch = Batch()
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
+        batch, due = Batch(), []
         rows = rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert)))
+        schema = put_schema(kv, self.aux, batch, rows.schema)
         for start, part in split_by_start(rows):
-            prefix = encode_i64(start)
-            batch.put(self.cf, prefix + self._next_number(kv, prefix), pack_table(part))
+            prefix, data = encode_i64(start), _record_batch(part)
+            number, newest = self._newest(kv, prefix)
+            if newest is None:
+                block = _Block(BLOCK_FORMAT, schema, number, len(data), 0)
+            else:
+                block = newest._replace(schema=schema, since=newest.since + len(data))
+                gathered = (number - block.first) % FOLD_AT == 0
+                if gathered and block.whole <= block.since < FOLD_MOST_BYTES:
+                    due.append(start)
+            batch.put(self.cf, prefix + number.to_bytes(8, "big"), _BLOCK.pack(*block) + data)
         kv.write(batch)
+        return due
 
-    def _next_number(self, kv: KV, prefix: bytes) -> bytes:
+    def _newest(self, kv: KV, prefix: bytes) -> tuple[int, _Block | None]:
+        """(number of the next block, header of the newest)."""
         newest = next(iter(kv.scan(self.cf, prefix, prefix_end(prefix), reverse=True)), None)
-        number = 0 if newest is None else int.from_bytes(newest[0][8:], "big") + 1
-        return number.to_bytes(8, "big")
+        if newest is None:
+            return 0, None
+        key, value = newest
+        number = int.from_bytes(key[8:], "big") + 1
+        if value[:1] != b"\x01":
+            return number, _header(value)
+        # Of an older windrow: blocks did not say what came before them.
+        sizes = [
+            (int.from_bytes(k[8:], "big"), len(v)) for k, v in kv.scan(self.cf, prefix, prefix_end(prefix))
+        ]
+        (first, whole), *rest = sizes
+        return number, _Block(BLOCK_FORMAT, b"", first, whole, sum(size for _, size in rest))
 
     def blocks(self, kv: KV, start: int) -> int:
         """How many blocks the window at `start` has."""
-        prefix = encode_i64(start)
-        return sum(1 for _ in kv.scan(self.cf, prefix, prefix_end(prefix)))
+        number, newest = self._newest(kv, encode_i64(start))
+        return 0 if newest is None else number - newest.first
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        schemas = Schemas(kv, self.aux)
         tables = [
-            unpack_table(value)
+            unpack_table(value) if value[:1] == b"\x01" else _rows(value, schemas)
             for low, high in _runs(self, kv, starts)
             for _, value in kv.scan(self.cf, low, high)
         ]
@@ -138,13 +186,15 @@ class BlockWindows:
         return None if entry is None else decode_i64(entry[0][:8])
 
     def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
-        prefix = encode_i64(start)
-        number = self._next_number(kv, prefix)
-        batch = Batch()
-        batch.delete_range(self.cf, prefix, prefix + number)
+        prefix, batch = encode_i64(start), Batch()
+        number, _ = self._newest(kv, prefix)
+        key = prefix + number.to_bytes(8, "big")
+        batch.delete_range(self.cf, prefix, key)
         if len(rows):
             whole = rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
-            batch.put(self.cf, prefix + number, pack_table(whole))
+            data = _record_batch(whole)
+            block = _Block(BLOCK_FORMAT, put_schema(kv, self.aux, batch, whole.schema), number, len(data), 0)
+            batch.put(self.cf, key, _BLOCK.pack(*block) + data)
         kv.write(batch)
 
     def drop(self, kv: KV, low: int, high: int) -> None:
@@ -152,6 +202,57 @@ class BlockWindows:
         end = _bound(high)
         batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
         kv.write(batch)
+
+
+def _record_batch(rows: pa.Table) -> bytes:
+    [batch] = rows.combine_chunks().to_batches()
+    data: bytes = batch.serialize().to_pybytes()
+    return data
+
+
+def _header(value: bytes) -> _Block:
+    if value[:1] > bytes((BLOCK_FORMAT,)):
+        raise NewerFormat(
+            f"window block of format {value[0]}, this windrow reads up to {BLOCK_FORMAT}: upgrade windrow"
+        )
+    try:
+        return _Block(*_BLOCK.unpack_from(value))
+    except struct.error as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
+
+
+def _rows(value: bytes, schemas: Schemas) -> pa.Table:
+    header = _header(value)
+    schema = schemas.of(header.schema)
+    try:
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(value)[_BLOCK.size :], schema)])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
+
+
+def put_schema(kv: KV, aux: str, batch: Batch, schema: pa.Schema) -> bytes:
+    """Keep a schema, once; returns the name that values have for it."""
+    packed = schema.serialize().to_pybytes()
+    name = xxhash.xxh3_64_digest(packed)
+    if kv.get(aux, b"s" + name) is None:
+        batch.put(aux, b"s" + name, packed)
+    return name
+
+
+class Schemas:
+    """Schemas that `put_schema` kept, each read once."""
+
+    def __init__(self, kv: KV, aux: str) -> None:
+        self._kv, self._aux = kv, aux
+        self._read: dict[bytes, pa.Schema] = {}
+
+    def of(self, name: bytes) -> pa.Schema:
+        if name not in self._read:
+            packed = self._kv.get(self._aux, b"s" + name)
+            if packed is None:
+                raise CorruptState(f"window values of schema {name.hex()} are here, the schema is not")
+            self._read[name] = pa.ipc.read_schema(pa.py_buffer(packed))
+        return self._read[name]
 
 
 def _runs(store: BlockWindows, kv: KV, starts: Sequence[int]) -> Iterator[tuple[bytes, bytes | None]]:
@@ -188,9 +289,6 @@ class PlainWindows:
     def __init__(self, cf: str, aux: str, by: Sequence[str], *, key_first: bool) -> None:
         self.cf, self.aux, self.by, self.key_first = cf, aux, tuple(by), key_first
 
-    def _schema_key(self, packed: bytes) -> bytes:
-        return b"s" + xxhash.xxh3_64_digest(packed)
-
     def _keys(self, rows: pa.Table) -> list[bytes]:
         starts = [encode_i64(s) for s in rows.column(START).to_pylist()]
         if not self.by:
@@ -200,18 +298,16 @@ class PlainWindows:
             return [k + s for k, s in zip(fields, starts, strict=True)]
         return [s + k for k, s in zip(fields, starts, strict=True)]
 
-    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
         if not upsert:
             raise ValueError("the plain layout holds merged rows: read and upsert")
         batch = Batch()
         columns = [pack_column(c) for c in rows.columns]
-        packed = rows.schema.serialize().to_pybytes()
-        schema = self._schema_key(packed)
-        if kv.get(self.aux, schema) is None:
-            batch.put(self.aux, schema, packed)
+        schema = b"s" + put_schema(kv, self.aux, batch, rows.schema)
         for key, values in zip(self._keys(rows), zip(*columns, strict=True), strict=True):
             batch.put(self.cf, key, bytes((FORMAT,)) + msgpack.packb((schema, values)))
         kv.write(batch)
+        return []
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
         if keys is not None:
@@ -230,12 +326,9 @@ class PlainWindows:
                 )
             schema, row = msgpack.unpackb(value[1:])
             by_schema.setdefault(schema, []).append(row)
-        tables = []
-        for packed, rows in by_schema.items():
-            stored = kv.get(self.aux, packed)
-            if stored is None:
-                raise CorruptState(f"window values of schema {packed.hex()} are here, the schema is not")
-            schema = pa.ipc.read_schema(pa.py_buffer(stored))
+        tables, schemas = [], Schemas(kv, self.aux)
+        for name, rows in by_schema.items():
+            schema = schemas.of(name[1:])
             columns = [
                 unpack_column(list(c), f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)
             ]

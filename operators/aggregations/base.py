@@ -55,7 +55,12 @@ class Failure:
 
 
 class Kernel(Protocol):
-    """The behaviour of one kind of aggregation. Made from an `Aggregation` and its argument types."""
+    """The behaviour of one kind of aggregation. Made from an `Aggregation` and its argument types.
+
+    folds: True if merging many accumulators at once gives the very bits of merging them one after the other.
+    """
+
+    folds: bool = True
 
     def lift(self, rows: Rows) -> Parts:
         """One accumulator per row."""
@@ -86,6 +91,31 @@ class Kernel(Protocol):
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
         """Part -> Spark SQL aggregate expression over the argument columns; None where there is none."""
         return None
+
+
+def fold(kernel: Kernel, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    """Merge the accumulators of each group one after the other, in row order."""
+    order, bounds = groups.slices()
+    counts = np.diff(bounds)
+    deepest = int(counts.max(initial=0))
+    if kernel.folds or deepest <= 2:
+        return kernel.merge(parts, groups, failures)
+    shallow = np.arange(groups.rows)[np.argsort(order)] - bounds[groups.codes] < 2
+    two = pa.array(np.flatnonzero(shallow))
+    first = Groups.of_codes(groups.codes[shallow], groups.size)
+    merged = kernel.merge({n: c.take(two) for n, c in parts.items()}, first, failures)
+    for depth in range(2, deepest):
+        deep = np.flatnonzero(counts > depth)
+        after = pa.array(order[bounds[deep] + depth])
+        both = {
+            n: pa.concat_arrays([merged[n].take(pa.array(deep)), c.take(after)]) for n, c in parts.items()
+        }
+        codes = np.tile(np.arange(len(deep)), 2)
+        step = kernel.merge(both, Groups.of_codes(codes, len(deep)), failures)
+        place = np.arange(groups.size)
+        place[deep] = groups.size + np.arange(len(deep))
+        merged = {n: pa.concat_arrays([c, step[n]]).take(pa.array(place)) for n, c in merged.items()}
+    return merged
 
 
 KernelFactory = Callable[[Aggregation, tuple[pa.DataType, ...], Mapping[str, Any]], Kernel]

@@ -35,6 +35,8 @@ from windrow.operators.groups import Groups
 class Variance(Kernel):
     """Variance, and its square root for stddev."""
 
+    folds = False
+
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
     ) -> None:

@@ -148,6 +148,8 @@ kernel("approx_count_distinct")(ApproxCountDistinct)
 class ApproxPercentile(Kernel):
     """Parts: v and l, lists of the retained values and of their levels; lo and hi, the exact extremes."""
 
+    folds = False
+
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
     ) -> None:

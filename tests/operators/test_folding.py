@@ -1,0 +1,88 @@
+"""Windows that gather many blocks are folded as they grow; nobody can tell by what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.stores import windows
+from windrow.testing import ManualClock
+
+STEPS = 36
+AGGREGATES: dict[str, Any] = {
+    "n": wr.count(),
+    "s": wr.sum("v"),
+    "a": wr.avg("v"),
+    "d": wr.variance("v"),
+    "some": wr.approx_percentile("v", 0.5, k=8),
+    "lo": wr.min("v"),
+    "first": wr.first("v"),
+    "last": wr.last("v"),
+    "all": wr.collect_list("v"),
+    "w": wr.weighted_avg("v", "v"),
+    "distinct": wr.approx_count_distinct("v"),
+    "top": wr.top_k("v", 3),
+    "most": wr.max_by("v", "v"),
+    "set": wr.collect_set("v"),
+}
+EMISSIONS = [
+    wr.Emit(),
+    wr.Emit(early=wr.every("7 seconds"), mode="retracting"),
+    wr.Emit(early=wr.every(5), mode="discarding"),
+    wr.Emit(early=wr.every_batch, only_if_changed=True),
+    wr.Emit(on_time=False, late=wr.never, closing_pane=True),
+]
+
+
+def live(folder: Path, emit: wr.Emit, window: Any) -> tuple[list[str], int, int]:
+    """Panes and windows of a life of a message a step; most blocks of a window, and bytes of all, at its end."""
+    sums = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=window,
+        agg=AGGREGATES,
+        retention="1 day",
+        emit=emit,
+        name="sums",
+    )
+    clock = ManualClock(0)
+    with sums.open(str(folder), clock=clock) as op:
+        for i in range(STEPS):
+            clock.advance("1 second")
+            value = (i * 7919 % 101) / 7 * 10.0 ** (i % 5)
+            op.add_messages([wr.Message({"k": f"k{i % 3}", "t": i * 1_000_000, "v": value})])
+        most = max(op._operator.store.blocks(op._overlay, w.window.start_us) for w in op.get_windows())
+        size = sum(len(value) for _, value in op._overlay.scan("sums.windows"))
+        panes = op.get_result()
+        infos = op.get_windows()
+        op.drain()
+        panes += op.get_result()
+    told = [repr((p.window, p.key, p.values, p.timing, p.index, p.is_last, p.kind)) for p in panes]
+    return told + [repr(w) for w in infos], most, size
+
+
+@pytest.mark.parametrize(
+    ("emit", "window"),
+    [*((e, wr.tumbling("1 hour")) for e in EMISSIONS), (wr.Emit(), wr.hopping("30 seconds", "20 seconds"))],
+    ids=repr,
+)
+def test_nobody_can_tell_whether_windows_were_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, window: Any
+) -> None:
+    folded, _, _ = live(tmp_path / "folded", emit, window)
+    monkeypatch.setattr(windows, "FOLD_AT", 10**6)
+    plain, _, _ = live(tmp_path / "plain", emit, window)
+    assert folded == plain
+    assert len(plain) > 3
+
+
+def test_a_long_window_of_few_rows_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, blocks, size = live(tmp_path / "folded", wr.Emit(), wr.tumbling("1 hour"))
+    monkeypatch.setattr(windows, "FOLD_AT", 10**6)
+    _, before, unfolded = live(tmp_path / "plain", wr.Emit(), wr.tumbling("1 hour"))
+    assert before == STEPS
+    assert blocks < 34
+    assert 2 * size < unfolded
