@@ -18,8 +18,10 @@ from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.shard import DEAD, DEAD_FILE, PANES, PANES_OF
-from windrow.checkpoint.transport import FILES, Transport
+from windrow.checkpoint.shard import PANES, PANES_OF
+from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letters_kept
+from windrow.checkpoint.tidying import tidy
+from windrow.checkpoint.transport import FILES, At, Transport
 from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
@@ -29,6 +31,7 @@ from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.watermarks import watermark_of
+from windrow.stores.slices import Slices
 
 logger = get_logger()
 
@@ -60,6 +63,8 @@ class Progress:
     next_offsets: dict[Partition, int] = field(default_factory=dict)
     published: int = 0
     counters: dict[str, int] = field(default_factory=dict)
+    #: Dead letters of commits below this one are not kept: what the next commit records.
+    letters_from: int = 0
 
 
 class Job:
@@ -207,14 +212,15 @@ class Job:
         )
 
     def pending_plan(self) -> Plan | None:
-        """The plan that a driver before us recorded and did not commit."""
+        """The plan that a driver before us recorded and did not commit; None too where it was for other operators."""
         intent = self.log.last_intent
-        if intent is None:
+        watermarks = {} if intent is None else intent.meta.get("watermarks", {})
+        if intent is None or watermarks.keys() != self.definitions.keys():
             return None
         return Plan(
             intent.commit,
             intent.now_us,
-            dict(intent.meta.get("watermarks", {})),
+            dict(watermarks),
             dict(intent.next_offsets),
             intent.idle,
             intent.query_id,
@@ -268,6 +274,7 @@ class Job:
                 marks=merged_marks,
                 query_id=query_id,
                 batch_id=batch_id,
+                floors={LETTERS_FROM: progress.letters_from} if progress.letters_from else {},
                 counters=totals,
                 meta={**(meta or {}), "watermarks": dict(watermarks_us)},
             )
@@ -280,6 +287,7 @@ class Job:
             dict(record.next_offsets),
             progress.published,
             totals,
+            progress.letters_from,
         )
         self.recent = [*self.recent[-3:], record]
         if query_id in self._read:
@@ -303,7 +311,7 @@ class Job:
         if out < progress.commit and (not candidates or candidates[0].commit > out + 1):
             candidates = [c for c in self.log.commits() if c.commit > out]
         for record in candidates:
-            bring(self.folders, self.transport, record, PANES)
+            bring(self.folders, self.transport, record)
         panes_from = progress.commit + 1
         for record in reversed(candidates):
             if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):
@@ -336,75 +344,50 @@ class Job:
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
         """The pane files of a commit, by operator, shards in order; fetched where they are not here."""
-        bring(self.folders, self.transport, record, PANES)
+        bring(self.folders, self.transport, record)
         return pane_files(self.folders, record)
 
     def dead_files(self, record: Commit) -> list[str]:
         """The dead-letter files of a commit; fetched where they are not here."""
-        bring(self.folders, self.transport, record, DEAD)
-        return dead_files(self.folders, record)
+        return [self.letter_file(letters) for letters in letters_in(record)]
 
     def files_taken(self, query_id: str) -> list[str]:
         """Names of the files whose rows other queries counted; what this query counted, Spark itself does not bring again."""
-        names = {
-            source
-            for record in self.log.commits()
-            if record.query_id != query_id
-            for step in record.steps
-            for source, _ in step.next_offsets
-        }
-        return sorted(names)
+        return sorted(
+            {source for query, read in self._taken().items() if query != query_id for source, _ in read}
+        )
 
     def partitions_of(self, query_id: str) -> frozenset[Partition]:
         """The partitions that commits of this query have read."""
         if query_id not in self._read:
-            own = [_partitions(record) for record in self.log.commits() if record.query_id == query_id]
-            self._read[query_id] = frozenset[Partition]().union(*own)
+            self._read[query_id] = self._taken().get(query_id, frozenset())
         return self._read[query_id]
+
+    def _taken(self) -> Mapping[str | None, frozenset[Partition]]:
+        """By query, what the steps of all commits have read."""
+        commits = self.log.commits()
+        return self.log.state.summary.after(commits).taken
+
+    def letters(self) -> list[Letters]:
+        """The dead letters that are kept, oldest first."""
+        commits = self.log.commits()
+        return letters_kept(self.log.state.summary, commits)
+
+    def letter_file(self, letters: Letters) -> str:
+        """The file of dead letters; fetched where it is not here."""
+        return letter_file(self.folders, self.transport, letters)
 
     def mark_published(self, commit: int) -> None:
         self.progress.published = max(self.progress.published, commit)
 
     # -- step 6 -----------------------------------------------------------------------------------------------------
 
-    def sweep(self, covered: Mapping[int, int], *, keep: int | None = None) -> int:
-        """Delete files of old commits: those that a snapshot of their shard covers, that are published, and that are
-        older than `keep` commits (default: `KEEP_COMMITS`). `covered` is the newest snapshot by shard. Returns how many
-        files went.
-        """
-        kept = KEEP_COMMITS if keep is None else keep
-        horizon = min(self.progress.published, self.progress.commit - kept)
-        gone = 0
-        for folder, per_shard in (("segments", True), ("changelog", True), ("panes", False), ("dead", False)):
-            directory = os.path.join(self.folders.location, folder)
-            for name in os.listdir(directory):
-                if name.startswith("base"):
-                    continue
-                commit, shard = _parse(name)
-                if commit is None or shard is None:
-                    continue
-                if commit > horizon or (folder == "dead"):
-                    continue
-                if per_shard and commit > covered.get(shard, 0):
-                    continue
-                os.unlink(os.path.join(directory, name))
-                gone += 1
-        return gone
+    def tidy(self, *, keep: int | None = None, keeps_messages: bool = True) -> Slices[None]:
+        """Let go of what nothing needs any more, in slices of which each takes less than a commit: see `checkpoint.tidying`.
 
-    def forget(self) -> None:
-        """Let the transport drop what nothing needs any more, for jobs that keep no messages: what the changelog has,
-        published, and older than `KEEP_COMMITS`.
+        keep: commits that stay for readers that look back (default: `KEEP_COMMITS`). keeps_messages: operators keep messages.
         """
-        horizon = min(self.progress.published, self.progress.commit - KEEP_COMMITS)
-        for shard in range(self.shards) if horizon > 0 else ():
-            covered = min(horizon, self.transport.copied(self.job, shard))
-            if not covered:
-                continue
-            for record in self.log.commits(covered + 1):
-                offsets = [first for r in record.shards if r.shard == shard for first, _ in r.kept.values()]
-                if offsets:
-                    self.transport.forget(shard, min(offsets))
-                    break
+        return tidy(self, KEEP_COMMITS if keep is None else keep, keeps_messages)
 
     def commits(self) -> Iterator[Commit]:
         return self.log.commits()
@@ -413,16 +396,26 @@ class Job:
         self.log.close()
 
 
-def bring(folders: JobFolders, transport: Transport, record: Commit, of: str) -> None:
-    """Fetch what can be fetched of a commit's panes (`PANES`) or dead letters (`DEAD`)."""
+def bring(folders: JobFolders, transport: Transport, record: Commit) -> None:
+    """Fetch what can be fetched of a commit's panes."""
     for result in record.shards:
-        name = result.panes if of == PANES else result.segment or result.panes
         for kind, at in result.kept.items():
-            if not kind.startswith(of) or name is None:
-                continue
-            path = folders.dead(name) if of == DEAD else folders.panes(name, kind[len(PANES) :])
-            if not os.path.exists(path) and transport.has(result.shard, at):
-                transport.fetch(result.shard, at, path)
+            if kind.startswith(PANES) and result.panes is not None:
+                path = folders.panes(result.panes, kind[len(PANES) :])
+                _fetch(transport, result.shard, at, path)
+
+
+def letter_file(folders: JobFolders, transport: Transport, letters: Letters) -> str:
+    """The file of dead letters; fetched where it is not here."""
+    path = folders.dead(letters.name)
+    if letters.at is not None:
+        _fetch(transport, letters.shard, letters.at, path)
+    return path
+
+
+def _fetch(transport: Transport, shard: int, at: At, path: str) -> None:
+    if not os.path.exists(path) and transport.has(shard, at):
+        transport.fetch(shard, at, path)
 
 
 def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
@@ -438,26 +431,8 @@ def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
     return files
 
 
-def dead_files(folders: JobFolders, record: Commit) -> list[str]:
-    """The dead-letter files of a commit."""
-    found = []
-    for result in record.shards:
-        name = result.segment or result.panes
-        if result.counters.get(DEAD_FILE) and name is not None:
-            found.append(folders.dead(name))
-    return found
-
-
 def _partitions(record: Commit) -> frozenset[Partition]:
     return frozenset(partition for step in record.steps for partition in step.next_offsets)
-
-
-def _parse(name: str) -> tuple[int | None, int | None]:
-    parts = name.split("-")
-    try:
-        return int(parts[0]), int(parts[1])
-    except (ValueError, IndexError):
-        return None, None
 
 
 def _progress(state: LogState) -> Progress:
@@ -472,4 +447,5 @@ def _progress(state: LogState) -> Progress:
         dict(last.next_offsets),
         last.published,
         dict(last.counters),
+        last.floors.get(LETTERS_FROM, 0),
     )

@@ -271,7 +271,6 @@ def _copy_shard(seen: Look, staging: JobFolders, job: str, shard: int, known: li
         batch = Batch()
         batch.put(MARKER_CF, MARKER, copy.marker(last))
         kv.write(batch)
-        copy.write_base()
         return copy.snapshot()
     finally:
         kv.close()

@@ -29,6 +29,7 @@ from windrow.checkpoint.records import (
     numbered,
 )
 from windrow.checkpoint.storage import FolderRecords, MemoryRecords, RecordFiles
+from windrow.checkpoint.summary import SUMMARY
 from windrow.core.envelope import Kind, unseal
 from windrow.core.errors import CorruptState, Fenced, KafkaFailed, StateLost
 
@@ -86,7 +87,10 @@ class Log(Protocol):
         """Create the next record; returns it with its number. Fenced if this driver has lost the job."""
 
     def truncate(self, before_commit: int) -> int:
-        """Drop records older than this commit; returns how many. The last claim and commit always stay."""
+        """Drop records older than this commit; returns how many. The last claim and commit always stay.
+
+        What is still asked of the commits among them is in `state.summary`.
+        """
 
     def close(self) -> None:
         """Append no more. The epoch stays claimed until another driver claims the next."""
@@ -236,10 +240,18 @@ class RecordLog:
             kept = min(before_commit, self._state.commit_number)
             if kept <= self._first_commit or self._own is None:
                 return 0
-            first_seq = self._commit_seqs[kept - self._first_commit]
-            self.append(replace(self._own, first_seq=first_seq, voids=()))  # T1
+            before, gone = self._state.first_seq, kept - self._first_commit
+            first_seq = self._commit_seqs[gone]
+            try:
+                summary = self._state.summary.after(self._read_commits(self._commit_seqs[:gone]))
+            except StateLost as error:  # truncated by another driver
+                self._stopped = self._why_lost(first_seq)
+                raise self._stopped from error
+            meta = {**self._own.meta, SUMMARY: summary.dump()}
+            self.append(replace(self._own, first_seq=first_seq, voids=(), meta=meta))  # T1
             self.files.mark_truncated()  # T2
-            return self._drop_below(first_seq)  # T3
+            self.files.remove_all(range(before, first_seq))  # T3
+            return first_seq - before
 
     def close(self) -> None:
         with self._lock:
@@ -361,11 +373,8 @@ class RecordLog:
             "Open the job again, once"
         )
 
-    def _drop_below(self, first_seq: int) -> int:
-        old = [seq for seq in self.files.numbers() if seq < first_seq]
-        for seq in old:
-            self.files.remove(seq)
-        return len(old)
+    def _drop_below(self, first_seq: int) -> None:
+        self.files.remove_all([seq for seq in self.files.numbers() if seq < first_seq])
 
 
 def _decode(seq: int, data: bytes) -> Record | None:

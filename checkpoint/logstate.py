@@ -8,9 +8,11 @@ every record that it reads (a broken rule is then a damaged log).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from windrow.checkpoint import summary
 from windrow.checkpoint.records import Commit, Epoch, Intent, Record
+from windrow.checkpoint.summary import SUMMARY, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class LogState:
     epoch: the last claim; None only before it, or while reading a truncated log up to it
     last_commit: the newest commit
     last_intent: the intent of the commit after it; None when that is not begun
+    summary: of the commits that were truncated
     """
 
     first_seq: int = 0
@@ -31,6 +34,7 @@ class LogState:
     epoch: Epoch | None = None
     last_commit: Commit | None = None
     last_intent: Intent | None = None
+    summary: Summary = field(default_factory=Summary)
 
     @property
     def commit_number(self) -> int:
@@ -64,13 +68,20 @@ def fold(state: LogState, record: Record) -> LogState:
 def _fold_epoch(state: LogState, record: Epoch) -> LogState:
     before, claim = state.epoch_number, state.epoch
     # A driver that truncates restates its claim, so that the last claim is never truncated away.
-    restates = record.epoch == before > 0 and (
-        claim is None or record == replace(claim, seq=record.seq, first_seq=record.first_seq, voids=())
-    )
+    restates = record.epoch == before > 0 and (claim is None or _bare(record) == _bare(claim))
     if record.epoch <= before and not restates:
         raise ValueError(f"record {record.seq} claims epoch {record.epoch}, the log has epoch {before}")
-    first_seq = max(state.first_seq, record.first_seq)
-    return replace(state, epoch_number=record.epoch, epoch=record, first_seq=first_seq)
+    state = replace(state, epoch_number=record.epoch, epoch=record)
+    if record.first_seq > state.first_seq or (record.first_seq == state.first_seq and SUMMARY in record.meta):
+        # An older claim, that a reader who begins further up comes by, has an older summary.
+        return replace(state, first_seq=record.first_seq, summary=summary.load(record.meta))
+    return state
+
+
+def _bare(claim: Epoch) -> Epoch:
+    """A claim without what truncation changes in it."""
+    meta = {name: value for name, value in claim.meta.items() if name != SUMMARY}
+    return replace(claim, seq=0, first_seq=0, voids=(), meta=meta)
 
 
 def _fold_intent(state: LogState, record: Intent) -> LogState:

@@ -6,7 +6,6 @@ ever holds committed segments (log first, apply later), so it never rolls back.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -19,9 +18,11 @@ import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow.checkpoint.layout import JobFolders, attempt_name, base_name, base_part_name
+from windrow.checkpoint.compaction import SNAPSHOTS, base_due, bases_of, commit_of, compact, sweep_local
+from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
+from windrow.checkpoint.summary import DEAD, DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
@@ -29,20 +30,18 @@ from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, LocalStore, Overlay
 from windrow.stores.rocks import RocksKV, destroy
 from windrow.stores.segment import read_segment, write_segment
-from windrow.stores.snapshots import SnapshotStore
+from windrow.stores.slices import Slices, whole
+from windrow.stores.snapshots import SnapshotStore, copy_name
 
 logger = get_logger()
 
 MARKER_CF, MARKER = "marker", b"applied"
 
-#: Counters of a shard's answer: rows of an operator's pane file; rows of the dead-letter file.
-PANES_OF, DEAD_FILE = "panes_file.", "dead_file"
+#: Counters of a shard's answer: rows of an operator's pane file. (And `DEAD_FILE`.)
+PANES_OF = "panes_file."
 
-#: Kinds of files that a transport keeps; panes by operator.
-CHANGELOG, SEGMENT, PANES, DEAD = "changelog", "segment", "panes.", "dead"
-
-#: A compacted changelog is written in parts of about so many bytes: memory must not grow with state.
-BASE_PART_BYTES = 2 << 20
+#: Kinds of files that a transport keeps; panes by operator. (And `DEAD`.)
+CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
 
 #: How long a shard waits for a store that another process has open.
 LOCK_WAIT_S = 10.0
@@ -199,7 +198,7 @@ class Shard:
                 shutil.rmtree(path, ignore_errors=True)
         if decision.action is ShardAction.RESTORE_SNAPSHOT:
             store = SnapshotStore(spec.folders.snapshots)
-            [manifest] = [n for n in store.list(spec.shard) if _commit_of(n) == decision.base][-1:]
+            [manifest] = [n for n in store.list(spec.shard) if commit_of(n) == decision.base][-1:]
             try:
                 # Copied, not linked: damage to the local store must not be damage to the snapshot.
                 store.restore(manifest, path)
@@ -212,7 +211,6 @@ class Shard:
                 shard._rebuild(decision.base, known, replay if decision.replay_messages else None)
                 if decision.replay_messages:
                     # Whoever opens this shard next, wherever, finds all that it took to bring it back.
-                    shard.write_base()
                     shard.snapshot()
             elif decision.action is ShardAction.START_EMPTY:
                 shard._mark(0)
@@ -350,45 +348,37 @@ class Shard:
 
     # -- 6: in the background ---------------------------------------------------------------------------------------
 
-    def snapshot(self) -> str:
-        """Copy the store, as of `applied`, to the snapshots. Only new files are copied."""
-        store = SnapshotStore(self.spec.folders.snapshots)
-        return store.create(self.kv, self.spec.shard, self.applied, os.path.dirname(self.spec.path))
+    def preserve(self, *, alone: bool = False) -> Slices[str]:
+        """A snapshot of the store as of `applied`, and where it is due a compact changelog; in slices, between which the shard
+        may go on. Older snapshots and what killed attempts left go. Returns the snapshot's name.
 
-    def write_base(self) -> None:
-        """Compact the changelog: all window metadata as of `applied`, in parts that fit memory, and a file that names them.
-
-        The base before it is kept: somebody may be reading it. Older ones go.
+        alone: no other process can be taking a snapshot of any shard of the job.
         """
-        spec = self.spec
-        parts = []
-        for batch in self._metadata():
-            name = base_part_name(self.applied, spec.shard)
-            parts.append([name, write_segment(spec.folders.changelog(name), self.applied, spec.shard, batch)])
-        path = spec.folders.changelog(base_name(self.applied, spec.shard))
-        write_segment(path, self.applied, spec.shard, Batch(), {"parts": parts})
-        kept = _bases(spec)[:2]
-        folder = spec.folders.changelogs
-        for name in os.listdir(folder):
-            if not name.endswith(".seg"):
-                continue  # what a killed process has left, or another is writing
-            kind, *rest = name.removesuffix(".seg").split("-")
-            if kind in ("base", "base_part") and int(rest[0]) == spec.shard and int(rest[1]) < kept[-1]:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, name))
+        spec, applied = self.spec, self.applied
+        local, folder = os.path.dirname(spec.path), SnapshotStore(spec.folders.snapshots)
+        copy = os.path.join(local, copy_name(spec.shard))
+        try:
+            self.kv.checkpoint(copy)
+            yield
+            name = yield from folder.keep(copy, spec.shard, applied)
+            if spec.transport == FILES and base_due(spec.folders, spec.shard, applied):
+                frozen = spec.open_store(copy, spec.cfs, LOCK_WAIT_S)
+                try:
+                    yield from compact(spec.folders, spec.shard, spec.metadata_cfs, frozen, applied)
+                finally:
+                    with contextlib.suppress(StateError):
+                        frozen.close()
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        yield
+        kept = [n for n in folder.list(spec.shard) if folder.is_whole(n)][-SNAPSHOTS:]
+        folder.drop(kept, spec.shard, **({"grace_s": 0.0} if alone else {}))
+        sweep_local(local, spec.shard)
+        return name
 
-    def _metadata(self) -> Iterator[Batch]:
-        """Window metadata in batches of about `BASE_PART_BYTES`."""
-        batch, size = Batch(), 0
-        for cf in self.spec.metadata_cfs:
-            for key, value in self.kv.scan(cf):
-                batch.put(cf, key, value)
-                size += len(key) + len(value)
-                if size >= BASE_PART_BYTES:
-                    yield batch
-                    batch, size = Batch(), 0
-        if size:
-            yield batch
+    def snapshot(self) -> str:
+        """`preserve`, at once."""
+        return whole(self.preserve())
 
     def close(self) -> None:
         self.kv.close()
@@ -495,7 +485,7 @@ def _facts(
         store=found,
         applied=applied,
         segments_from=segments_from,
-        snapshots=tuple(c for n in snapshots if (c := _commit_of(n)) not in damaged),
+        snapshots=tuple(c for n in snapshots if (c := commit_of(n)) not in damaged),
         changelog=committed if complete and committed > 0 else None,
         needs_messages=bool(spec.message_cfs),
         can_replay=can_replay,
@@ -503,22 +493,8 @@ def _facts(
     )
 
 
-def _commit_of(manifest: str) -> int:
-    return int(manifest.split("-")[1])
-
-
-def _bases(spec: ShardSpec) -> list[int]:
-    """Commits of the shard's compacted changelogs, newest first."""
-    prefix = f"base-{spec.shard:04d}-"
-    folder = spec.folders.changelogs
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(
-        (int(n[len(prefix) : -4]) for n in names if n.startswith(prefix) and n.endswith(".seg")), reverse=True
-    )
-
-
 def _newest_base(spec: ShardSpec) -> int | None:
-    return next(iter(_bases(spec)), None)
+    return next(iter(bases_of(spec.folders, spec.shard)), None)
 
 
 def _result(commit: Commit, shard: int) -> ShardResult | None:

@@ -14,6 +14,7 @@ import os
 import re
 import threading
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -61,6 +62,9 @@ class RecordFiles(Protocol):
     def remove(self, seq: int) -> None:
         """Remove a record if it is there. Removals become visible in the order in which they were made."""
 
+    def remove_all(self, seqs: Sequence[int]) -> None:
+        """Remove records, in this ascending order; they are the oldest that there are."""
+
     def mark_truncated(self) -> None:
         """Remember for ever, and before the first removal becomes visible, that records were removed."""
 
@@ -104,6 +108,10 @@ class MemoryRecords:
     def remove(self, seq: int) -> None:
         with self._lock:
             self.records.pop(seq, None)
+
+    def remove_all(self, seqs: Sequence[int]) -> None:
+        for seq in seqs:
+            self.remove(seq)
 
     def mark_truncated(self) -> None:
         self.truncated = True
@@ -205,6 +213,10 @@ class FolderRecords:
 
     def remove(self, seq: int) -> None:
         self._file(seq).unlink(missing_ok=True)
+
+    def remove_all(self, seqs: Sequence[int]) -> None:
+        for seq in seqs:
+            self.remove(seq)
 
     def mark_truncated(self) -> None:
         with contextlib.suppress(FileExistsError):

@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
+from windrow.checkpoint.compaction import bases_of, commit_of
 from windrow.checkpoint.layout import base_name
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.shard import DEAD_FILE, PANES_OF, ShardSpec, _bases, _checked, _commit_of, _digests
+from windrow.checkpoint.shard import PANES_OF, ShardSpec, _checked, _digests
+from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
 from windrow.core.errors import CorruptState, StateError, StateLost
 from windrow.core.location import local_path
@@ -75,6 +77,9 @@ def _verify(location: str) -> Report:
     report.job, report.commit = seen.epoch.job, max(known, default=0)
     report.count("records", seen.state.next_seq - seen.state.first_seq)
     _follow_each_other(report, [known[n] for n in sorted(known)])
+    for letters in letters_kept(seen.log.state.summary, known.values()):
+        path = seen.folders.dead(letters.name)
+        _rows(report, "dead letters", path, letters.commit, letters.rows, needed=True)
     for shard in range(seen.epoch.shards):
         spec = ShardSpec(seen.folders, seen.epoch.job, shard, (), ())
         covered = _snapshots(report, spec)
@@ -126,7 +131,7 @@ def _snapshots(report: Report, spec: ShardSpec) -> int:
         report.count("snapshots")
         try:
             store.verify(manifest)
-            covered = max(covered, _commit_of(manifest))
+            covered = max(covered, commit_of(manifest))
         except CorruptState as error:
             report.say(f"snapshot {manifest}", error.message)
     return covered
@@ -163,31 +168,30 @@ def _segments(report: Report, spec: ShardSpec, known: Mapping[int, Commit], cove
 
 
 def _tables(report: Report, spec: ShardSpec, record: Commit, result: ShardResult) -> None:
-    """Pane and dead-letter files: there while they are needed, and with the rows that were counted."""
+    """Pane files: there while they are needed, and with the rows that were counted."""
     for counter, n in result.counters.items():
         if counter.startswith(PANES_OF) and result.panes is not None:
             path = spec.folders.panes(result.panes, counter[len(PANES_OF) :])
-            needed = record.commit >= report.commit
-        elif counter == DEAD_FILE and (result.segment or result.panes):
-            path, needed = spec.folders.dead(result.segment or result.panes or ""), True
-        else:
-            continue
-        try:
-            rows = pq.read_table(path).num_rows
-        except FileNotFoundError:
-            if needed:
-                report.say(path, f"commit {record.commit} names it, and it is gone")
-            continue
-        except (pa.ArrowInvalid, OSError) as error:
-            report.say(path, f"cannot be read: {error}")
-            continue
-        report.count("panes" if counter != DEAD_FILE else "dead letters")
-        if rows != n:
-            report.say(path, f"has {rows} rows, commit {record.commit} counted {n}")
+            _rows(report, "panes", path, record.commit, n, needed=record.commit >= report.commit)
+
+
+def _rows(report: Report, kind: str, path: str, commit: int, n: int, *, needed: bool) -> None:
+    try:
+        rows = pq.read_table(path).num_rows
+    except FileNotFoundError:
+        if needed:
+            report.say(path, f"commit {commit} names it, and it is gone")
+        return
+    except (pa.ArrowInvalid, OSError) as error:
+        report.say(path, f"cannot be read: {error}")
+        return
+    report.count(kind)
+    if rows != n:
+        report.say(path, f"has {rows} rows, commit {commit} counted {n}")
 
 
 def _bases_of(report: Report, spec: ShardSpec, families: set[str]) -> None:
-    for base in _bases(spec):
+    for base in bases_of(spec.folders, spec.shard):
         path = spec.folders.changelog(base_name(base, spec.shard))
         report.count("bases")
         try:

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 
 import msgpack
 
+from windrow.checkpoint.compaction import bases_of, commit_of
 from windrow.checkpoint.layout import base_name
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import (
     MARKER,
     MARKER_CF,
     ShardSpec,
-    _bases,
     _checked,
-    _commit_of,
     _present,
     _read_changelog,
     _read_parts,
@@ -92,7 +91,7 @@ def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int
     """Those of `commits` that snapshots, segments and changelog lead to; the live store is not looked at."""
     found = set()
     starts = [base for base, _ in _starts(spec, max(commits, default=0))]
-    bases = [] if spec.message_cfs else _bases(spec)
+    bases = [] if spec.message_cfs else bases_of(spec.folders, spec.shard)
     for base in {*starts, *bases}:
         changelog_only = base not in starts
         number = base
@@ -110,7 +109,7 @@ def _starts(spec: ShardSpec, commit: int) -> list[tuple[int, str | None]]:
     # Looking must not make the folders.
     if all(os.path.isdir(os.path.join(spec.folders.snapshots, f)) for f in ("manifests", "blobs")):
         names = SnapshotStore(spec.folders.snapshots).list(spec.shard)
-        found = [(_commit_of(n), n) for n in reversed(names) if _commit_of(n) <= commit]
+        found = [(commit_of(n), n) for n in reversed(names) if commit_of(n) <= commit]
     return [*found, (0, None)]
 
 
@@ -196,7 +195,7 @@ def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksK
 
 def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) -> ShardView | None:
     """Window metadata alone: a compacted changelog, and what commits changed since; None where that is not there."""
-    for base in [b for b in (*_bases(spec), 0) if b <= commit]:
+    for base in [b for b in (*bases_of(spec.folders, spec.shard), 0) if b <= commit]:
         if _leads(spec, base, commit, known, changelog_only=True):
             return _from_base(spec, base, commit, known)
     if 0 < spec.transport.copied(spec.job, spec.shard) <= commit:

@@ -18,7 +18,8 @@ from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.replay import FILING, filing, is_total
-from windrow.checkpoint.shard import DEAD_FILE, PANES_OF
+from windrow.checkpoint.shard import PANES_OF
+from windrow.checkpoint.summary import DEAD_FILE
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.logs import get_logger
@@ -27,7 +28,8 @@ from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.chain import operator_of
 from windrow.runners.publishing import Publisher
-from windrow.runners.tasks import Answer
+from windrow.runners.tasks import SNAPSHOT_EVERY, Answer
+from windrow.stores.slices import whole
 
 logger = get_logger()
 
@@ -65,7 +67,7 @@ class BatchProtocol:
     publisher: the sinks. of_files: positions are (file, row), and files are taken whole. watermark_partition: the partition of
     the watermark that a partition of the source belongs to. unread: partitions of which the source has more than was read.
     explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: hands panes to
-    a sink. keep_commits: see `Job.sweep`.
+    a sink. keep_commits: see `Job.tidy`, which is asked for every `tidy_every` commits.
     """
 
     job: Job
@@ -79,6 +81,7 @@ class BatchProtocol:
     give: Give = hand_over
     sleep: Callable[[float], None] = time.sleep
     keep_commits: int | None = None
+    tidy_every: int = SNAPSHOT_EVERY
 
     def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
         """Steps 1 to 5 for one batch. None if all of it was committed before; its panes are then out all the same."""
@@ -95,7 +98,20 @@ class BatchProtocol:
             record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
             if record is not None:
                 self.publish()
+                self.tidy(record.commit)
             return record
+
+    def tidy(self, commit: int) -> None:
+        """Step 6, where it is due: between two batches, and a batch does not fail by it."""
+        if commit % self.tidy_every:
+            return
+        keeps = any(keeps_messages(d) for d in self.definitions)
+        try:
+            whole(self.job.tidy(keep=self.keep_commits, keeps_messages=keeps))
+        except Fenced:
+            raise
+        except Exception as error:
+            logger.warning("the job could not be tidied, it will be later", error=repr(error))
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
         """One more commit, with the watermark at the end of time. None if it is there already."""
@@ -241,11 +257,6 @@ class BatchProtocol:
             batch_id=batch_id,
             meta={FILING: {d.name: filing(d) for d in self.definitions if getattr(d, "full_state", False)}},
         )
-        covered = {a.result.shard: a.snapshot_at for a in answers if a.snapshot_at is not None}
-        if len(covered) == job.shards:
-            job.sweep({s: n for s, n in covered.items() if n is not None}, keep=self.keep_commits)
-            if not any(keeps_messages(d) for d in self.definitions):
-                job.forget()
         return record
 
     # -- step 5 -----------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ SLICE, ROWS, TIME_MAX, OFFSET_MIN, OFFSET_MAX = (
 LETTER, PART = "__letter", "__part"
 OUTPUT = "shard int, payload binary"
 SNAPSHOT_EVERY = 32
+#: Shards take theirs in different commits: so many apart.
+APART = 7
 
 Partition = tuple[str, int]
 
@@ -93,7 +95,7 @@ class TaskPlan:
     reads: KafkaStream | None = None
     taken: Mapping[Partition, int] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
-    #: A snapshot is taken whenever a shard holds a multiple of so many commits.
+    #: A shard takes a snapshot every so many commits.
     snapshot_every: int = SNAPSHOT_EVERY
     #: Reads the commits that the log keeps; None: from the job's folder.
     commits: Commits | None = None
@@ -142,7 +144,6 @@ class Answer:
     #: Rows too late for all of their windows, or too far ahead of now, that came in groups, not as letters: the commit is
     #: redone with letters.
     uncounted_rows: int = 0
-    snapshot_at: int | None = None
     #: Why the shard cannot go on before its messages are replayed.
     lost: str | None = None
 
@@ -262,10 +263,8 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         answer.rows = int((operators == 0).sum()) if OPERATOR in table.column_names else len(table)
     counters["rows"] = answer.rows
     snapshot = None
-    if shard.applied and shard.applied % plan.snapshot_every == 0:
-        shard.write_base()
+    if shard.applied and (shard.applied + APART * shard.spec.shard) % plan.snapshot_every == 0:
         snapshot = shard.snapshot()
-        answer.snapshot_at = shard.applied
     letters = pa.concat_tables(dead) if dead else None
     answer.result = shard.write(plan.commit, overlay.batch, panes, letters, counters, snapshot=snapshot)
     return answer

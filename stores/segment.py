@@ -1,6 +1,7 @@
 """A segment: what one shard changed in one commit, as one file.
 
-    envelope(SEGMENT, msgpack [commit, shard, extra, batch])       batch as `Batch.encode`
+    envelope(SEGMENT, msgpack [commit, shard, extra, batch])            batch as `Batch.encode`
+    envelope(SEGMENT, 2, msgpack [commit, shard, extra, size, batch])   batch of `size` bytes, in one Zstandard frame
 
 A task writes its segment under a name of its own and reports the digest; only the commit record that names
 both makes it count. So a segment is written whole or not at all, and is checked against the digest of the
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgpack
+import pyarrow as pa
 import xxhash
 
 from windrow.core.envelope import Kind, seal, unseal
@@ -21,18 +23,31 @@ from windrow.core.errors import CorruptState
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch
 
+#: Format version of a segment whose batch is compressed.
+COMPRESSED = 2
 
-def encode_segment(commit: int, shard: int, batch: Batch, extra: Mapping[str, Any] | None = None) -> bytes:
+
+def encode_segment(
+    commit: int, shard: int, batch: Batch, extra: Mapping[str, Any] | None = None, *, compress: bool = False
+) -> bytes:
     """The bytes of a segment; `extra` is a map of what msgpack takes (offsets, counts, marks, panes)."""
-    return seal(Kind.SEGMENT, msgpack.packb([commit, shard, dict(extra or {}), batch.encode()]))
+    data = batch.encode()
+    if not compress:
+        return seal(Kind.SEGMENT, msgpack.packb([commit, shard, dict(extra or {}), data]))
+    packed = pa.compress(data, codec="zstd", asbytes=True)
+    return seal(
+        Kind.SEGMENT, msgpack.packb([commit, shard, dict(extra or {}), len(data), packed]), COMPRESSED
+    )
 
 
 def decode_segment(data: bytes) -> tuple[int, int, Batch, dict[str, Any]]:
     """(commit, shard, batch, extra)."""
-    payload = unseal(Kind.SEGMENT, data)
+    payload = unseal(Kind.SEGMENT, data, COMPRESSED)
     try:
-        commit, shard, extra, batch = msgpack.unpackb(payload, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        commit, shard, extra, *size, batch = msgpack.unpackb(payload, strict_map_key=False)
+        if size:
+            batch = pa.decompress(batch, size[0], codec="zstd", asbytes=True)
+    except (ValueError, TypeError, msgpack.UnpackException, OSError) as error:
         raise CorruptState(f"a segment of {len(data)} bytes cannot be read: {error}") from error
     return commit, shard, Batch.decode(batch), extra
 
@@ -49,12 +64,13 @@ def write_segment(
     batch: Batch,
     extra: Mapping[str, Any] | None = None,
     *,
+    compress: bool = False,
     fsync: bool = True,
     fsync_dir: bool = True,
 ) -> str:
     """Writes the segment and returns its digest. `fsync=False` is for tests and for state that may be
     lost."""
-    data = encode_segment(commit, shard, batch, extra)
+    data = encode_segment(commit, shard, batch, extra, compress=compress)
     write_whole(os.fspath(path), [data], fsync=fsync, fsync_dir=fsync_dir)
     return digest_of(data)
 

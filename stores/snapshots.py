@@ -26,10 +26,11 @@ import xxhash
 
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, StateError
-from windrow.stores.files import make_folder, private, sync_directory, write_whole
+from windrow.stores.files import make_folder, now_ns, private, sync_directory, write_whole
 from windrow.stores.kv import LocalStore
+from windrow.stores.slices import Slices, whole
 
-_BLOCK_BYTES: Final = 1 << 20
+SLICE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")
 SWEEP_GRACE_S: Final = 900.0
 Names: TypeAlias = list[str]
@@ -58,6 +59,11 @@ class Snapshot(NamedTuple):
         return {file.digest: file.size for file in self.files if file.content is None}
 
 
+def copy_name(shard: int) -> str:
+    """The folder of a store's checkpoint, which lives as long as it takes to keep it."""
+    return f"snapshot-{shard}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
 class SnapshotStore:
     """Snapshots of any number of shards in one directory."""
 
@@ -77,20 +83,35 @@ class SnapshotStore:
         call.
         """
         make_folder(os.fspath(workdir))
-        copy = os.path.join(os.fspath(workdir), f"snapshot-{shard}-{os.getpid()}-{secrets.token_hex(4)}")
+        copy = os.path.join(os.fspath(workdir), copy_name(shard))
         try:
             kv.checkpoint(copy)
-            files = tuple(self._store(os.path.join(copy, name)) for name in sorted(os.listdir(copy)))
+            return whole(self.keep(copy, shard, commit))
         finally:
             shutil.rmtree(copy, ignore_errors=True)
+
+    def keep(self, copy: str, shard: int, commit: int) -> Slices[str]:
+        """`create` of a checkpoint of a store that is there already, in slices of about `SLICE_BYTES`."""
+        files = []
+        for name in sorted(os.listdir(copy)):
+            files.append((yield from self._store(os.path.join(copy, name))))
         if self._fsync:
             sync_directory(self._blobs)
             sync_directory(self.directory)  # the names of the folders, which may be new
+            yield
         data = seal(Kind.SNAPSHOT_MANIFEST, msgpack.packb([shard, commit, files]))
         name = f"{shard}-{commit}-{_digest(data)}.manifest"
         write_whole(os.path.join(self._manifests, name), [data], fsync=self._fsync)
-        self._refuse_missing(name, Snapshot(shard, commit, files))
+        self._refuse_missing(name, Snapshot(shard, commit, tuple(files)))
         return name
+
+    def is_whole(self, manifest: str) -> bool:
+        """True if all that a manifest names is there, as large as it was; what is in it only `verify` tells."""
+        try:
+            blobs = self.read(manifest).blobs
+            return all(os.path.getsize(os.path.join(self._blobs, d)) == size for d, size in blobs.items())
+        except (CorruptState, FileNotFoundError):
+            return False
 
     def restore(self, manifest: str, target: str | os.PathLike[str], *, link: bool = False) -> Snapshot:
         """Rebuilds the store's directory at `target`, which must be empty or not there, and verifies every
@@ -156,9 +177,13 @@ class SnapshotStore:
         kept = set(keep)
         for name in self.list(shard):
             if name not in kept:
-                os.unlink(os.path.join(self._manifests, name))
-        named = {digest for name in self.list() for digest in self.read(name).blobs}
-        horizon_ns = self._now_ns() - int(grace_s * 1e9)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._manifests, name))
+        named: set[str] = set()
+        for name in self.list():
+            with contextlib.suppress(CorruptState):  # gone meanwhile, or damaged: it restores nothing
+                named.update(self.read(name).blobs)
+        horizon_ns = now_ns(self.directory) - int(grace_s * 1e9)
         unnamed = [os.path.join(self._blobs, name) for name in os.listdir(self._blobs) if name not in named]
         torn = [os.path.join(self._manifests, n) for n in os.listdir(self._manifests) if n.endswith(".tmp")]
         freed = 0
@@ -172,13 +197,13 @@ class SnapshotStore:
 
     # -- files -----------------------------------------------------------------------------------------------
 
-    def _store(self, path: str) -> StoredFile:
+    def _store(self, path: str) -> Slices[StoredFile]:
         name, size = os.path.basename(path), os.path.getsize(path)
         if not name.endswith(".sst"):
             with open(path, "rb") as file:
                 content = file.read()
             return StoredFile(name, len(content), _digest(content), content)
-        digest = _copy(_blocks(path))
+        digest = yield from _copied(path)
         blob = os.path.join(self._blobs, digest)
         with contextlib.suppress(FileNotFoundError):
             if os.path.getsize(blob) == size:
@@ -186,8 +211,8 @@ class SnapshotStore:
                 return StoredFile(name, size, digest, None)
         temporary = f"{blob}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
         try:
-            _copy(_blocks(path), temporary, self._fsync)
-            written = _copy(_blocks(temporary))
+            yield from _copied(path, temporary, self._fsync)
+            written = yield from _copied(temporary)
             if written != digest:
                 raise CorruptState(f"{temporary} reads back as {written}, {path} has digest {digest}")
             os.rename(temporary, blob)
@@ -234,16 +259,6 @@ class SnapshotStore:
                     f"the blob {digest} was swept while {name} was taken: take the snapshot again"
                 )
 
-    def _now_ns(self) -> int:
-        """Now, by the clock of the file system that stamps the blobs."""
-        path = os.path.join(self.directory, f"now.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-        with open(path, "xb", opener=private):
-            pass
-        try:
-            return os.stat(path).st_mtime_ns
-        finally:
-            os.unlink(path)
-
 
 def _digest(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
@@ -251,11 +266,11 @@ def _digest(data: bytes) -> str:
 
 def _blocks(path: str) -> Iterator[bytes]:
     with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK_BYTES):
+        while block := file.read(SLICE_BYTES):
             yield block
 
 
-def _copy(blocks: Iterator[bytes], path: str | None = None, fsync: bool = False) -> str:
+def _copy(blocks: Iterator[bytes], path: str | None = None) -> str:
     """Digest of what the blocks hold; with `path` they are also written there."""
     state = xxhash.xxh3_128()
     with contextlib.ExitStack() as stack:
@@ -264,7 +279,20 @@ def _copy(blocks: Iterator[bytes], path: str | None = None, fsync: bool = False)
             state.update(block)
             if target is not None:
                 target.write(block)
-        if target is not None and fsync:
-            target.flush()
-            os.fsync(target.fileno())
+    return state.hexdigest()
+
+
+def _copied(source: str, path: str | None = None, fsync: bool = False) -> Slices[str]:
+    """Digest of a file, which with `path` is also copied there; in slices, each of which is synced."""
+    state = xxhash.xxh3_128()
+    with contextlib.ExitStack() as stack:
+        target = None if path is None else stack.enter_context(open(path, "xb", opener=private))
+        for block in _blocks(source):
+            state.update(block)
+            if target is not None:
+                target.write(block)
+                if fsync:
+                    target.flush()
+                    os.fsync(target.fileno())
+            yield
     return state.hexdigest()

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.offsets import Partition, merge
-from windrow.checkpoint.records import Commit, Intent, decode
+from windrow.checkpoint.records import Commit, Intent
 from windrow.checkpoint.shard import Shard
-from windrow.core.errors import CorruptState
 from windrow.core.messages import Message, Pane, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.kv import MemoryKV, Overlay
@@ -37,7 +36,8 @@ class Checks:
         self.world = simulation.world
         self.log = RecordLog(self.world.records)
         self.log.tail()
-        self.commits = list(self.log.commits())
+        self.history = self.world.records.history()
+        self.commits = [record for record in self.history if isinstance(record, Commit)]
 
     def all(self) -> None:
         self.one_history()
@@ -63,11 +63,7 @@ class Checks:
     def intents_are_kept(self) -> None:
         """A batch that is done again is done with the same `now` and watermark."""
         last: Intent | None = None
-        for _, data in sorted(self.world.records.records.items()):
-            try:
-                record = decode(data)
-            except CorruptState:
-                continue  # torn, and declared void
+        for record in self.history:
             if isinstance(record, Intent):
                 again = last is not None and _batch(last) == _batch(record)
                 drained = END_OF_TIME_US in (record.watermark_us, last.watermark_us if last else None)
@@ -163,7 +159,7 @@ class Checks:
             stores = [os.path.join(self.world.folder, f"executor-{n}") for n in range(EXECUTORS)]
             local = self.world.random.choice([*stores, os.path.join(self.world.folder, "nothing")])
             spec = replace(simulation.spec(self.log.epoch.job, 0), shard=shard, local=local)
-            opened = Shard.open(spec, total, lambda: iter(self.commits), lock_wait_s=0.0)
+            opened = Shard.open(spec, total, self.log.commits, lock_wait_s=0.0)
             for cf in wanted.cfs:
                 found, due = dict(opened.kv.scan(cf)), dict(wanted.scan(cf))
                 if found != due:

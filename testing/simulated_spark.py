@@ -108,6 +108,7 @@ class Driver:
             Publisher(job, (simulation.definition,), {simulation.definition.name: sink}),
             sleep=lambda seconds: world.point("5 publish", "before a refused sink is asked again"),
             keep_commits=1,
+            tidy_every=1,
         )
         return self.protocol
 
@@ -250,7 +251,8 @@ class SimulatedLog(RecordLog):
         return super().open_epoch(**claim)
 
     def append(self, record: R) -> R:
-        self._simulation.world.records.writes = "2 intent" if isinstance(record, Intent) else "4.2 commit"
+        steps = {Intent: "2 intent", Commit: "4.2 commit"}
+        self._simulation.world.records.writes = steps.get(type(record), "6 truncation")
         made = super().append(record)
         if isinstance(made, Commit):
             self._simulation.believed.append((self._driver.process.name, made))

@@ -23,7 +23,7 @@ from typing import Any
 import xxhash
 
 from windrow.checkpoint import log
-from windrow.checkpoint.records import decode_payload
+from windrow.checkpoint.records import Record, decode, decode_payload
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors import manifests
 from windrow.core.errors import CorruptState, StateLocked
@@ -39,6 +39,7 @@ DIES, PARKS, UNANSWERED = 0.015, 0.025, 0.04
 PATIENCE_S = 5.0
 
 READS = "reads the log"
+SWEEPS = "6 sweep"
 
 _STEP_OF = {
     "changelog": "3.2 files",
@@ -361,8 +362,11 @@ class Disk:
         self._rename(source, target, **more)
 
     def unlink(self, path: str, **more: Any) -> None:
+        """Deleted at once: that a power cut brings it back harms nobody."""
         if not more and self._is_in_sink(path):
             self._point(os.fspath(path), "file is removed")
+        elif not more and not os.fspath(path).endswith(".tmp"):
+            self._world.point(SWEEPS, "before a file is deleted")
         self._unlink(path, **more)
 
     def _is_in_sink(self, path: str) -> bool:
@@ -441,6 +445,8 @@ class SimulatedRecords(MemoryRecords):
         super().__init__()
         self._world = world
         self._unsynced: set[int] = set()
+        #: What was truncated: the whole history, for the checks.
+        self.removed: dict[int, bytes] = {}
         self.writes = "log"  # what is being written, for the points
 
     def create(self, seq: int, data: bytes) -> bool:
@@ -460,6 +466,25 @@ class SimulatedRecords(MemoryRecords):
         world.point(self.writes, f"{what} is synced")
         return True
 
+    def remove(self, seq: int) -> None:
+        self._world.point("6 truncation", f"before record {seq} is removed")
+        if seq in self.records:
+            # Not what somebody who is over has put there when the number was free again.
+            self.removed.setdefault(seq, self.records[seq])
+        super().remove(seq)
+
+    def mark_truncated(self) -> None:
+        self._world.point("6 truncation", "before the log is marked as truncated")
+        super().mark_truncated()
+
+    def history(self) -> list[Record]:
+        """All records that were ever part of the log, in order."""
+        found = []
+        for _, data in sorted({**self.records, **self.removed}.items()):
+            with contextlib.suppress(CorruptState):  # torn, and declared void
+                found.append(decode(data))
+        return found
+
     def read(self, seq: int) -> bytes | None:
         self._world.point(READS, READS)
         return super().read(seq)
@@ -469,7 +494,10 @@ class SimulatedRecords(MemoryRecords):
         self._unsynced.clear()
 
     def lose(self) -> None:
-        """The power is cut: what was not synced may be gone or torn."""
+        """The power is cut: what was not synced may be gone or torn, and what was removed may be there again."""
+        if self.is_truncated():
+            back = [seq for seq in self.removed if seq not in self.records and self._world.chance(0.1)]
+            self.records.update({seq: self.removed[seq] for seq in back})
         for seq in sorted(self._unsynced, reverse=True):
             chance = self._world.random.random()
             if chance < 0.4 and seq == max(self.records):

@@ -415,7 +415,7 @@ class Simulation:
             None,
             tuple(job.recent),
             lock_wait_s=0.0,
-            snapshot_every=3,
+            snapshot_every=2,
             commits=self.commits,
         )
 

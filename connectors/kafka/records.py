@@ -14,6 +14,7 @@ import secrets
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from windrow.connectors.kafka.cluster import Kafka
@@ -138,6 +139,12 @@ class KafkaRecords:
             if offset is not None:
                 self._admin = self._admin or self.kafka.admin()
                 delete_below(self._admin, self.topic, 0, offset + 1)
+
+    def remove_all(self, seqs: Sequence[int]) -> None:
+        with self._lock:
+            there = [seq for seq in seqs if seq in self._offsets]
+            if there:
+                self.remove(there[-1])  # and all below
 
     def mark_truncated(self) -> None:
         """The topic's low end says it, at the very moment of a removal."""

@@ -6,12 +6,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from windrow.checkpoint.compaction import snapshot_at
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
@@ -40,7 +41,7 @@ from windrow.stores.kv import Overlay
 logger = get_logger()
 T = TypeVar("T")
 
-#: A snapshot and a compacted changelog every so many commits.
+#: A snapshot every so many commits, and then the rest of step 6.
 SNAPSHOT_EVERY = 256
 
 
@@ -97,7 +98,9 @@ class Engine:
         self._paused: BaseException | None = None
         self._owes = False  # the sinks lack something, or may lack it
         self._outputs: list[pa.Table] = []
-        self._last_snapshot = self._job.progress.commit
+        self._last_snapshot = snapshot_at(self._job.folders, 0)
+        self._taken: str | None = None
+        self._chores: Generator[None, None, None] | None = None
         self._overlay: Overlay = self._shard.overlay()
         self._stage()
         progress = self._read(lambda: Progress.load(self._shard.kv, self._operator.aux_cf))
@@ -295,7 +298,6 @@ class Engine:
         dead = pa.concat_tables(self._dead) if self._dead else None
         if dead is not None:
             dead = of_operator(dead, self.definition.name)
-        snapshot = self._snapshot_due()
         changes = self._overlay.batch
         counters, meta = dict(self._counters), {}
         if self._keeps_messages:
@@ -304,7 +306,7 @@ class Engine:
                 self._overlay, self._operator.aux_cf
             ).step
             meta[FILING] = {self.definition.name: filing(self.definition)}
-        result = self._shard.write(number, changes, panes, dead, counters, snapshot=snapshot)
+        result = self._shard.write(number, changes, panes, dead, counters, snapshot=self._taken)
         now_us = self._now() if self._now_us is None else self._now_us
         with self._whole_or_broken:  # the commit may stand, and its steps must not be committed again
             record = job.commit(
@@ -328,21 +330,43 @@ class Engine:
                 self._outputs.append(panes[self._whole.name])
             self._owes = self._gives
             self._stage()
-        if snapshot is not None:
-            job.sweep({0: number - 1})
-            if not self._spec.message_cfs:
-                job.forget()
+        self._taken = None
         if self._gives:
             self._publish()
+        self._tidy()
         return record
 
-    def _snapshot_due(self) -> str | None:
-        applied = self._shard.applied
-        if applied - self._last_snapshot < SNAPSHOT_EVERY:
-            return None
-        self._last_snapshot = applied
-        self._read(lambda: self._shard.write_base())
-        return self._shard.snapshot()
+    # -- step 6 -----------------------------------------------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        """The next slice of what a job does between two commits to stay small. What fails is done the next time."""
+        if self._chores is None and self._tidying_due:
+            self._last_snapshot = self._shard.applied
+            self._chores = self._slices()
+        if self._chores is None:
+            return
+        try:
+            next(self._chores)
+        except StopIteration:
+            self._chores = None
+        except Fenced:
+            self._chores = None  # the next commit says so
+        except Exception as error:
+            self._chores = None
+            logger.warning("the job could not be tidied, it will be later", error=repr(error))
+
+    def _slices(self) -> Generator[None, None, None]:
+        self._taken = yield from self._shard.preserve(alone=True)
+        yield from self._job.tidy(keeps_messages=bool(self._spec.message_cfs))
+
+    def _finish_tidying(self) -> None:
+        """All that is left of it: the job is about to be closed, perhaps for long."""
+        while self._chores is not None or self._tidying_due:
+            self._tidy()
+
+    @property
+    def _tidying_due(self) -> bool:
+        return self._shard.applied - self._last_snapshot >= SNAPSHOT_EVERY
 
     def _publish(self) -> None:
         """Give the sinks what is not out yet; where one refuses, intake stops until it takes it."""
@@ -370,5 +394,7 @@ class Engine:
 
     def _abandon(self) -> None:
         self._closed = True
+        if self._chores is not None:
+            self._chores.close()
         self._shard.close()
         self._job.close()

@@ -347,16 +347,18 @@ class EmbeddedOperator(Engine):
         self._ready()
         self._commit()
         letters = []
-        for record in self._job.commits():
-            if commit is not None and record.commit != commit:
+        kept_from = self._job.progress.letters_from
+        for kept in self._job.letters():
+            if commit not in (None, kept.commit):
                 continue
-            gone = [f for f in self._job.dead_files(record) if not os.path.exists(f)]
-            if gone and commit is not None:
-                raise StateLost(
-                    f"the dead letters of commit {commit} are not kept any more: {gone[0]} is gone"
-                )
-            for result in record.shards if not gone else ():
-                letters += letters_of(self._job.folders.dead, result, record.commit)
+            path = self._job.letter_file(kept)
+            if commit is not None and not os.path.exists(path):
+                raise StateLost(f"the dead letters of commit {commit} are not kept any more: {path} is gone")
+            letters += letters_of(path, kept)
+        if commit is not None and commit < kept_from:
+            raise StateLost(
+                f"the dead letters of commit {commit} are not kept any more: those from commit {kept_from} on are"
+            )
         return letters
 
     @property
@@ -427,6 +429,7 @@ class EmbeddedOperator(Engine):
                 self._commit()
                 if self._owes and self._paused is None:
                     self._publish()
+                self._finish_tidying()
             if self._paused is not None:
                 raise SinkFailed(
                     f"closed with panes that the sink refused: {self._paused!r}; they go out at the next open"

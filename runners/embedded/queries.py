@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow.checkpoint.records import ShardResult
-from windrow.checkpoint.shard import DEAD_FILE
-from windrow.core.errors import ConfigurationError, InputError
+from windrow.checkpoint.summary import Letters
+from windrow.core.errors import ConfigurationError
 from windrow.core.keys import encode_key, plain_number
 from windrow.core.messages import DeadLetter, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
@@ -178,30 +177,29 @@ def _as_given(position: Any, prefix: str) -> Any:
     return None if position is None else position._replace(source=position.source.removeprefix(prefix))
 
 
-def letters_of(path_of: Callable[[str], str], result: ShardResult, commit: int) -> list[DeadLetter]:
-    """The dead letters of a shard in a commit."""
-    if not result.counters.get(DEAD_FILE):
+def letters_of(path: str, letters: Letters) -> list[DeadLetter]:
+    """The dead letters of a shard in a commit; none where the file was swept since."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
         return []
-    name = result.segment or result.panes
-    if name is None:
-        raise InputError(f"commit {commit} counts dead letters and names no file")
-    letters = []
-    for row in pq.read_table(path_of(name)).to_pylist():
+    found = []
+    for row in table.to_pylist():
         position = None
         if row["offset"] is not None:
             position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
-        letters.append(
+        found.append(
             DeadLetter(
                 row["reason"],
                 row["detail"],
                 position,
                 row["event_time_us"],
                 row["payload"],
-                commit,
+                letters.commit,
                 row.get("input"),
             )
         )
-    return letters
+    return found
 
 
 def _bound(value: Any, default: int) -> tuple[int, Any]:

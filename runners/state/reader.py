@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.job import bring, dead_files, pane_files
+from windrow.checkpoint.job import bring, letter_file, pane_files
 from windrow.checkpoint.layout import BorrowedFolders
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import DEAD, PANES, ShardSpec
+from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.view import ShardView, open_view, readable
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
@@ -118,13 +119,17 @@ class State:
         seen = lifecycle.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
+        self._letters = letters_kept(seen.log.state.summary, self._known.values())
         self.job = seen.epoch.job
         self.shards = seen.epoch.shards
         self._definitions = Definitions(seen.epoch, self.location, self._given)
         newest = max(self._known, default=0)
         self.commit: int = newest if self._as_of is None else self._as_of
         if self.commit not in self._known and (self.commit or self._as_of is not None):
-            raise StateLost(f"commit {self.commit} is not in the log, which ends with commit {newest}")
+            raise StateLost(
+                f"commit {self.commit} is not in the log, which begins with commit {min(self._known, default=0)} and ends with "
+                f"commit {newest}"
+            )
         self._operators: dict[tuple[str, int], Any] = {}
         numbers = range(self.shards) if self._only is None else self._only
         for number in numbers:
@@ -310,7 +315,7 @@ class State:
         definition = self._definitions.of(operator)
         tables = []
         for record in self.commits():
-            bring(self._folders, self._transport, record, PANES)
+            bring(self._folders, self._transport, record)
             for path in pane_files(self._folders, record).get(definition.name, ()):
                 try:
                     tables.append(pq.read_table(path))
@@ -320,25 +325,24 @@ class State:
         return concat([schema.empty_table(), *tables])
 
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
-        """What could not be counted, with the reason; of one commit, or of all that the log keeps up to this one."""
+        """What could not be counted, with the reason; of one commit, or of all that are kept up to this one."""
         letters = []
-        for record in self.commits():
-            if commit in (None, record.commit):
-                bring(self._folders, self._transport, record, DEAD)
-                for result in record.shards:
-                    letters += letters_of(self._folders.dead, result, record.commit)
+        for kept in self._letters:
+            if kept.commit <= self.commit and commit in (None, kept.commit):
+                letters += letters_of(letter_file(self._folders, self._transport, kept), kept)
         return letters
 
     def dead_letters_table(self) -> pa.Table:
         """`dead_letters` as rows, with the operator that could not count them."""
         tables = []
-        for record in self.commits():
-            bring(self._folders, self._transport, record, DEAD)
-            for path in dead_files(self._folders, record):
-                found = pq.read_table(path)
-                tables.append(
-                    found.append_column("commit", pa.array([record.commit] * len(found), pa.int64()))
-                )
+        for kept in self._letters:
+            if kept.commit > self.commit:
+                continue
+            try:
+                found = pq.read_table(letter_file(self._folders, self._transport, kept))
+            except FileNotFoundError:
+                continue  # their time is over, and they were swept
+            tables.append(found.append_column("commit", pa.array([kept.commit] * len(found), pa.int64())))
         return concat([rows.DEAD_SCHEMA.empty_table(), *tables])
 
     def commits_table(self) -> pa.Table:

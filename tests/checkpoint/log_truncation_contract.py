@@ -43,7 +43,8 @@ class TruncationContract:
         log.truncate(100)
         assert numbers(place.open()) == [3]
         state = place.open().tail()
-        assert state.epoch == replace(first, seq=7, first_seq=6)
+        meta = {"summary": {"commit": 2, "taken": [[None, []]], "letters": []}}
+        assert state.epoch == replace(first, seq=7, first_seq=6, meta=meta)
         assert log.truncate(100) == 0
         successor = place.open()
         assert claim(successor).epoch == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ class Preempted:
 
     def __init__(self, shared: MemoryRecords, yield_to_others: Any) -> None:
         self._shared, self._yield = shared, yield_to_others
+
+    def remove_all(self, seqs: Sequence[int]) -> None:
+        for seq in seqs:
+            self.remove(seq)
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._shared, name)

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from windrow.checkpoint import compaction
 from windrow.checkpoint import shard as shards
+from windrow.checkpoint.compaction import compact
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import CorruptState
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import destroy
+from windrow.stores.slices import whole
 
 COMMITS = 3
 
@@ -48,7 +51,7 @@ def fill(spec: ShardSpec, upto: int) -> tuple[Shard, list[Commit]]:
         batch.put("aux", b"step", b"%d" % number)
         commits.append(commit_of(number, shard, batch))
         shard.catch_up([commits[-1].shards[0]])
-        shard.write_base()
+        whole(compact(spec.folders, 0, spec.metadata_cfs, shard.kv, number))
     return shard, commits
 
 
@@ -70,18 +73,18 @@ def lose_all_but_the_base(spec: ShardSpec) -> None:
 def test_a_compacted_changelog_is_written_in_parts_that_fit_memory(
     spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "BASE_PART_BYTES", 1_000)
+    monkeypatch.setattr(compaction, "BASE_PART_BYTES", 1_000)
     written: list[int] = []
-    original = shards.write_segment
+    original = compaction.write_segment
 
-    def counted(path: str, commit: int, shard: int, batch: Batch, *extra: object) -> str:
+    def counted(path: str, commit: int, shard: int, batch: Batch, *extra: object, **how: bool) -> str:
         written.append(sum(len(k) + len(v) for _, _, k, v in batch.ops))
-        return original(path, commit, shard, batch, *extra)  # type: ignore[arg-type]
+        return original(path, commit, shard, batch, *extra, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shards, "write_segment", counted)
+    monkeypatch.setattr(compaction, "write_segment", counted)
     shard, _ = fill(spec, 1)
     shard.close()
-    [_, *parts, last] = written
+    [*parts, last] = written
     assert len(parts) >= 5, parts
     assert max(parts) < 1_100 and last == 0
 
@@ -89,7 +92,7 @@ def test_a_compacted_changelog_is_written_in_parts_that_fit_memory(
 def test_a_shard_comes_back_from_its_compacted_changelog_alone(
     spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "BASE_PART_BYTES", 1_000)
+    monkeypatch.setattr(compaction, "BASE_PART_BYTES", 1_000)
     shard, commits = fill(spec, COMMITS)
     before = contents(shard)
     shard.close()
@@ -102,7 +105,7 @@ def test_a_shard_comes_back_from_its_compacted_changelog_alone(
 def test_a_damaged_part_of_the_compacted_changelog_is_refused(
     spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "BASE_PART_BYTES", 1_000)
+    monkeypatch.setattr(compaction, "BASE_PART_BYTES", 1_000)
     shard, commits = fill(spec, 1)
     shard.close()
     lose_all_but_the_base(spec)

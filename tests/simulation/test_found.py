@@ -234,7 +234,7 @@ def test_what_a_killed_writer_has_left_does_not_stop_the_next_compacted_changelo
     with_part = Path(spec.folders.changelog("base_part-0000-000000000003-0a0a0a0a"))
     with_part.with_name(with_part.name + ".41-5f5f5f5f.tmp").write_bytes(b"half")
     shard = Shard.open(spec, 0, none)
-    shard.write_base()
+    shard.snapshot()
     shard.close()
     assert left.with_name("base-0000-000000000000.seg").exists()
 

@@ -80,7 +80,7 @@ def test_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_windrow_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "s").write_bytes(seal(Kind.SEGMENT, b"anything", version=2))
+    (tmp_path / "s").write_bytes(seal(Kind.SEGMENT, b"anything", version=3))
     with pytest.raises(NewerFormat, match="upgrade windrow"):
         read_segment(tmp_path / "s")
 

@@ -1,0 +1,120 @@
+"""What is still asked of commits that a log has let go: a pure fold of their records.
+
+Offsets, marks, watermarks, counters and what is published stand in every commit: the first one that is kept says them for all
+before it. Two things do not, and are kept here: what the commits of each query have read, and which dead letters there are.
+A driver that truncates the log puts the summary into its claim (`meta["summary"]`, T1 of docs/commit-protocol.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Commit, ShardResult
+
+SUMMARY = "summary"
+#: Counter of a shard's answer: rows of its dead-letter file.
+DEAD_FILE = "dead_file"
+#: Kind of a dead-letter file, where a transport keeps files.
+DEAD = "dead"
+#: In a commit's floors: dead letters of commits below this one are not kept.
+LETTERS_FROM = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The dead letters of one shard in one commit: `rows` of them in the file `name`.
+
+    at: [first, last] offset where a transport keeps the file; None where it keeps none
+    """
+
+    commit: int
+    now_us: int
+    shard: int
+    name: str
+    rows: int
+    at: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of commits `1..commit`. taken: by query, the partitions or whole files that its steps have read."""
+
+    commit: int = 0
+    taken: Mapping[str | None, frozenset[Partition]] = field(default_factory=dict)
+    letters: tuple[Letters, ...] = ()
+
+    def after(self, records: Iterable[Commit]) -> Summary:
+        """The summary of what this one is of and the commits that follow."""
+        number, letters, read = self.commit, list(self.letters), {q: set(p) for q, p in self.taken.items()}
+        kept_from = 0
+        for record in records:
+            number = record.commit
+            mine = read.setdefault(record.query_id, set())
+            for step in record.steps:
+                mine.update(step.next_offsets)
+            letters += letters_in(record)
+            kept_from = record.floors.get(LETTERS_FROM, kept_from)
+        return Summary(
+            number,
+            {query: frozenset(partitions) for query, partitions in read.items()},
+            tuple(one for one in letters if one.commit >= kept_from),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """As it stands in a claim."""
+        taken = sorted(self.taken.items(), key=lambda item: item[0] or "")
+        return {
+            "commit": self.commit,
+            "taken": [[query, [list(p) for p in sorted(read)]] for query, read in taken],
+            "letters": [
+                [x.commit, x.now_us, x.shard, x.name, x.rows, None if x.at is None else list(x.at)]
+                for x in self.letters
+            ],
+        }
+
+
+def load(meta: Mapping[str, Any]) -> Summary:
+    """The summary in a claim; of nothing where it has none. ValueError where it is none."""
+    told = meta.get(SUMMARY)
+    if told is None:
+        return Summary()
+    try:
+        return Summary(
+            told["commit"],
+            {query: frozenset((s, p) for s, p in read) for query, read in told["taken"]},
+            tuple(
+                Letters(commit, now_us, shard, name, rows, None if at is None else (at[0], at[1]))
+                for commit, now_us, shard, name, rows, at in told["letters"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"the summary of a claim cannot be read: {error!r}") from error
+
+
+def letters_in(record: Commit) -> list[Letters]:
+    """The dead letters of a commit, by shard."""
+    found = []
+    for result in record.shards:
+        name, rows = letter_file(result), result.counters.get(DEAD_FILE)
+        if rows and name is not None:
+            now_us = record.now_us if record.now_us is not None else record.meta.get("now_us", 0)
+            at = result.kept.get(DEAD)
+            found.append(Letters(record.commit, now_us, result.shard, name, rows, at))
+    return found
+
+
+def letter_file(result: ShardResult) -> str | None:
+    """The name under which an attempt wrote its dead letters, if it wrote any."""
+    return result.segment or result.panes
+
+
+def letters_kept(summary: Summary, commits: Iterable[Commit]) -> list[Letters]:
+    """The dead letters that are kept, oldest first, of a log's summary and the commits that it has."""
+    found, kept_from = list(summary.letters), 0
+    for record in commits:
+        found += letters_in(record)
+        kept_from = record.floors.get(LETTERS_FROM, kept_from)
+    return [one for one in found if one.commit >= kept_from]

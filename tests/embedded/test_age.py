@@ -1,0 +1,189 @@
+"""A job of any age: what it keeps is bounded, leads back to its state, and answers what is asked of its past."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.checkpoint import tidying
+from windrow.checkpoint.verify import verify
+from windrow.core import errors as e
+from windrow.runners.embedded import engine
+from windrow.testing.clock import ManualClock
+
+SECOND = 1_000_000
+EVERY, KEEP = 8, 4
+FOLDERS = ("log", "segments", "changelog", "panes", "dead", "snapshots")
+
+
+def define(**agg: Any) -> wr.Aggregate:
+    return wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("10 seconds"),
+        agg=agg or {"n": wr.count(), "middle": wr.median("x")},
+        retention="1 minute",
+    )
+
+
+@pytest.fixture(autouse=True)
+def ages_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SNAPSHOT_EVERY", EVERY)
+    monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", KEEP)
+
+
+class Aging:
+    """A job, and its commits: one message, and every tenth without a time, then `timeout()`."""
+
+    def __init__(self, location: Path, definition: wr.Aggregate | None = None) -> None:
+        self.location, self.definition = location, definition or define()
+        self.clock, self.done = ManualClock(), 0
+
+    def open(self) -> Any:
+        return self.definition.open(str(self.location), clock=self.clock, sink=wr.sinks.memory())
+
+    def live(self, op: Any, commits: int) -> None:
+        for i in range(self.done, self.done + commits):
+            t = None if i % 10 == 9 else i * SECOND
+            op.add_message(wr.Message({"k": "ab"[i % 2], "t": t, "x": i}, wr.Position("s", 0, i)))
+            self.clock.advance("1 second")
+            op.timeout()
+        self.done += commits
+
+    def files(self) -> dict[str, int]:
+        return {folder: sum(len(f) for _, _, f in os.walk(self.location / folder)) for folder in FOLDERS}
+
+
+def answers(op: Any) -> Any:
+    return op.get_windows(), op.get_messages(), op.next_offsets(), op.watermark, op.dead_letters()
+
+
+@pytest.mark.parametrize("lost", ["nothing", "store", "store and newest snapshot", "store and snapshots"])
+def test_what_a_job_keeps_is_bounded_and_leads_back_to_its_state(tmp_path: Path, lost: str) -> None:
+    job = Aging(tmp_path / "job", define(n=wr.count()) if lost.endswith("snapshots") else None)
+    ask = (lambda op: op.get_windows()) if lost.endswith("snapshots") else answers
+    with job.open() as op:
+        job.live(op, 250)
+        kept, said = job.files(), ask(op)
+    assert max(kept.values()) < 120, kept
+    if lost != "nothing":
+        shutil.rmtree(job.location / "local")
+    if lost.endswith("newest snapshot"):
+        newest = max(
+            (job.location / "snapshots" / "manifests").iterdir(), key=lambda p: int(p.name.split("-")[1])
+        )
+        newest.write_bytes(b"damaged")
+    if lost.endswith("snapshots"):
+        shutil.rmtree(job.location / "snapshots")
+    elif lost != "store and newest snapshot":
+        assert verify(str(job.location)).wrong == []
+    with wr.read_state(str(job.location)) as state:
+        assert ask(state) == said if lost.endswith("snapshots") else state.get_windows() == said[0]
+    with job.open() as op:
+        assert ask(op) == said
+        job.live(op, 20)
+
+
+def test_many_short_runs_take_snapshots_and_stay_small(tmp_path: Path) -> None:
+    job = Aging(tmp_path / "job")
+    for _ in range(30):
+        with job.open() as op:
+            job.live(op, 3)
+    assert len(list((job.location / "snapshots" / "manifests").iterdir())) == 2
+    assert job.files()["log"] < 90
+
+
+@pytest.mark.parametrize("slices", range(0, 40, 5))
+def test_a_crash_between_two_slices_loses_nothing(tmp_path: Path, slices: int) -> None:
+    job = Aging(tmp_path / "job")
+    op = job.open()
+    job.live(op, 3 * EVERY)
+    chores = op._shard.preserve(alone=True), op._job.tidy(keeps_messages=True)
+    for _, _ in zip(range(slices), (s for chore in chores for s in chore), strict=False):
+        pass
+    said = answers(op)
+    for chore in chores:
+        chore.close()
+    op._abandon()
+    shutil.rmtree(job.location / "local")
+    with job.open() as op:
+        assert answers(op) == said
+    assert verify(str(job.location)).wrong == []
+
+
+def test_tidying_that_fails_is_told_and_done_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = Aging(tmp_path / "job")
+    with job.open() as op:
+        blobs = job.location / "snapshots" / "blobs"
+        blobs.rmdir()
+        blobs.write_bytes(b"in the way")
+        job.live(op, EVERY + 2)
+        assert op.last_commit == EVERY + 2
+        assert "could not be tidied" in caplog.text
+        blobs.unlink()
+        job.live(op, 3 * EVERY)
+    assert len(list((job.location / "snapshots" / "manifests").iterdir())) == 2
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_outlive_the_records_of_their_commits(tmp_path: Path) -> None:
+    job = Aging(tmp_path / "job")
+    with job.open() as op:
+        job.live(op, 200)
+        letters = op.dead_letters()
+        assert len(letters) == 20 and op.dead_letters(10) == letters[:1]
+    with wr.read_state(str(job.location)) as state:
+        assert min(c.commit for c in state.commits()) > 150
+        assert state.dead_letters() == letters
+        assert state.dead_letters_table()["commit"].to_pylist() == [x.commit for x in letters]
+
+
+def test_dead_letters_go_when_their_retention_is_over_and_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tidying, "LETTERS_US", 60 * SECOND)
+    job = Aging(tmp_path / "job")
+    with job.open() as op:
+        job.live(op, 200)
+        kept = [x.commit for x in op.dead_letters()]
+        assert kept[-1] == 200 and 60 < kept[0] <= 140
+        with pytest.raises(e.StateLost, match="commit 10 are not kept any more"):
+            op.dead_letters(10)
+    assert job.files()["dead"] < 18
+    assert verify(str(job.location)).wrong == []
+
+
+# -- what is left beside the store --------------------------------------------------------------------------------------
+
+
+def test_stores_that_were_moved_aside_and_what_killed_attempts_left_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Aging(tmp_path / "job")
+    with job.open() as op:
+        job.live(op, 1)
+    local = job.location / "local"
+    left = [
+        "shard-0000.aside-1",
+        "shard-0000.0a1b.tmp",
+        "snapshot-0-99999999-00ff",
+        "shard-0000.private-99999999-1",
+    ]
+    for name in [*left, "shard-0000.aside-2", f"snapshot-0-{os.getpid()}-00ff"]:
+        (local / name).mkdir()
+        (local / name / "CURRENT").touch()
+    (job.location / "segments" / "000000000001-0000-00ff.seg.1-00ff.tmp").touch()
+    (job.location / "dead" / "000000000001-0000-00ff.parquet").touch()
+    monkeypatch.setattr("windrow.checkpoint.compaction.SWEEP_GRACE_S", 0.0)
+    with job.open() as op:
+        job.live(op, 3 * EVERY)
+    assert sorted(p.name for p in local.iterdir()) == ["shard-0000", f"snapshot-0-{os.getpid()}-00ff"]
+    assert not list((job.location / "segments").glob("000000000001-*"))
+    assert not list((job.location / "dead").glob("000000000001-*"))
