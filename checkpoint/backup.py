@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.job import dead_files, pane_files
+from windrow.checkpoint.compaction import bases_of, commit_of
+from windrow.checkpoint.job import pane_files
 from windrow.checkpoint.layout import JobFolders, base_name
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import ShardSpec, _bases, _commit_of, _digests
+from windrow.checkpoint.shard import ShardSpec, _digests
 from windrow.checkpoint.storage import MARKER, SUFFIX, FolderRecords
+from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.view import readable
 from windrow.core.errors import CorruptState, StateLost
 from windrow.stores.files import private, sync_directory
@@ -77,6 +79,8 @@ def _copy(seen: lifecycle.Look, staging: JobFolders) -> Backup:
     for record in known.values():
         for path in _named(seen.folders, record):
             _bring(seen.folders, staging, path)
+    for letters in letters_kept(seen.state.summary, known.values()):
+        _bring(seen.folders, staging, seen.folders.dead(letters.name))
     _copy_bases(seen, staging)
     _copy_snapshots(seen, staging)
     _refuse_incomplete(seen, staging, known)
@@ -91,7 +95,7 @@ def _copy(seen: lifecycle.Look, staging: JobFolders) -> Backup:
 
 
 def _named(folders: JobFolders, record: Commit) -> Iterator[str]:
-    """Every file that a commit names."""
+    """Every file that a commit names, but its dead letters."""
     for result in record.shards:
         if result.segment is not None:
             metadata, messages = _digests(result)
@@ -101,13 +105,12 @@ def _named(folders: JobFolders, record: Commit) -> Iterator[str]:
                 yield folders.segment(result.segment)
     for files in pane_files(folders, record).values():
         yield from files
-    yield from dead_files(folders, record)
 
 
 def _copy_bases(seen: lifecycle.Look, staging: JobFolders) -> None:
     """Compact changelogs up to our commit, the file that names the parts last."""
     for shard in range(seen.epoch.shards):
-        for base in _bases(_spec(seen, seen.folders, shard, ())):
+        for base in bases_of(seen.folders, shard):
             path = seen.folders.changelog(base_name(base, shard))
             if base > seen.state.commit_number or not os.path.exists(path):
                 continue
@@ -126,7 +129,7 @@ def _copy_snapshots(seen: lifecycle.Look, staging: JobFolders) -> None:
     store = SnapshotStore(seen.folders.snapshots)
     SnapshotStore(staging.snapshots)  # makes the folders
     for name in store.list():
-        if _commit_of(name) > seen.state.commit_number:
+        if commit_of(name) > seen.state.commit_number:
             continue
         try:
             blobs = store.read(name).blobs

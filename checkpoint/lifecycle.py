@@ -20,6 +20,7 @@ from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
+from windrow.checkpoint.summary import SUMMARY
 from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_others
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
 from windrow.stores.files import sync_directory
@@ -220,6 +221,8 @@ def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:
         published=last.commit - 1,
         shards=tuple(ShardResult(shard=shard, snapshot=name) for shard, name in snapshots.items()),
     )
+    # Dead letters are the original's, as its panes are.
+    before = replace(log.state.summary.after(known[:-1]), commit=last.commit - 1, letters=())
     claim = replace(
         seen.epoch,
         epoch=2,
@@ -229,7 +232,12 @@ def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:
         opened_us=now_us,
         driver=driver,
         job=job,
-        meta={**seen.epoch.meta, "forked_from": seen.epoch.job, "forked_at": last.commit},
+        meta={
+            **seen.epoch.meta,
+            SUMMARY: before.dump(),
+            "forked_from": seen.epoch.job,
+            "forked_at": last.commit,
+        },
     )
     files = FolderRecords(staging.log)
     files.prepare()

@@ -6,6 +6,7 @@ ever holds committed segments (log first, apply later), so it never rolls back.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil

@@ -11,6 +11,8 @@ import pytest
 
 import windrow as wr
 from windrow.checkpoint import tidying
+from windrow.checkpoint.backup import backup
+from windrow.checkpoint.lifecycle import fork
 from windrow.checkpoint.verify import verify
 from windrow.core import errors as e
 from windrow.runners.embedded import engine
@@ -96,6 +98,20 @@ def test_many_short_runs_take_snapshots_and_stay_small(tmp_path: Path) -> None:
             job.live(op, 3)
     assert len(list((job.location / "snapshots" / "manifests").iterdir())) == 2
     assert job.files()["log"] < 90
+
+
+def test_an_old_job_is_forked_and_backed_up(tmp_path: Path) -> None:
+    job = Aging(tmp_path / "job")
+    with job.open() as op:
+        job.live(op, 100)
+        said = answers(op)
+    fork(str(job.location), str(tmp_path / "fork"), now_us=1, driver="d")
+    backup(str(job.location), str(tmp_path / "backup"))
+    for copy in ("fork", "backup"):
+        with define().open(str(tmp_path / copy), clock=job.clock, sink=wr.sinks.memory()) as op:
+            assert answers(op)[:-1] == said[:-1]
+            assert op.dead_letters() == (said[-1] if copy == "backup" else [])
+        assert verify(str(tmp_path / copy)).wrong == []
 
 
 @pytest.mark.parametrize("slices", range(0, 40, 5))
