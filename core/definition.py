@@ -309,7 +309,8 @@ UNBOUNDED_US = 2**62
 
 
 def _default_lateness(retention: Retention, emit: Emit) -> int:
-    if emit.drop_late:
+    """The retention; nothing where late messages would be told to nobody: then they are dead letters."""
+    if emit.drop_late or not emit.tells_late:
         return 0
     return UNBOUNDED_US if retention.time_us is None else retention.time_us
 

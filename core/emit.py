@@ -91,8 +91,8 @@ class Emit:
     late: for messages that come after (default every 10 seconds of `now`, as seed 003 batches them)
     mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
         "retracting" (the whole result, and the former pane is taken back first)
-    only_if_changed: no pane whose values equal the former pane's
-    closing_pane: one more pane when the window expires, marked `is_last`
+    only_if_changed: no pane whose values equal the former pane's; discarding, no pane where nothing new came
+    closing_pane: one more pane when the window closes, changed or not, marked `is_last`
     drop_late: nothing is taken once the window has fired (allowed lateness 0), as in Spark's output modes
     """
 
@@ -122,11 +122,20 @@ class Emit:
         """The rows of Spark's update mode: every (key, window) that a batch changed, and no ON_TIME pane."""
         return cls(early=every_batch, late=every_batch, on_time=False, drop_late=True)
 
+    @classmethod
+    def final(cls) -> Emit:
+        """One pane of each window, as it closes (its end plus the allowed lateness): Kafka's `suppress(untilWindowCloses)`."""
+        return cls(early=never, late=never, on_time=False, closing_pane=True)
+
+    @property
+    def tells_late(self) -> bool:
+        """True if some pane tells what comes after the end of its window."""
+        return self.closing_pane or not isinstance(self.late, Never)
+
     def __repr__(self) -> str:
-        if self == Emit.append():
-            return "wr.Emit.append()"
-        if self == Emit.update():
-            return "wr.Emit.update()"
+        for name in ("append", "update", "final"):
+            if self == getattr(Emit, name)():
+                return f"wr.Emit.{name}()"
         default = Emit()
         changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(default, n)}
         return call("Emit", **changed)

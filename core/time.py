@@ -42,6 +42,8 @@ Instant = datetime | int
 def duration_us(value: Duration, what: str = "duration") -> int:
     """Microseconds of a `timedelta` or of text such as `"10 seconds"`, `"1 hour 30 minutes"`, `"1h30m"`.
 
+    A leading minus holds for all terms that have no sign of their own: `"-3m30s"` is 210 seconds back.
+
     Raises `BadDuration`, naming `what`, for anything else; months and years have no fixed length and belong to
     calendar windows.
     """
@@ -53,6 +55,7 @@ def duration_us(value: Duration, what: str = "duration") -> int:
     text = text.removeprefix("interval ").strip()
     total, end = 0.0, 0
     exact = 0
+    leading = -1 if text.startswith("-") else 1
     while end < len(text):
         term = _TERM.match(text, end)
         if term is None or term[2] not in _UNITS_US:
@@ -60,10 +63,11 @@ def duration_us(value: Duration, what: str = "duration") -> int:
                 f"{what} {value!r} is not a duration: use a timedelta or text such as '10 seconds' or '1h30m' "
                 "(months and years are for wr.calendar)"
             )
+        unit_us = _UNITS_US[term[2]] * (1 if term[1][0] in "+-" else leading)
         if "." in term[1]:
-            total += float(term[1]) * _UNITS_US[term[2]]
+            total += float(term[1]) * unit_us
         else:
-            exact += int(term[1]) * _UNITS_US[term[2]]
+            exact += int(term[1]) * unit_us
         end = term.end()
     if not text:
         raise BadDuration(f"{what} is empty: use a timedelta or text such as '10 seconds'")

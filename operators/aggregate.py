@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.keys import encode_columns
 from windrow.core.types import concat
@@ -25,7 +24,7 @@ from windrow.operators.groups import combine
 from windrow.operators.intake import Slice, take_in
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import Windows, delta_rows, merge_rows, merge_slices
-from windrow.operators.step import StepResult, limit, together
+from windrow.operators.step import StepResult, passed, together
 from windrow.stores.kv import KV
 
 IntArray = npt.NDArray[np.int64]
@@ -215,7 +214,7 @@ class WindowAggregator(StoredWindows):
         emit = self.definition.emit
         starts = self._windows(kv, before_us, watermark_us)
         progress.watermark_us = watermark_us
-        if not emit.on_time and not isinstance(emit.late, Never):
+        if not emit.on_time and emit.tells_late:
             return
         for chunk in _chunks(starts):
             rows = self._merged(kv, chunk, dead)
@@ -280,9 +279,9 @@ class WindowAggregator(StoredWindows):
     ) -> None:
         """Windows that pass their allowed lateness: what is pending is said, and the closing pane if asked for."""
         emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
-        if not (self._closes or isinstance(emit.late, EveryPeriod)) or lateness_us >= UNBOUNDED_US:
+        if not (self._closes or isinstance(emit.late, EveryPeriod)):
             return
-        starts = self._windows(kv, limit(before_us, lateness_us), limit(watermark_us, lateness_us))
+        starts = self._windows(kv, passed(before_us, lateness_us), passed(watermark_us, lateness_us))
         if not self._closes:
             starts = [s for s in starts if s in progress.dirty]
         for chunk in _chunks(starts):
@@ -308,6 +307,7 @@ class WindowAggregator(StoredWindows):
         emit = self.definition.emit
         said = StepResult()
         before_us, progress.watermark_us = progress.watermark_us, watermark_us
+        closed_us = passed(before_us, self.definition.allowed_lateness_us)
         for start in sorted(by_start):
             rows = self._merged(kv, [start], dead)
             if rows is None:
@@ -316,10 +316,12 @@ class WindowAggregator(StoredWindows):
             keys = encode_columns(names) if names else [b""] * len(rows)
             goes = np.array([k in by_start[start] for k in keys], dtype=bool)
             early = combine(rows.column(END)).to_numpy() > watermark_us
-            waiting = goes & (combine(rows.column(PENDING)).to_numpy() > 0)
+            waiting = combine(rows.column(PENDING)).to_numpy() > 0
+            open_ = combine(rows.column(END)).to_numpy() > closed_us
             for timing, trigger, mask in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
-                speaks = waiting & mask
-                if speaks.any() and not isinstance(trigger, Never):
+                speaks = waiting & (not isinstance(trigger, Never)) | open_ & emit.closing_pane
+                speaks &= goes & mask
+                if speaks.any():
                     self._fire(kv, progress, said, dead, rows.filter(pa.array(speaks)), timing, closing=True)
             self.store.replace(kv, start, rows.filter(pa.array(~goes)))
             if goes.all():

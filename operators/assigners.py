@@ -141,8 +141,8 @@ class CalendarAssigner:
         return int(self.assign(np.array([max(time_us, _FIRST_US)]))[1][0])
 
 
-#: Local time arithmetic is kept inside the years 1 to 9999.
-_FIRST_US, _LAST_US = -62_135_500_000_000_000, 253_402_200_000_000_000
+#: Local time arithmetic is kept near the years 1 to 9999. The first moment is that of the first event that there can be.
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_200_000_000_000
 
 
 def assigner_of(window: WindowSpec) -> WindowAssigner:

@@ -24,7 +24,6 @@ from windrow.core.chain import (
 from windrow.core.definition import RESERVED_COLUMNS, AggregateDefinition
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.join import JoinDefinition
-from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.calculation import Calculation
@@ -36,7 +35,7 @@ from windrow.operators.join_rows import join_operator
 from windrow.operators.learning import Needs
 from windrow.operators.output import STAMP, pane_rows, pane_schema, stamps
 from windrow.operators.progress import Progress
-from windrow.operators.step import StepResult, limit
+from windrow.operators.step import StepResult, passed
 from windrow.operators.tuples import TupleAggregator
 from windrow.stores.kv import KV, Batch
 
@@ -75,7 +74,7 @@ class ChainOperator:
             if i:
                 rows = self._handed(kv, self.parts[i - 1], step.panes)
                 step = StepResult() if rows is None else self._take(kv, i, rows, {}, now_us)
-                watermark_us = _behind(watermark_us, self.definition.behind_us(i - 1))
+                watermark_us = passed(watermark_us, self.definition.behind_us(i - 1))
                 step = step.then(part.advance(kv, watermark_us, now_us))
             whole = whole.then(self._says(i, step))
         return whole
@@ -315,7 +314,3 @@ def message_schema(definition: AggregateDefinition, calculation: Calculation) ->
             *(pa.field(n, STAMP) for n in (WINDOW_TIME, WINDOW_START, WINDOW_END)),
         ]
     )
-
-
-def _behind(watermark_us: int, by_us: int) -> int:
-    return END_OF_TIME_US if watermark_us == END_OF_TIME_US else limit(watermark_us, by_us)

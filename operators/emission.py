@@ -61,7 +61,7 @@ def fire(
     step: int,
     dead: DeadLetters,
 ) -> Fired:
-    """Fire every row of `rows`. `closing` is true for panes that are sent even where nothing changed (closing panes)."""
+    """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed."""
     size = len(rows)
     if size == 0:
         return Fired(None, rows)
@@ -82,7 +82,7 @@ def fire(
     if remembers:
         had = panes_before > 0
         changed = np.ones(size, dtype=bool) if before is None else any_differ(before, columns, size) | ~had
-        if emit.only_if_changed:
+        if emit.only_if_changed and not (closing and emit.closing_pane):
             if emit.mode == "discarding":
                 speaks &= combine(rows.column(PENDING)).to_numpy() > 0
             else:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
+from windrow.core.definition import AggregateDefinition
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.assigners import WindowAssigner
 from windrow.operators.calculation import Broken
@@ -18,7 +18,7 @@ from windrow.operators.columns import END, START
 from windrow.operators.dead import AGGREGATE_FAILED, OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.groups import Groups
 from windrow.operators.intake import Slice, event_time_marks
-from windrow.operators.step import limit
+from windrow.operators.step import passed
 
 IntArray = npt.NDArray[np.int64]
 
@@ -49,7 +49,7 @@ def file_rows(
 ) -> Filed:
     """Assign rows to windows. `size_floor`, one per row: windows that end at or below it are out of retention."""
     row_of, starts, ends = assigner.assign(rows.times)
-    floor = _limits(watermark_us, definition.allowed_lateness_us)
+    floor = _passed(watermark_us, definition.allowed_lateness_us)
     open_ = ends > (floor if isinstance(floor, int) else floor[row_of])
     if size_floor is not None:
         open_ &= ends > size_floor[row_of]
@@ -92,7 +92,7 @@ def _bury_late(
     np.maximum.at(newest, row_of, ends)
     gone = np.zeros(len(rows), dtype=bool)
     if retention_us is not None:
-        gone = newest <= _limits(watermark_us, retention_us)
+        gone = newest <= _passed(watermark_us, retention_us)
     if size_floor is not None:
         gone |= newest <= size_floor
     times = pa.array(rows.times)
@@ -139,10 +139,8 @@ def bury_broken(
         dead.add(AGGREGATE_FAILED, f"{b.alias}: {b.error!r}", payload)
 
 
-def _limits(watermark_us: int | IntArray, minus_us: int) -> Any:
+def _passed(watermark_us: int | IntArray, by_us: int) -> Any:
     if isinstance(watermark_us, int):
-        return limit(watermark_us, minus_us)
-    if minus_us >= UNBOUNDED_US:
-        return np.full(len(watermark_us), START_OF_TIME_US, dtype=np.int64)
-    low = START_OF_TIME_US + minus_us
-    return np.where(watermark_us < low, START_OF_TIME_US, np.maximum(watermark_us, low) - minus_us)
+        return passed(watermark_us, by_us)
+    distinct, inverse = np.unique(watermark_us, return_inverse=True)
+    return np.array([passed(w, by_us) for w in distinct.tolist()], dtype=np.int64)[inverse]

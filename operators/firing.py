@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
-from windrow.core.emit import EveryBatch, EveryCount, Never
+from windrow.core.emit import EveryBatch, EveryCount
 from windrow.core.keys import encode_columns
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.assigners import WindowAssigner, assigner_of
@@ -21,7 +21,7 @@ from windrow.operators.ids import SeenIds
 from windrow.operators.progress import Progress
 from windrow.operators.size_limits import SizeLimits
 from windrow.operators.state_rows import merge_rows, without
-from windrow.operators.step import StepResult, Steps, limit
+from windrow.operators.step import StepResult, Steps, limit, passed
 from windrow.stores.kv import KV
 from windrow.stores.windows import BlockWindows
 
@@ -94,8 +94,8 @@ class StoredWindows(Steps):
     ) -> pa.Table:
         emit, watermark_us = self.definition.emit, progress.watermark_us
         ends = combine(rows.column(END)).to_numpy()
-        is_last = ends <= limit(watermark_us, self.definition.allowed_lateness_us)
-        if timing == ON_TIME and isinstance(emit.late, Never) and not emit.closing_pane:
+        is_last = ends <= passed(watermark_us, self.definition.allowed_lateness_us)
+        if timing == ON_TIME and not emit.tells_late:
             is_last = np.ones(len(rows), dtype=bool)
         if timing == EARLY:
             is_last = np.zeros(len(rows), dtype=bool)

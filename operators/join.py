@@ -33,7 +33,7 @@ from windrow.operators.learning import JoinNeeds, Needs, learn
 from windrow.operators.pairing import NO_KEY, pairs
 from windrow.operators.progress import Progress
 from windrow.operators.reach import LEFT, RIGHT, Reach
-from windrow.operators.step import StepResult, limit
+from windrow.operators.step import StepResult, limit, passed
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
 from windrow.stores.windows import pack_table, unpack_table
@@ -279,9 +279,7 @@ class JoinOperator:
 
     def done(self, watermark_us: int) -> int:
         """The watermark less the allowed lateness; the end of time ends everything."""
-        if watermark_us == END_OF_TIME_US:
-            return END_OF_TIME_US
-        return limit(watermark_us, self.definition.allowed_lateness_us)
+        return passed(watermark_us, self.definition.allowed_lateness_us)
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from windrow.core.types import as_type
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import END, FIRST, INDEX, IS_LAST, KIND, LAST, MESSAGES, PANES, START, TIMING
 from windrow.operators.groups import combine
+from windrow.operators.intake import FIRST_US, LAST_US
 
 STAMP = pa.timestamp("us", "UTC")
 PANE_TYPE = pa.struct(
@@ -51,13 +52,15 @@ def window_column(definition: AggregateDefinition, starts: pa.Array, ends: pa.Ar
     return pa.StructArray.from_arrays([stamps(starts), stamps(ends)], fields=list(TIME_WINDOW_TYPE))
 
 
-#: Spark's and Python's timestamps end with the year 9999; the global window's ends are shown as null.
-_LIMIT = 253_402_300_799_999_999
-
-
 def stamps(times: pa.Array) -> pa.Array:
+    """Timestamps of Spark and of Python hold the years 1 to 9999: a bound of a window beyond them is null."""
     values = times.to_numpy(zero_copy_only=False)
-    return pa.array(values, mask=np.abs(values.astype(np.float64)) > _LIMIT).cast(STAMP)
+    return pa.array(values, mask=(values < FIRST_US) | (values > LAST_US)).cast(STAMP)
+
+
+def stamp_us(time_us: int) -> int | None:
+    """`stamps` of one time."""
+    return time_us if FIRST_US <= time_us <= LAST_US else None
 
 
 def pane_rows(
@@ -128,18 +131,20 @@ def to_infos(
     infos = []
     for i in range(len(rows)):
         first, last = (columns[c][i] for c in (FIRST, LAST))
-        end = columns[END][i]
+        start, end = columns[START][i], columns[END][i]
+        if not definition.tuple_window:
+            start, end = stamp_us(start), stamp_us(end)
         full = definition.tuple_window and columns[MESSAGES][i] >= getattr(definition.window, "size", 0)
         infos.append(
             WindowInfo(
-                window=make_window(definition, columns[START][i], end),
+                window=make_window(definition, start, end),
                 key={b: columns[b][i] for b in definition.by},
                 messages=columns[MESSAGES][i],
                 first=None if first is None else Position(*decode_position(first)[0]),
                 last=None if last is None else Position(*decode_position(last)[0]),
                 values={a: results[a][i] for a in definition.agg},
                 panes=columns[PANES][i],
-                fired=full if definition.tuple_window else end <= watermark_us,
+                fired=full if definition.tuple_window else columns[END][i] <= watermark_us,
             )
         )
     return infos

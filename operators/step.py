@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.calculation import Calculation
 from windrow.operators.dead import DeadLetters
@@ -133,6 +133,11 @@ def limit(time_us: int, minus_us: int) -> int:
     if minus_us >= UNBOUNDED_US:
         return START_OF_TIME_US
     return max(time_us - minus_us, START_OF_TIME_US)
+
+
+def passed(watermark_us: int, by_us: int) -> int:
+    """What the watermark is `by_us` or more past. At the end of time that is everything, though nothing bounds it."""
+    return END_OF_TIME_US if watermark_us >= END_OF_TIME_US else limit(watermark_us, by_us)
 
 
 def together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:

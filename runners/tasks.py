@@ -26,7 +26,7 @@ from windrow.core.keys import position_keys
 from windrow.core.location import local_path
 from windrow.core.sql import as_given
 from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.assigners import GlobalAssigner, assigner_of
+from windrow.operators.assigners import assigner_of
 from windrow.operators.chain import ChainOperator
 from windrow.operators.columns import (
     ACCUMULATOR,
@@ -48,7 +48,7 @@ from windrow.operators.join_rows import join_operator
 from windrow.operators.output import pane_rows, pane_schema
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import Windows, without
-from windrow.operators.step import StepResult, limit
+from windrow.operators.step import StepResult, passed
 from windrow.operators.tuples import TupleAggregator
 from windrow.runners import ranges
 from windrow.stores.kv import Overlay
@@ -471,7 +471,7 @@ def _late_rows(definition: AggregateDefinition, table: pa.Table, watermark_us: i
     slices = combine(table.column(SLICE)).to_numpy()
     row_of, _, ends = assigner.assign(slices)
     covered = np.bincount(row_of, minlength=len(slices)) > 0
-    open_ = ends > limit(watermark_us, definition.allowed_lateness_us)
+    open_ = ends > passed(watermark_us, definition.allowed_lateness_us)
     taken = np.bincount(row_of[open_], minlength=len(slices)) > 0
     return int(combine(table.column(ROWS)).to_numpy()[covered & ~taken].sum())
 
@@ -486,10 +486,9 @@ def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: 
     """The windows that slices are part of; a window that takes nothing any more is left out."""
     assigner = assigner_of(definition.window)
     row_of, starts, ends = assigner.assign(combine(table.column(SLICE)).to_numpy())
-    if not isinstance(assigner, GlobalAssigner):
-        open_ = ends > limit(watermark_us, definition.allowed_lateness_us)
-        if not open_.all():
-            row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
+    open_ = ends > passed(watermark_us, definition.allowed_lateness_us)
+    if not open_.all():
+        row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
     return Windows(row_of, starts, ends)
 
 

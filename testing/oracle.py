@@ -24,7 +24,7 @@ from windrow.core.messages import (
     Window,
     WindowInfo,
 )
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Tuples
 from windrow.testing.ledger import LedgerBroken as LedgerBroken
 from windrow.testing.ledger import all_panes_equal as all_panes_equal
@@ -34,7 +34,7 @@ from windrow.testing.ledger import values_equal as values_equal
 from windrow.testing.plain_aggregates import Arguments, IntegerOverflow, Row, evaluate, same
 from windrow.testing.plain_cells import Cell, Key, Taken, key_field, place
 from windrow.testing.plain_ids import PlainIds
-from windrow.testing.plain_times import event_time_us
+from windrow.testing.plain_times import event_time_us, shown
 from windrow.testing.plain_watermark import WatermarkOracle as WatermarkOracle
 from windrow.testing.plain_windows import tuple_windows_of, windows_of
 
@@ -77,13 +77,11 @@ class AggregateOracle:
         self.watermark_us, self._ticked_us = after, now
         emit, panes = self.definition.emit, list[Pane]()
 
-        expiry = self._drop_by_size(after)
+        expiry = self._drop_by_size(before, after)
         for cell in self._sorted():
-            if before < self._end(cell) <= after and (
-                emit.on_time or (cell.pending and isinstance(emit.late, Never))
-            ):
+            if before < self._end(cell) <= after and (emit.on_time or (cell.pending and not emit.tells_late)):
                 cell.fired = True
-                no_more = isinstance(emit.late, Never) and not emit.closing_pane
+                no_more = not emit.tells_late
                 panes += self._emit(cell, Timing.ON_TIME, no_more or self._closed(cell, after))
         for cell in self._sorted():
             early = self._is_early(cell, after)
@@ -140,7 +138,7 @@ class AggregateOracle:
         """
         return [
             WindowInfo(
-                window=cell.window,
+                window=shown(cell.window),
                 key=self._key(cell),
                 messages=len(cell.messages),
                 first=min(m.position for m in cell.messages),
@@ -263,16 +261,17 @@ class AggregateOracle:
             return []
         cell.pending = []
         unchanged = cell.sent is not None and same(cell.sent, values)
-        if emit.only_if_changed and (not news if emit.mode == "discarding" else unchanged):
+        asked = closing and emit.closing_pane
+        if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
-        panes = []
+        panes, window = [], shown(cell.window)
         if emit.mode == "retracting" and cell.sent is not None:
             if unchanged and not closing and timing is not Timing.ON_TIME:
                 return []
             panes.append(
-                Pane(cell.window, self._key(cell), cell.sent, timing, cell.panes - 1, False, Kind.RETRACT)
+                Pane(window, self._key(cell), cell.sent, timing, cell.panes - 1, False, Kind.RETRACT)
             )
-        panes.append(Pane(cell.window, self._key(cell), values, timing, cell.panes, is_last))
+        panes.append(Pane(window, self._key(cell), values, timing, cell.panes, is_last))
         cell.panes += 1
         cell.sent = values
         cell.ended = is_last
@@ -314,7 +313,7 @@ class AggregateOracle:
         kept = self.definition.retention.time_us
         return kept is not None and _past(self._end(cell), kept, watermark_us)
 
-    def _drop_by_size(self, watermark_us: int) -> list[tuple[Cell, Timing]]:
+    def _drop_by_size(self, before_us: int, watermark_us: int) -> list[tuple[Cell, Timing]]:
         """Drop the oldest windows beyond the limits by number; returns those that have something to say.
 
         Decided from the counts as the step before left them.
@@ -341,7 +340,9 @@ class AggregateOracle:
                     if isinstance(cell.window, Window):
                         self._floors_us[group] = max(window[0], self._floors_us.get(group, START_OF_TIME_US))
                     early = self._is_early(cell, watermark_us)
-                    if cell.pending and not isinstance(emit.early if early else emit.late, Never):
+                    waits = cell.pending and not isinstance(emit.early if early else emit.late, Never)
+                    open_ = isinstance(cell.window, Window) and not self._closed(cell, before_us)
+                    if waits or (open_ and emit.closing_pane):
                         last_words.append((cell, Timing.EARLY if early else Timing.LATE))
         return last_words
 
@@ -365,7 +366,9 @@ class AggregateOracle:
 
 
 def _past(end_us: int, by_us: int, watermark_us: int) -> bool:
-    """True if the watermark is `by_us` or more past the end; never, if that is without bound."""
+    """True if the watermark is `by_us` or more past the end; if that is without bound, at the end of time only."""
+    if watermark_us >= END_OF_TIME_US:
+        return end_us <= END_OF_TIME_US
     return by_us < UNBOUNDED_US and end_us + by_us <= watermark_us
 
 

@@ -6,10 +6,21 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from windrow.core.time import instant_us
+from windrow.core.messages import TupleWindow, Window
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 
 #: The first moment of year 1 and the last of year 9999.
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+def shown(window: Window | TupleWindow) -> Window | TupleWindow:
+    """A window as panes tell it: open where it begins before the year 1 or ends after the year 9999."""
+    if isinstance(window, TupleWindow):
+        return window
+    return Window(
+        window.start_us if window.start_us >= FIRST_US else START_OF_TIME_US,
+        window.end_us if window.end_us <= LAST_US else END_OF_TIME_US,
+    )
 
 
 def event_time_us(value: Any, time_zone: str | None, now_us: int, max_ahead_us: int | None) -> int | None:

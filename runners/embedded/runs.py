@@ -26,7 +26,7 @@ from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.columns import MALFORMED_ROW
 from windrow.operators.groups import combine
 from windrow.operators.intake import countable
-from windrow.operators.step import limit
+from windrow.operators.step import limit, passed
 from windrow.operators.watermarks import idle_partitions, watermark_us
 
 
@@ -100,7 +100,7 @@ class Runner:
         self.watermark_us = watermark
         self._now_us = now_us
         self._next_event_us = self._horizon(watermark)
-        self._open_from_us = self._assigner.first_open(limit(watermark, self.definition.allowed_lateness_us))
+        self._open_from_us = self._assigner.first_open(passed(watermark, self.definition.allowed_lateness_us))
 
     def cut(self, table: pa.Table, positions: Sequence[Position], nows_us: Sequence[int]) -> Iterator[Run]:
         """Runs of the rows of `table`, in order. A run ends where its last advance may do something."""
@@ -154,7 +154,7 @@ class Runner:
             return ticks
         self._next_event_us = self._horizon(self.watermark_us)
         self._open_from_us = self._assigner.first_open(
-            limit(self.watermark_us, definition.allowed_lateness_us)
+            passed(self.watermark_us, definition.allowed_lateness_us)
         )
         return True
 

@@ -24,13 +24,13 @@ from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, T
 from windrow.core.location import local_path
 from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.sql import plain, quoted
-from windrow.core.time import show_duration
+from windrow.core.time import END_OF_TIME_US, show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import ACCUMULATOR, MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.intake import FIRST_US, LAST_US, event_times, last_times
-from windrow.operators.step import limit
+from windrow.operators.step import limit, passed
 from windrow.runners.tasks import (
     CONTROL,
     LETTER,
@@ -377,6 +377,8 @@ def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: 
             newest_end = f"({t} - pmod({t} - {offset}L, {size}L) + {size}L)"
         case Hopping(size_us=size, hop_us=hop, offset_us=offset):
             newest_end = f"({t} - pmod({t} - {offset}L, {hop}L) + {size}L)"
+        case Global():
+            newest_end = _long(END_OF_TIME_US)
         case _:
             watermark_us = None
     if watermark_us is not None:
@@ -384,7 +386,7 @@ def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: 
         if retention_us is not None:
             gone = f"{newest_end} <= {_long(limit(watermark_us, retention_us))}"
             cases.append(f"when {gone} and {newest_end} > {t} then '{OUT_OF_RETENTION}'")
-        late = f"{newest_end} <= {_long(limit(watermark_us, definition.allowed_lateness_us))}"
+        late = f"{newest_end} <= {_long(passed(watermark_us, definition.allowed_lateness_us))}"
         # A time in a gap between hops is no late one.
         cases.append(f"when {late} and {newest_end} > {t} then '{TOO_LATE}'")
     return f"case {' '.join(cases)} end"

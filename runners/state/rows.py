@@ -34,7 +34,7 @@ from windrow.operators.intake import Slice, user_columns
 from windrow.operators.join import JoinOperator
 from windrow.operators.join_output import Columns
 from windrow.operators.join_windows import windows_of_input
-from windrow.operators.output import PANE_TYPE, STAMP, pane_schema, window_column
+from windrow.operators.output import PANE_TYPE, STAMP, pane_schema, stamp_us, window_column
 from windrow.operators.progress import Progress
 from windrow.operators.state_rows import in_window_order
 from windrow.runners.embedded.queries import joined_message_rows, message_rows, windows_between
@@ -263,7 +263,7 @@ def commits_table(commits: Sequence[Commit]) -> pa.Table:
                 "commit": c.commit,
                 "epoch": c.epoch,
                 "now": now_us,
-                "watermark": None if c.watermark_us is None else _shown(c.watermark_us),
+                "watermark": None if c.watermark_us is None else stamp_us(c.watermark_us),
                 "steps": len(c.steps),
                 "rows": sum(step.rows for step in c.steps),
                 "panes": sum(shard.panes_rows for shard in c.shards),
@@ -276,8 +276,3 @@ def commits_table(commits: Sequence[Commit]) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(told, COMMITS_SCHEMA)
-
-
-def _shown(time_us: int) -> int | None:
-    """A time that timestamps hold; the ends of time are null."""
-    return time_us if abs(time_us) <= 253_402_300_799_999_999 else None

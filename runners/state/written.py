@@ -77,6 +77,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Emit": Emit,
     "wr.Emit.append": Emit.append,
     "wr.Emit.update": Emit.update,
+    "wr.Emit.final": Emit.final,
     "wr.every": emit.every,
     "wr.Retain": definition.Retain,
     "wr.bounded": definition.bounded,

@@ -85,6 +85,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lateness": {"allowed_lateness": "1 day"},
     "early": {"emit": wr.Emit(early=wr.every("10 seconds"), late=wr.every(5))},
     "append": {"emit": wr.Emit.append()},
+    "final": {"emit": wr.Emit.final(), "allowed_lateness": "1 hour"},
+    "no late panes": {"emit": wr.Emit(late=wr.never), "allowed_lateness": "1 hour"},
     "update": {"emit": wr.Emit.update()},
     "retracting": {"emit": wr.Emit(mode="retracting", early=wr.every_batch, late=wr.never)},
     "discarding": {"emit": wr.Emit(mode="discarding")},
@@ -225,6 +227,14 @@ def test_allowed_lateness_is_the_retention_unless_it_is_given() -> None:
     assert define(retention=wr.forever).allowed_lateness_us == UNBOUNDED_US
     assert define(allowed_lateness="1 hour").allowed_lateness_us == 3_600_000_000
     assert define(emit=wr.Emit.append()).allowed_lateness_us == 0
+    assert define(emit=wr.Emit.final()).allowed_lateness_us == 7 * 86_400_000_000
+    assert "emit=wr.Emit.final()" in repr(define(emit=wr.Emit.final()))
+
+
+def test_where_no_pane_tells_late_messages_the_default_lateness_is_zero() -> None:
+    assert define(emit=wr.Emit(late=wr.never)).allowed_lateness_us == 0
+    assert define(emit=wr.Emit(late=wr.never), allowed_lateness="1 hour").allowed_lateness_us == 3_600_000_000
+    assert define(emit=wr.Emit(late=wr.never, closing_pane=True)).allowed_lateness_us == 7 * 86_400_000_000
 
 
 def test_a_message_may_lie_a_day_ahead_of_now_where_messages_move_the_watermark() -> None:

@@ -82,7 +82,7 @@ MUTANTS: dict[str, Patch] = {
         "_ticks",
         lambda trigger, before, now: isinstance(trigger, EveryPeriod) and now - before >= trigger.period_us,
     ),
-    "nothing is dropped by size": method("_drop_by_size", lambda _: lambda self, watermark: []),
+    "nothing is dropped by size": method("_drop_by_size", lambda _: lambda self, before, watermark: []),
     "nothing expires": method("_expired", lambda _: lambda self, cell, watermark: False),
     "whatever is open is early": method("_is_early", lambda _: lambda self, cell, watermark: True),
     "malformed times are now": method("_event_time", lambda _: lambda self, value, now: now),

@@ -170,12 +170,14 @@ def test_only_what_was_counted_moves_the_watermark() -> None:
     assert made.counted == [("s", 3, 60 * S), ("s", 3, 55 * S)]
 
 
-def test_retention_without_bound_never_closes_a_window() -> None:
+def test_retention_without_bound_closes_a_window_at_the_end_of_time_only() -> None:
     made = oracle('window=wr.tumbling("10 seconds"), retention=wr.forever, emit=wr.Emit(late=wr.every_batch)')
     made.ingest(messages(1), 0, START)
-    (pane,) = made.advance(END_OF_TIME_US, 0).panes
+    (pane,) = made.advance(END_OF_TIME_US - 1, 0).panes
     assert (pane.timing, pane.is_last) == (Timing.ON_TIME, False)
-    assert [p.index for p in made.ingest(messages(2), 0, END_OF_TIME_US).panes] == [1]
+    assert [p.index for p in made.ingest(messages(2), 0, END_OF_TIME_US - 1).panes] == [1]
+    made.advance(END_OF_TIME_US, 0)
+    assert [d.reason for d in made.ingest(messages(3), 0, END_OF_TIME_US).dead_letters] == ["too_late"]
 
 
 class Touchy:

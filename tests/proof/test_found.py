@@ -1,8 +1,13 @@
 """What the search against the oracle has found, each once more by hand."""
 
+from typing import Any
+
+import pytest
+
 import windrow as wr
 from windrow.core.messages import Window
-from windrow.testing import TestDriver
+from windrow.operators.intake import FIRST_US, LAST_US
+from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
 
@@ -69,3 +74,33 @@ def test_early_and_late_panes_of_one_step_come_in_the_order_of_their_windows() -
         driver.feed([{"t": 26 * S}, {"t": 5 * S}])
         assert [pane.timing for pane in driver.panes()] == ["LATE", "EARLY"]
         driver.check()
+
+
+@pytest.mark.parametrize("time_us", [FIRST_US, LAST_US])
+@pytest.mark.parametrize(
+    "window",
+    [
+        wr.tumbling("7 hours"),
+        wr.hopping("1000 days", "300 days"),
+        wr.calendar("week", time_zone="America/New_York"),
+        wr.calendar("day", time_zone="Asia/Tokyo"),
+        wr.calendar("year", time_zone="UTC"),
+    ],
+    ids=repr,
+)
+def test_windows_at_the_ends_of_time_are_the_same_in_panes_and_queries(window: Any, time_us: int) -> None:
+    definition = wr.Aggregate(
+        event_time="t",
+        window=window,
+        agg={"n": wr.count()},
+        retention=wr.forever,
+        watermark=wr.explicit(),
+        emit=wr.Emit(early=wr.every_batch),
+    )
+    with TestDriver(definition, clock=ManualClock(0)) as driver:
+        driver.feed([{"t": time_us}])
+        told = [pane.window for pane in driver.committed_panes()]
+        driver.op.result_table().to_pylist()  # all times are of years that Python has
+        assert told == [info.window for info in driver.windows()] != []
+        driver.drain()
+        assert {pane.window for pane in driver.panes()} == set(told)
