@@ -128,6 +128,11 @@ class Emit:
         return cls(early=never, late=never, on_time=False, closing_pane=True)
 
     @property
+    def remembers(self) -> bool:
+        """True if a pane is compared with the former one, or takes it back."""
+        return self.mode == "retracting" or (self.only_if_changed and self.mode == "accumulating")
+
+    @property
     def tells_late(self) -> bool:
         """True if some pane tells what comes after the end of its window."""
         return self.closing_pane or not isinstance(self.late, Never)

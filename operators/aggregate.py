@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.keys import encode_columns
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.dead import DeadLetters
@@ -46,6 +47,8 @@ class WindowAggregator(StoredWindows):
         before_us, now_before_us = progress.watermark_us, progress.now_us
         watermark_us = max(watermark_us, before_us)
         if progress.schema is not None:
+            if self._emission_changed(kv):
+                progress.dirty = self._unsaid(kv, dead)
             last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
             self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
             if now_before_us is not None:
@@ -187,7 +190,9 @@ class WindowAggregator(StoredWindows):
         stored = self.store.read(kv, starts)
         fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
         together = fresh if stored is None else concat([stored, fresh])
-        merged, broken = merge_rows(self.calculation, together, 0 if stored is None else len(stored))
+        known = 0 if stored is None else len(stored)
+        notes = self._notes(isinstance(trigger, EveryCount))
+        merged, broken = merge_rows(self.calculation, together, known, notes=notes)
         bury_broken(merged, broken, self.definition, dead)
         pending = combine(merged.column(PENDING)).to_numpy()
         fires = pending >= (trigger.n if isinstance(trigger, EveryCount) else 1)
@@ -232,6 +237,16 @@ class WindowAggregator(StoredWindows):
                 rows = concat([silent, rows])
             self._rewrite(kv, progress, chunk, rows, watermark_us)
             progress.dirty.difference_update(chunk)
+
+    def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
+        """Starts of all windows with something that no pane has told."""
+        found: set[int] = set()
+        for chunk in _chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):
+            rows = self._merged(kv, chunk, dead)
+            if rows is not None:
+                waiting = combine(rows.column(PENDING)).to_numpy() > 0
+                found.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
+        return found
 
     def _tick(
         self,
@@ -279,7 +294,7 @@ class WindowAggregator(StoredWindows):
     ) -> None:
         """Windows that pass their allowed lateness: what is pending is said, and the closing pane if asked for."""
         emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
-        if not (self._closes or isinstance(emit.late, EveryPeriod)):
+        if not emit.tells_late or not (self._closes or progress.dirty):
             return
         starts = self._windows(kv, passed(before_us, lateness_us), passed(watermark_us, lateness_us))
         if not self._closes:
@@ -309,7 +324,7 @@ class WindowAggregator(StoredWindows):
         before_us, progress.watermark_us = progress.watermark_us, watermark_us
         closed_us = passed(before_us, self.definition.allowed_lateness_us)
         for start in sorted(by_start):
-            rows = self._merged(kv, [start], dead)
+            rows = self._merged(kv, [start], dead, unsaid=True)
             if rows is None:
                 continue
             names = [rows.column(b) for b in self.limits.by]

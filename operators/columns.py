@@ -18,6 +18,8 @@ MESSAGES, PENDING, PANES, EMIT_STEP = "__n", "__pending", "__panes", "__emit_ste
 #: encoded first and last position
 FIRST, LAST = "__first", "__last"
 ACCUMULATOR, EMITTED = "a.", "e."
+#: True: the emitted columns are what the last pane said; False: nobody knows any more; null: not noted (see `told.py`)
+TOLD = "__told"
 
 STATE_FIELDS = (
     pa.field(START, pa.int64()),

@@ -6,7 +6,7 @@ Panes are tables: `__start`, `__end`, the keys, the aggregates, `__timing`, `__i
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
-from windrow.core.types import as_type
 from windrow.operators.calculation import Broken, Calculation, any_differ
 from windrow.operators.columns import (
     ACCUMULATOR,
@@ -31,14 +30,14 @@ from windrow.operators.columns import (
     RETRACT,
     START,
     TIMING,
+    TOLD,
 )
 from windrow.operators.dead import AGGREGATE_FAILED, INTEGER_OVERFLOW, DeadLetters
 from windrow.operators.groups import combine
-from windrow.operators.state_rows import emitted_columns, in_window_order
+from windrow.operators.state_rows import in_window_order
+from windrow.operators.told import Values, choose, marks, note, told_by
 
 BoolArray = npt.NDArray[np.bool_]
-#: Values of state rows: (values by alias, what broke).
-Values = Callable[[pa.Table], tuple[dict[str, pa.Array], list[Broken]]]
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,12 @@ def fire(
     closing: bool,
     step: int,
     dead: DeadLetters,
+    told_of: Values | None = None,
 ) -> Fired:
-    """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed."""
+    """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed.
+
+    `told_of`: what the last panes said, from kept messages.
+    """
     size = len(rows)
     if size == 0:
         return Fired(None, rows)
@@ -75,27 +78,25 @@ def fire(
             _bury(definition, rows, b, dead)
         speaks[b.group] = False
 
-    panes_before = combine(rows.column(PANES)).to_numpy()
-    remembers = emit.mode == "retracting" or emit.only_if_changed
     retracts = np.zeros(size, dtype=bool)
-    before = emitted_columns(rows, aliases) if remembers else None
-    if remembers:
-        had = panes_before > 0
-        changed = np.ones(size, dtype=bool) if before is None else any_differ(before, columns, size) | ~had
+    told: dict[str, pa.Array] = {}
+    known = np.zeros(size, dtype=bool)
+    if emit.remembers:
+        told, known = told_by(rows, dict(zip(aliases, columns, strict=True)), speaks, told_of)
+        changed = any_differ([told[a] for a in aliases], columns, size) | ~known
         if emit.only_if_changed and not (closing and emit.closing_pane):
-            if emit.mode == "discarding":
-                speaks &= combine(rows.column(PENDING)).to_numpy() > 0
-            else:
-                speaks &= changed
+            speaks &= changed
         if emit.mode == "retracting":
             if timing != ON_TIME and not closing:
                 speaks &= changed
-            retracts = speaks & had
+            retracts = speaks & known
+    elif emit.only_if_changed and not (closing and emit.closing_pane):
+        speaks &= combine(rows.column(PENDING)).to_numpy() > 0
 
-    panes = _panes(definition, rows, columns, before, speaks, retracts, timing, is_last)
-    return Fired(
-        panes, _after(definition, rows, dict(zip(aliases, columns, strict=True)), speaks, remembers, step)
-    )
+    panes = _panes(definition, rows, columns, told, speaks, retracts, timing, is_last)
+    for alias, column in zip(aliases, columns, strict=True):
+        told[alias] = choose(speaks, column, told[alias]) if alias in told else column
+    return Fired(panes, _after(definition, rows, told, known, speaks, step))
 
 
 def _bury(definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters) -> None:
@@ -116,7 +117,7 @@ def _panes(
     definition: AggregateDefinition,
     rows: pa.Table,
     columns: list[pa.Array],
-    before: list[pa.Array] | None,
+    told: Mapping[str, pa.Array],
     speaks: BoolArray,
     retracts: BoolArray,
     timing: str,
@@ -135,11 +136,11 @@ def _panes(
         inserts = inserts.append_column(alias, column.take(take))
     inserts = _label(inserts, timing, index[order], is_last[order], INSERT)
     back = order[retracts[order]]
-    if len(back) == 0 or before is None:
+    if len(back) == 0:
         return inserts
     retractions = rows.select(fixed).take(pa.array(back))
-    for alias, old, new in zip(definition.agg, before, columns, strict=True):
-        retractions = retractions.append_column(alias, as_type(old.take(pa.array(back)), new.type))
+    for alias in definition.agg:
+        retractions = retractions.append_column(alias, told[alias].take(pa.array(back)))
     retractions = _label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), RETRACT)
     # A retraction stands directly before the pane that replaces it.
     place = np.empty(n, dtype=np.int64)
@@ -163,44 +164,24 @@ def _label(
 def _after(
     definition: AggregateDefinition,
     rows: pa.Table,
-    values: dict[str, pa.Array],
+    told: Mapping[str, pa.Array],
+    known: BoolArray,
     speaks: BoolArray,
-    remembers: bool,
     step: int,
 ) -> pa.Table:
     """The rows after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
-    size = len(rows)
-    panes = combine(rows.column(PANES)).to_numpy() + speaks
-    replaced = {
-        PENDING: pa.array(np.zeros(size, dtype=np.int64)),
-        PANES: pa.array(panes),
-        EMIT_STEP: pa.array(np.full(size, step, dtype=np.int64)),
-    }
-    names, columns = [], []
-    for name in rows.column_names:
-        if definition.emit.mode == "discarding" and name.startswith(ACCUMULATOR):
-            continue
-        if name.startswith(EMITTED):
-            continue
-        names.append(name)
-        columns.append(replaced.get(name, rows.column(name)))
-    if remembers:
-        said = pa.array(speaks)
-        for alias, value in values.items():
-            name = EMITTED + alias
-            if speaks.all():
-                kept = value
-            elif name in rows.column_names:
-                kept = _choose(said, value, combine(rows.column(name)))
-            else:
-                kept = _choose(said, value, pa.nulls(size, value.type))
-            names.append(name)
-            columns.append(kept)
-    return pa.table(columns, names=names)
-
-
-def _choose(mask: pa.Array, yes: pa.Array, no: pa.Array) -> pa.Array:
-    """Row by row `yes` or `no`, for any type."""
-    size = len(mask)
-    picks = np.where(mask.to_numpy(zero_copy_only=False), np.arange(size), np.arange(size) + size)
-    return pa.concat_arrays([yes, as_type(no, yes.type)]).take(pa.array(picks))
+    emit, size = definition.emit, len(rows)
+    before = combine(rows.column(PANES)).to_numpy()
+    pending = pa.array(np.zeros(size, dtype=np.int64))
+    now = pa.array(np.full(size, step, dtype=np.int64))
+    # What was discarded counts as told. Else the step is that of the last pane, whose messages are the ones up to it.
+    steps = now if emit.mode == "discarding" else choose(speaks, now, combine(rows.column(EMIT_STEP)))
+    replaced = {PENDING: pending, PANES: pa.array(before + speaks), EMIT_STEP: steps}
+    gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
+    names = [n for n in rows.column_names if not n.startswith(gone) and n != TOLD]
+    table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
+    lost = (before > 0) & ~speaks & ~known
+    if emit.remembers:
+        return note(table, told, marks(speaks | known, lost))
+    # Nothing pending, and yet the accumulators do not say what was told.
+    return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table

@@ -45,11 +45,13 @@ class StoredWindows(Steps):
             return []
         return self.store.starts(kv, self.assigner.first_open(after_us), self.assigner.first_open(up_to_us))
 
-    def _merged(self, kv: KV, starts: list[int], dead: DeadLetters) -> pa.Table | None:
+    def _merged(
+        self, kv: KV, starts: list[int], dead: DeadLetters, *, unsaid: bool = False
+    ) -> pa.Table | None:
         stored = self.store.read(kv, starts)
         if stored is None:
             return None
-        merged, broken = merge_rows(self.calculation, stored)
+        merged, broken = merge_rows(self.calculation, stored, notes=self._notes(unsaid))
         bury_broken(merged, broken, self.definition, dead)
         return merged
 
@@ -58,7 +60,7 @@ class StoredWindows(Steps):
         for start in self.store.append(kv, rows, upsert=upsert):
             stored = self.store.read(kv, [start])
             assert stored is not None
-            merged, broken = merge_rows(self.calculation, stored)
+            merged, broken = merge_rows(self.calculation, stored, notes=self._notes(True))
             if not broken:  # it has to be told when the window fires
                 self.store.replace(kv, start, merged)
 
@@ -107,6 +109,10 @@ class StoredWindows(Steps):
                 return self.history.values(kv, state, self.calculation, self.assigner)
             return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
 
+        def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            assert self.history is not None
+            return self.history.values(kv, state, self.calculation, self.assigner, told=True)
+
         fired = fire(
             self.definition,
             self.calculation,
@@ -117,6 +123,7 @@ class StoredWindows(Steps):
             closing=closing,
             step=progress.step,
             dead=dead,
+            told_of=None if self.history is None else told_of,
         )
         if fired.panes is not None:
             result.panes.append(fired.panes)

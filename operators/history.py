@@ -208,9 +208,15 @@ class History:
         return self.decode(kv, keys, values, calculation)
 
     def values(
-        self, kv: KV, state: pa.Table, calculation: Calculation, assigner: WindowAssigner
+        self,
+        kv: KV,
+        state: pa.Table,
+        calculation: Calculation,
+        assigner: WindowAssigner,
+        *,
+        told: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Values of the (window, key)s of `state`, from the messages."""
+        """Values of the (window, key)s of `state`, from the messages; `told`: from those that the last pane told."""
         starts = combine(state.column(START)).to_numpy()
         ends = combine(state.column(END)).to_numpy()
         low, high = int(starts.min()), int(ends.max())
@@ -221,7 +227,7 @@ class History:
             row_of, windows, window_ends = assigner.assign(rows.times)
             took = window_ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of]
             row_of, windows = row_of[took], windows[took]
-        return self.evaluate(state, rows, row_of, windows, calculation)
+        return self.evaluate(state, rows, row_of, windows, calculation, told=told)
 
     def evaluate(
         self,
@@ -230,6 +236,8 @@ class History:
         row_of: IntArray,
         windows: IntArray,
         calculation: Calculation,
+        *,
+        told: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of `state` rows from messages, message `row_of[i]` being in the window that starts at `windows[i]`."""
         by = self.definition.by
@@ -255,10 +263,10 @@ class History:
         codes = Groups([starts, *keys], size + len(row_of)).codes
         member = codes[size:]
         wanted = member < size  # state rows come first and are distinct, so they are groups 0 .. size - 1
-        if self.definition.emit.mode == "discarding":
-            since = combine(state.column(EMIT_STEP)).fill_null(-1).to_numpy()
+        if told or self.definition.emit.mode == "discarding":
+            last = combine(state.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.where(wanted, member, 0)]
             step = combine(rows.table.column(STEP)).to_numpy()[row_of]
-            wanted &= step > since[np.where(member < size, member, 0)]
+            wanted &= step <= last if told else step > last
         row_of, member = row_of[wanted], member[wanted]
         # Order of arrival, which is by step and then by position: what "any" and a fold of the user's see.
         chosen = rows.take(row_of)

@@ -14,6 +14,8 @@ from windrow.stores.kv import KV
 
 FORMAT = 1
 KEY = b"\x00progress"
+#: The emission of the last `advance`: under another one, other windows may wait.
+EMISSION = b"\x00emission"
 
 
 @dataclass

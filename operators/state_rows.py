@@ -19,7 +19,6 @@ from windrow.operators.calculation import Broken, Calculation
 from windrow.operators.columns import (
     ACCUMULATOR,
     EMIT_STEP,
-    EMITTED,
     END,
     FIRST,
     LAST,
@@ -32,6 +31,7 @@ from windrow.operators.columns import (
 )
 from windrow.operators.groups import Groups, combine
 from windrow.operators.intake import Slice, encoded_positions
+from windrow.operators.told import note_before_merge
 
 IntArray = npt.NDArray[np.int64]
 
@@ -135,11 +135,12 @@ def merge_slices(
 
 
 def merge_rows(
-    calculation: Calculation, rows: pa.Table, touched_from: int | None = None
+    calculation: Calculation, rows: pa.Table, touched_from: int | None = None, *, notes: bool = False
 ) -> tuple[pa.Table, list[Broken]]:
     """One row per (window, key) of `rows`, which come oldest first.
 
-    With `touched_from`, only those (window, key) that have a row at that index or later.
+    With `touched_from`, only those (window, key) that have a row at that index or later. `notes`: what last panes said is noted
+    where what came since is merged in.
     """
     by = calculation.definition.by
     groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
@@ -163,27 +164,29 @@ def merge_rows(
             groups = Groups.of_codes(groups.codes[keep], groups.size)
     several = np.bincount(groups.codes, minlength=groups.size) > 1
     if 2 * several.sum() < groups.size:
-        return _merge_some(calculation, rows, groups, several)
-    return _merge_groups(calculation, rows, groups)
+        return _merge_some(calculation, rows, groups, several, notes)
+    return _merge_groups(calculation, rows, groups, notes)
 
 
 def _merge_some(
-    calculation: Calculation, rows: pa.Table, groups: Groups, several: npt.NDArray[np.bool_]
+    calculation: Calculation, rows: pa.Table, groups: Groups, several: npt.NDArray[np.bool_], notes: bool
 ) -> tuple[pa.Table, list[Broken]]:
     """As `_merge_groups` where most groups have one row, which stays as it is."""
     numbers = np.flatnonzero(several)
     affected = several[groups.codes]
     few = Groups.of_codes((np.cumsum(several) - 1)[groups.codes[affected]], len(numbers))
-    merged, broken = _merge_groups(calculation, rows.filter(pa.array(affected)), few)
+    merged, broken = _merge_groups(calculation, rows.filter(pa.array(affected)), few, notes)
     alone = without(rows.filter(pa.array(~affected)), UPSERT)
     if not merged.schema.equals(alone.schema):
-        return _merge_groups(calculation, rows, groups)
+        return _merge_groups(calculation, rows, groups, notes)
     order = np.argsort(np.concatenate([groups.codes[~affected], numbers]))
     table = pa.concat_tables([alone, merged]).take(pa.array(order))
     return table, [replace(b, group=int(numbers[b.group])) for b in broken]
 
 
-def _merge_groups(calculation: Calculation, rows: pa.Table, groups: Groups) -> tuple[pa.Table, list[Broken]]:
+def _merge_groups(
+    calculation: Calculation, rows: pa.Table, groups: Groups, notes: bool
+) -> tuple[pa.Table, list[Broken]]:
     first = pa.array(groups.first_rows)
     head = rows.take(first)
     sums = [MESSAGES, PENDING]
@@ -206,7 +209,8 @@ def _merge_groups(calculation: Calculation, rows: pa.Table, groups: Groups) -> t
             columns[name] = head.column(name)
     for name, column in merged.items():
         columns.setdefault(name, column)
-    return pa.table(columns), broken
+    table = pa.table(columns)
+    return note_before_merge(calculation, head, table) if notes else table, broken
 
 
 def without(rows: pa.Table, *names: str) -> pa.Table:
@@ -229,10 +233,3 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
     columns["row"] = pa.array(np.arange(len(rows)))
     sort_keys = [(name, "ascending", "at_start") for name in columns]
     return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys).to_numpy(), dtype=np.int64)
-
-
-def emitted_columns(rows: pa.Table, aliases: Sequence[str]) -> list[pa.Array] | None:
-    """What was last emitted, by alias; None where no row of the table was emitted yet."""
-    if any(EMITTED + a not in rows.column_names for a in aliases):
-        return None
-    return [combine(rows.column(EMITTED + a)) for a in aliases]

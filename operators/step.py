@@ -16,7 +16,7 @@ from windrow.operators.history import History
 from windrow.operators.ids import SeenIds
 from windrow.operators.intake import Slice
 from windrow.operators.learning import AggregateNeeds, in_learnt_types, learn
-from windrow.operators.progress import Progress
+from windrow.operators.progress import EMISSION, Progress
 from windrow.operators.state_rows import in_window_order
 from windrow.stores.kv import KV, Batch
 
@@ -75,6 +75,7 @@ class Steps:
         self.seen: SeenIds | None = None
         self.needs = AggregateNeeds(definition)
         self._calculation: Calculation | None = None
+        self._emission_noted = False
 
     def cfs(self) -> tuple[str, ...]:
         ids = () if self.seen is None else (self.seen.cf,)
@@ -95,6 +96,23 @@ class Steps:
         for reason, n in dead.counts.items():
             result.counts[f"dead.{reason}"] = n
         return result
+
+    def _emission_changed(self, kv: KV) -> bool:
+        """True in the first `advance` under another emission than that of the last one: what waits has to be looked for."""
+        if self._emission_noted:
+            return False
+        stored, own = kv.get(self.aux_cf, EMISSION), repr(self.definition.emit).encode()
+        self._emission_noted = stored == own  # not before it is stored for good
+        if not self._emission_noted:
+            batch = Batch()
+            batch.put(self.aux_cf, EMISSION, own)
+            kv.write(batch)
+        return stored is not None and not self._emission_noted
+
+    def _notes(self, unsaid: bool) -> bool:
+        """True if merging has to note what last panes said: rows may be stored with more than that, `unsaid`, or told anew."""
+        emit = self.definition.emit
+        return not self.definition.full_state and emit.mode != "discarding" and (unsaid or emit.remembers)
 
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
         known = [] if progress.schema is None else progress.schema.names

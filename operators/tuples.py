@@ -58,6 +58,8 @@ class TupleAggregator(Steps):
         if progress.schema is not None:
             self._retire(kv)
             early = self.definition.emit.early
+            if self._emission_changed(kv):
+                self._look_for_unsaid(kv)
             if (
                 isinstance(early, EveryPeriod)
                 and before_us is not None
@@ -113,7 +115,8 @@ class TupleAggregator(Steps):
         known = self.store.read(kv, [], deltas.select([START, *self.definition.by]))
         fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
         together = fresh if known is None else concat([known, fresh])
-        merged, _ = merge_rows(self.calculation, together, 0 if known is None else len(known))
+        notes = self._notes(not isinstance(self.definition.emit.early, EveryBatch))
+        merged, _ = merge_rows(self.calculation, together, 0 if known is None else len(known), notes=notes)
         self._judge(kv, progress, result, dead, merged)
 
     def _keys(self, rows: Slice) -> tuple[list[bytes], Groups]:
@@ -187,6 +190,9 @@ class TupleAggregator(Steps):
         def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             return self._values(kv, state)
 
+        def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            return self._values(kv, state, told=True)
+
         fired = fire(
             self.definition,
             self.calculation,
@@ -197,12 +203,15 @@ class TupleAggregator(Steps):
             closing=False,
             step=progress.step,
             dead=dead,
+            told_of=None if self.history is None else told_of,
         )
         if fired.panes is not None:
             result.panes.append(fired.panes)
         return fired.rows
 
-    def _values(self, kv: KV, state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+    def _values(
+        self, kv: KV, state: pa.Table, *, told: bool = False
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
         if self.history is None:
             return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
         keys, values = [], []
@@ -230,7 +239,7 @@ class TupleAggregator(Steps):
             )
         numbers = np.array([self.history.store.split(k).position[2] for k in keys], dtype=np.int64)
         row_of, firsts = self._assign(numbers)
-        return self.history.evaluate(state, rows, row_of, firsts, self.calculation)
+        return self.history.evaluate(state, rows, row_of, firsts, self.calculation, told=told)
 
     # -- time and retention -----------------------------------------------------------------------------------------
 
@@ -253,6 +262,17 @@ class TupleAggregator(Steps):
         if waiting.any():
             after = self._fire(kv, progress, result, dead, rows.filter(pa.array(waiting)), EARLY)
             self.store.append(kv, after, upsert=True)
+
+    def _look_for_unsaid(self, kv: KV) -> None:
+        """Mark the keys with something that no pane has told."""
+        table = self.store.read_all(kv)
+        batch = Batch()
+        batch.delete_range(self.aux_cf, _DIRTY, b"e")
+        if table is not None and isinstance(self.definition.emit.early, EveryPeriod):
+            waiting = table.filter(pa.array(combine(table.column(PENDING)).to_numpy() > 0))
+            for key in self._encode(waiting):
+                batch.put(self.aux_cf, _DIRTY + key, b"")
+        kv.write(batch)
 
     def _open_rows(self, kv: KV, key: bytes) -> pa.Table | None:
         """State rows of one key's partial windows."""

@@ -34,8 +34,8 @@ from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMes
 from windrow.core.time import START_OF_TIME_US, Duration, Instant, instant_us
 from windrow.operators.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.output import to_panes
+from windrow.operators.progress import EMISSION, Progress
 from windrow.operators.progress import KEY as PROGRESS_KEY
-from windrow.operators.progress import Progress
 from windrow.runners.embedded import EmbeddedOperator
 from windrow.testing.clock import ManualClock
 from windrow.testing.faults import CommitPoint, SimulatedCrash, die_at
@@ -87,6 +87,8 @@ class TestDriver:
         self._dead_seen = 0
         self.op = self._open()
         self._reached = dict(self.op._offsets)
+        #: The number of steps at each restart, and the definition from there on.
+        self._lives = [(0, definition)]
 
     @property
     def _temporary_path(self) -> str:
@@ -174,12 +176,17 @@ class TestDriver:
             shutil.rmtree(store)
             os.rename(left, store)
 
-    def restart(self) -> None:
-        """Come back; crashes first unless that has happened. Feed on from `next_offsets()`."""
+    def restart(self, definition: AggregateDefinition | None = None) -> None:
+        """Come back; crashes first unless that has happened. Feed on from `next_offsets()`.
+
+        definition: the same with another emission.
+        """
         if not self.op._closed:
             self.crash()
+        self.definition = definition or self.definition
         self.op = self._open()
         self._reached = dict(self.op._offsets)
+        self._lives.append((len(self.steps()), self.definition))
 
     def next_offsets(self) -> dict[Partition, int]:
         """Where to go on feeding, by (source, partition); commits what is staged."""
@@ -229,11 +236,14 @@ class TestDriver:
 
     def expected(self) -> Expected:
         """The log of steps replayed through the oracle. Raises where a recorded watermark is not the oracle's."""
-        oracle, marks = AggregateOracle(self.definition), WatermarkOracle(self.definition.watermark)
+        oracle, marks = AggregateOracle(self._lives[0][1]), WatermarkOracle(self.definition.watermark)
+        lives = list(self._lives)
         panes: list[Pane] = []
         dead: list[DeadLetter] = []
         unread = dict(sorted(self._fed.items()))
         for number, step in enumerate(self.steps()):
+            while lives and lives[0][0] <= number:
+                oracle.redefine(lives.pop(0)[1])
             watermark_us = START_OF_TIME_US if step.watermark_us is None else step.watermark_us
             if step.kind == "ingest":
                 done = oracle.ingest(_slice(unread, step), step.now_us, watermark_us)
@@ -271,7 +281,7 @@ class TestDriver:
         left: list[tuple[str, bytes]] = []
         for cf in operator.cfs():
             for key, value in kv.scan(cf):
-                kept = cf == operator.aux_cf and (key == PROGRESS_KEY or key[:1] in b"hs")
+                kept = cf == operator.aux_cf and (key in (PROGRESS_KEY, EMISSION) or key[:1] in b"hs")
                 kept = kept or (cf == operator.aux_cf and key == BUCKETS_KEY and value == NO_BUCKETS)
                 counter = self.definition.tuple_window and cf == operator.aux_cf and key[:1] == b"c"
                 if not kept and not counter:

@@ -68,6 +68,12 @@ class AggregateOracle:
         self.counted: list[tuple[str, int, int]] = []
         self._dead: list[DeadLetter] = []
 
+    def redefine(self, definition: AggregateDefinition) -> None:
+        """Go on under a definition with another emission. What was a last pane under the former one need not stay the last."""
+        self.definition = definition
+        for cell in self._cells.values():
+            cell.ended = False
+
     def advance(self, watermark_us: int, now_us: int) -> Step:
         """Fire, tick, close and expire."""
         self._dead = []

@@ -1,0 +1,109 @@
+"""Emission may change between two runs, whatever was told before: the oracle, which remembers everything, says what comes."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow as wr
+from tests.proof.test_against_oracle import DEEP, PROFILE, TRIGGERS, Case, Run, cases, messages, trigger
+from windrow.core.definition import AggregateDefinition
+from windrow.core.messages import Kind, Pane
+from windrow.testing import ManualClock, TestDriver
+from windrow.testing.ledger import values_equal
+
+
+def with_emit(definition: AggregateDefinition, emit: wr.Emit) -> AggregateDefinition:
+    changed = copy.copy(definition)
+    object.__setattr__(changed, "emit", emit)
+    return changed
+
+
+@st.composite
+def emissions(draw: st.DrawFn, discarding: bool) -> wr.Emit:
+    """Any emission whose state has the same fingerprint."""
+    return wr.Emit(
+        early=trigger(draw(st.sampled_from(TRIGGERS))),
+        late=trigger(draw(st.sampled_from(TRIGGERS))),
+        on_time=draw(st.sampled_from([True, True, False])),
+        mode="discarding" if discarding else draw(st.sampled_from(["accumulating", "retracting"])),
+        only_if_changed=draw(st.booleans()),
+        closing_pane=draw(st.booleans()),
+    )
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> tuple[Case, list[wr.Emit]]:
+    case = draw(cases(unbounded=draw(st.booleans())))
+    discarding = case.definition.emit.mode == "discarding"
+    return case, draw(st.lists(emissions(discarding), min_size=1, max_size=4))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("feed"), st.lists(messages(good=True), min_size=1, max_size=5)),
+        st.tuples(st.just("each"), st.lists(messages(good=True), min_size=1, max_size=3)),
+        st.tuples(st.just("event time"), st.integers(-10, 80)),
+        st.tuples(st.just("clock"), st.integers(1, 12)),
+        st.tuples(st.just("timeout"), st.none()),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def check_retractions(panes: list[Pane]) -> None:
+    """A retraction takes back what stands, with its very values."""
+    standing: dict[Any, Pane] = {}
+    for pane in panes:
+        where = (repr(pane.window), repr(sorted(pane.key.items())))
+        if pane.kind is Kind.RETRACT:
+            taken = standing.pop(where)
+            assert taken.index == pane.index and values_equal(taken.values, pane.values), (taken, pane)
+        else:
+            standing[where] = pane
+
+
+@pytest.mark.parametrize(
+    "agg", [{"n": wr.count()}, {"n": wr.count(), "middle": wr.median("v")}], ids=["small", "full"]
+)
+def test_panes_told_before_they_were_remembered_are_taken_back_with_their_values(agg: dict[str, Any]) -> None:
+    definition = wr.Aggregate(
+        event_time="t",
+        window=wr.tumbling("10 seconds"),
+        agg=agg,
+        retention="1 hour",
+        emit=wr.Emit(early=wr.every(2), late=wr.every(2)),
+    )
+    retracting = with_emit(definition, wr.Emit(early=wr.every_batch, mode="retracting"))
+    with TestDriver(definition) as driver:
+        driver.feed([{"t": 1, "v": 1.0}, {"t": 2, "v": 2.0}])  # told
+        driver.feed([{"t": 3, "v": 7.0}])  # not told, and merged with what was
+        driver.next_offsets()
+        driver.restart(retracting)
+        driver.feed([{"t": 4, "v": 9.0}])
+        [first, *second] = driver.committed_panes()
+        assert [pane.kind for pane in second] == [Kind.RETRACT, Kind.INSERT]
+        assert (second[0].values, second[0].index) == (first.values, first.index)
+        driver.check()
+
+
+@given(lives=lives(), steps=st.lists(STEPS, min_size=5, max_size=5))
+@settings(PROFILE, max_examples=10_000 if DEEP else 100)
+def test_emission_may_change_between_runs(lives: tuple[Case, list[wr.Emit]], steps: list[Any]) -> None:
+    case, emits = lives
+    with TestDriver(case.definition, clock=ManualClock(case.base_us)) as driver:
+        run = Run(case, driver)
+        for life, actions in enumerate(steps[: len(emits) + 1]):
+            if life:
+                driver.next_offsets()
+                driver.restart(with_emit(case.definition, emits[life - 1]))
+            for kind, value in actions:
+                run.act(kind, value)
+        run.act("clock", 10)
+        run.act("timeout", None)
+        run.act("drain", None)
+        driver.check()
+        check_retractions(driver.committed_panes())
