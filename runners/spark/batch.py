@@ -142,17 +142,10 @@ class BatchFunction:
     # -- the batch --------------------------------------------------------------------------------------------------
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        self.gate.enter()
-        if self.first_batch is None:
-            self.first_batch = batch_id
-        try:
+        with self.gate.batch():
+            if self.first_batch is None:
+                self.first_batch = batch_id
             self._batch(df, batch_id)
-        except Exception as error:
-            told = self.gate.leave(error)
-            if told is not error:
-                logger.info("interrupted: done again at the next start", batch=batch_id, error=repr(error))
-                raise told from None
-            raise
 
     def _batch(self, df: DataFrame, batch_id: int) -> None:
         started = time.monotonic()

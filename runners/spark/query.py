@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -99,7 +100,13 @@ class WindowQuery:
             self.query.awaitTermination()
 
     def stop(self) -> None:
-        """Stop after the batch that is in work. What was not read is read when the query is started again."""
+        """Stop after the batch that is in work. What was not read is read when the query is started again.
+
+        Called by a listener, that is from inside a batch, it returns at once.
+        """
+        if self.batch.gate.is_inside:
+            threading.Thread(target=self.stop, name="windrow-stop").start()
+            return
         if self.query.isActive:
             self._all_read = False
             self._end()
@@ -123,7 +130,7 @@ class WindowQuery:
         if self.query.isActive and not self._ends_by_itself:
             self._all_read = self._read_what_is_there()
             self._end()
-        self.query.awaitTermination()
+        self.awaitTermination()
         if not self._all_read:
             raise QueryStopped(
                 f"the query at {self.batch.location} was stopped with input perhaps unread, which a drain would make late: "
@@ -140,15 +147,19 @@ class WindowQuery:
             self.query.processAllAvailable()
             return bool(self.query.isActive)
         called = datetime.now(UTC)
-        while self.query.isActive:
-            progress = self.query.lastProgress
-            if (
-                progress is not None
-                and datetime.fromisoformat(progress["timestamp"]) >= called
-                and read_to_the_end(progress, self.batch.first_batch)
-            ):
-                return True
-            self.query.awaitTermination(0.1)  # type: ignore[arg-type]
+        with Interrupts(f"the query at {self.batch.location}") as interrupts:
+            while self.query.isActive:
+                progress = self.query.lastProgress
+                if (
+                    progress is not None
+                    and datetime.fromisoformat(progress["timestamp"]) >= called
+                    and read_to_the_end(progress, self.batch.first_batch)
+                ):
+                    return True
+                if interrupts.asked is not None:
+                    self.stop()
+                else:
+                    self.query.awaitTermination(LOOK_S)  # type: ignore[arg-type]
         return False
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ LOOK_S = 0.02
 class Interrupted(Exception):
     """A batch that the end of its query left undone. It is done when the query is started again."""
 
-    def __init__(self) -> None:
-        super().__init__(INTERRUPTED)
+    def __init__(self, why: str = "its query has ended") -> None:
+        super().__init__(f"{why[:200]}\n{INTERRUPTED}")
 
 
 class Gate:
@@ -29,6 +30,12 @@ class Gate:
     def __init__(self) -> None:
         self._over: Callable[[], bool] | None = None
         self._waits = threading.Event()
+        self._inside: int | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """True in the thread of the batch that is in work: it cannot wait for its own end."""
+        return self._inside == threading.get_ident()
 
     def close(self, over: Callable[[], bool], idle: Callable[[], bool]) -> None:
         """Return when no batch is in work. `over`: True once the query has been told to stop; `idle`: between two batches."""
@@ -40,19 +47,24 @@ class Gate:
     def open(self) -> None:
         self._over = None
 
-    def enter(self) -> None:
-        """Called by each batch, before it does anything."""
-        if self._over is None:
-            return
-        self._waits.set()
-        while not self._over():
-            time.sleep(LOOK_S)
-        raise Interrupted
-
-    def leave(self, error: Exception) -> Exception:
-        """What a batch raises that failed with `error`: the short text, where it was only interrupted."""
-        closed = self._over is not None and self._over()
-        return Interrupted() if closed or any(_interruption(e) for e in _chain(error)) else error
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Around a batch. Raises `Interrupted` where it is held until the end, and where it was only interrupted."""
+        if self._over is not None:
+            self._waits.set()
+            while not self._over():
+                time.sleep(LOOK_S)
+            raise Interrupted
+        self._inside = threading.get_ident()
+        try:
+            yield
+        except Exception as error:
+            closed = self._over is not None and self._over()
+            if closed or any(_interruption(e) for e in _chain(error)):
+                raise Interrupted(str(error)) from None
+            raise
+        finally:
+            self._inside = None
 
 
 def _interruption(error: BaseException) -> bool:
