@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -41,22 +42,32 @@ class Expr:
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame."""
         untyped = any(pa.types.is_null(t) for t in table.schema.types)
+        decimals = any(pa.types.is_decimal(t) for t in table.schema.types)
         refusals = []
         # Arrow compares no columns without a type; one that had no value yet may be of any.
         for kind in (None, *(_KINDS if untyped else ())):
             try:
-                import pyarrow.dataset as ds  # brings pandas, and doubles the time that windrow takes to import
-
-                typed = ds.InMemoryDataset(_typed(table, kind))
-                return typed.to_table(columns={"value": self.expression}).column("value")
+                return self._over(_typed(table, kind))
             except pa.ArrowException as error:
                 refusals.append(error)
+        if decimals:
+            # Nor decimals with integers that stand in the expression.
+            with contextlib.suppress(pa.ArrowException):
+                value = self._over(_with_floats(table))
+                if pa.types.is_boolean(value.type):
+                    return value
         if len(table):
             self.evaluate(table.slice(0, 0))  # raises where the columns are to blame
             raise refusals[0]
+        remedy = "; beside decimals write numbers as decimals, Decimal('2')" if decimals else ""
         raise UnknownColumn(
-            f"expression {self} cannot be evaluated over {table.column_names}: {refusals[0]}"
+            f"expression {self} cannot be evaluated over {table.column_names}: {refusals[0]}{remedy}"
         ) from None
+
+    def _over(self, table: pa.Table) -> pa.ChunkedArray:
+        import pyarrow.dataset as ds  # brings pandas, and doubles the time that windrow takes to import
+
+        return ds.InMemoryDataset(table).to_table(columns={"value": self.expression}).column("value")
 
 
 #: What a column without a type is taken for, in turn.
@@ -69,6 +80,14 @@ def _typed(table: pa.Table, kind: pa.DataType | None) -> pa.Table:
     for i, field in enumerate(table.schema):
         if pa.types.is_null(field.type):
             table = table.set_column(i, field.name, pa.nulls(len(table), kind))
+    return table
+
+
+def _with_floats(table: pa.Table) -> pa.Table:
+    """The table with floats for decimals."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_decimal(field.type):
+            table = table.set_column(i, field.name, table.column(i).cast(pa.float64()))
     return table
 
 

@@ -154,8 +154,8 @@ class ChainOperator:
         """The columns of what a part tells; None before all of its inputs have said theirs."""
         part = self.parts[i]
         if isinstance(part.definition, JoinDefinition):
-            sides = part.known(kv)
-            return None if sides is None else _joined(part.definition, sides, part.names(kv))
+            sides = part.inputs.known(kv)
+            return None if sides is None else _joined(part.definition, sides, part.inputs.names(kv))
         schema = Progress.load(kv, part.aux_cf).schema
         return (
             None if schema is None else message_schema(part.definition, Calculation(part.definition, schema))
@@ -199,7 +199,7 @@ class ChainOperator:
                 continue
             if not isinstance(part.definition, JoinDefinition):
                 return Progress.load(kv, part.aux_cf).schema
-            known: pa.Schema = part.schemas(kv)[0 if name == part.definition.left.name else 1]
+            known: pa.Schema = part.inputs.schemas(kv)[0 if name == part.definition.left.name else 1]
             return known
         raise InputError(f"{name!r} is no input of {self.definition.name!r}")
 
@@ -207,12 +207,14 @@ class ChainOperator:
     def needs(self) -> Needs:
         return self.first.needs  # type: ignore[no-any-return]
 
-    def needs_of(self, kv: KV, name: str) -> Needs:
-        """What is needed of the columns of an input from outside."""
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        """What is needed of the columns of an input from outside; `beside`: other tables of the same step."""
         for i, part in enumerate(self.parts):
             if name in [n.name for n in self.definition.inputs_of(i)]:
                 needs: Needs = (
-                    part.needs_of(kv, name) if isinstance(part.definition, JoinDefinition) else part.needs
+                    part.inputs.needs_of(kv, name, beside)
+                    if isinstance(part.definition, JoinDefinition)
+                    else part.needs
                 )
                 return needs
         raise InputError(f"{name!r} is no input of {self.definition.name!r}")

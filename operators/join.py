@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryPeriod
-from windrow.core.errors import CorruptState, InputError, NewerFormat
-from windrow.core.join import Input, JoinDefinition, spans
+from windrow.core.errors import CorruptState, InputError
+from windrow.core.join import JoinDefinition, spans
 from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
-from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
 from windrow.core.types import as_type, concat
 from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
@@ -27,9 +25,9 @@ from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.groups import Groups, combine
 from windrow.operators.intake import Slice, event_time_marks, take_in
-from windrow.operators.join_output import NOBODY, Columns, Names, labelled, letters_by_input
+from windrow.operators.join_columns import InputColumns
+from windrow.operators.join_output import NOBODY, Columns, labelled, letters_by_input
 from windrow.operators.join_tables import conform, holds, intervals, ranks, stack
-from windrow.operators.learning import JoinNeeds, Needs, learn
 from windrow.operators.pairing import NO_KEY, pairs
 from windrow.operators.progress import Progress
 from windrow.operators.reach import LEFT, RIGHT, Reach
@@ -41,9 +39,7 @@ from windrow.stores.windows import pack_table, unpack_table
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 SIDES = ("left", "right")
-_SCHEMA = (b"s0", b"s1")
-_NAMES, _LAYOUT = b"names", b"layout"
-FORMAT = 1
+_LAYOUT = b"layout"
 _ORDER = "__order"
 OPEN, MATCHED = b"\x00", b"\x01"
 #: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
@@ -58,21 +54,6 @@ FOLLOWED = {
 }
 
 
-class SideIntake:
-    """One side of a join as `take_in` sees a definition."""
-
-    null_keys = "group"
-    ids: Ids | None = None  # a join's messages are known by their positions
-
-    def __init__(self, definition: JoinDefinition, side: int) -> None:
-        given: Input = (definition.left, definition.right)[side]
-        self.name = given.name
-        self.event_time = given.event_time
-        self.by = definition.left_keys if side == LEFT else definition.right_keys
-        self.time_zone = given.time_zone
-        self.max_ahead_us = given.max_ahead_us
-
-
 class JoinOperator:
     """One join on one store. Holds no state of its own: everything is in the store it is given."""
 
@@ -82,7 +63,8 @@ class JoinOperator:
         self.aux_cf = f"{definition.name}.aux"
         self.pending_cf = f"{definition.name}.pending"
         self.open_cfs = tuple(f"{definition.name}.{side}.open" for side in SIDES)
-        self.intakes = (SideIntake(definition, LEFT), SideIntake(definition, RIGHT))
+        self.inputs = InputColumns(definition, self.aux_cf)
+        self.intakes = self.inputs.intakes
         self.followed = FOLLOWED[definition.how]
         self._present = self._stores(time_range=definition.within is not None)
         # Windows were once taken for a time range, which they are not in seed 003's matrix.
@@ -142,15 +124,15 @@ class JoinOperator:
         """Tell what can match no more, then what `now` releases; forget what is out of retention."""
         progress, result = self._begin(kv), StepResult()
         watermark_us = max(watermark_us, progress.watermark_us)
-        sides = self.schemas(kv)
-        columns = self.called(kv, sides)
+        sides = self.inputs.schemas(kv)
+        columns = self.inputs.called(kv, sides)
         done_us = self.done(watermark_us)
         for side in self.followed:
             rows = self._leave(kv, side, done_us, sides, columns)
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
         if result.panes:
-            self._settle(kv, columns)
+            self.inputs.settle(kv, columns)
         self._release(kv, result, progress.now_us, now_us, everything=watermark_us == END_OF_TIME_US)
         self._forget(kv, progress.watermark_us, watermark_us, done_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
@@ -166,12 +148,12 @@ class JoinOperator:
             )
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(definition.dead_letter_limit)
-        sides = self.schemas(kv)
+        sides = self.inputs.schemas(kv)
         new: list[Slice] = []
         for side, given in enumerate((definition.left, definition.right)):
             again = side == RIGHT and definition.is_self_join
             if given.name in tables:
-                sides[side] = self._learn(kv, side, sides[side], tables[given.name].schema)
+                sides[side] = self.inputs.learn(kv, side, sides[side], tables[given.name].schema)
                 table = with_positions(tables[given.name], progress.step, given.source_prefix)
                 # Messages of a join with itself are judged once.
                 letters = DeadLetters(0) if again else dead
@@ -182,11 +164,11 @@ class JoinOperator:
             if not again:
                 result.marks.update(event_time_marks(new[-1]))
         new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
-        columns = self.called(kv, sides)
+        columns = self.inputs.called(kv, sides)
         if len(new[LEFT]) or len(new[RIGHT]):
             self._join(kv, progress, result, new, sides, columns)
-        if result.panes or self.known(kv) is not None:
-            self._settle(kv, columns)
+        if result.panes or self.inputs.known(kv) is not None:
+            self.inputs.settle(kv, columns)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -208,55 +190,6 @@ class JoinOperator:
             result.dead = letters_by_input(dead.table())
             result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
-
-    def needs_of(self, kv: KV, name: str) -> Needs:
-        """What the join needs of an input's columns."""
-        side = LEFT if name == self.definition.left.name else RIGHT
-        return JoinNeeds(self.definition, side, self.schemas(kv), self.names(kv))
-
-    def names(self, kv: KV) -> Names | None:
-        """What columns are called for good; None before both inputs have told theirs, or a row was told."""
-        packed = kv.get(self.aux_cf, _NAMES)
-        if packed is None:
-            return None
-        if packed[0] > FORMAT:
-            raise NewerFormat(
-                f"names of columns of format {packed[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-            )
-        left, right = msgpack.unpackb(packed[1:])
-        return left, right
-
-    def called(self, kv: KV, sides: Sequence[pa.Schema]) -> Columns:
-        return Columns.of(self.definition, sides[LEFT], sides[RIGHT], self.names(kv))
-
-    def _settle(self, kv: KV, columns: Columns) -> None:
-        """From now on columns keep their names."""
-        packed = bytes((FORMAT,)) + msgpack.packb(columns.called)
-        if kv.get(self.aux_cf, _NAMES) != packed:
-            batch = Batch()
-            batch.put(self.aux_cf, _NAMES, packed)
-            kv.write(batch)
-
-    def schemas(self, kv: KV) -> list[pa.Schema]:
-        """What is known of the columns of both sides: what is declared, before the first message."""
-        found = kv.multi_get(self.aux_cf, list(_SCHEMA))
-        return [
-            _declared(intake) if v is None else pa.ipc.read_schema(pa.py_buffer(v))
-            for intake, v in zip(self.intakes, found, strict=True)
-        ]
-
-    def known(self, kv: KV) -> list[pa.Schema] | None:
-        """The columns of both sides; None before each has told them, by a message or a table without rows."""
-        found = [v for v in kv.multi_get(self.aux_cf, list(_SCHEMA)) if v is not None]
-        return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(SIDES) else None
-
-    def _learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
-        schema = learn(known, seen)
-        if not schema.equals(known):
-            batch = Batch()
-            batch.put(self.aux_cf, _SCHEMA[side], schema.serialize().to_pybytes())
-            kv.write(batch)
-        return schema
 
     def _take(self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters) -> Slice:
         """The messages that count; the others are dead letters."""
@@ -593,7 +526,7 @@ class JoinOperator:
 
     def columns(self, kv: KV) -> list[str]:
         """The columns of the join's rows, as known so far."""
-        return self.called(kv, self.schemas(kv)).names
+        return self.inputs.called(kv, self.inputs.schemas(kv)).names
 
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
@@ -603,7 +536,7 @@ class JoinOperator:
         low = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         start = start if start[0] >= low else (low, None)
         found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)
-        return self._decode(kv, side, found, values, self.schemas(kv)[side])
+        return self._decode(kv, side, found, values, self.inputs.schemas(kv)[side])
 
     def lasting(self, kv: KV, side: int) -> int:
         """The side that has all messages of an input that are kept: in a join with itself the one that forgets later."""
@@ -631,7 +564,3 @@ def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) 
     if side == LEFT:
         return columns.rows(mine.table, nobody, rows, none)
     return columns.rows(nobody, mine.table, none, rows)
-
-
-def _declared(intake: SideIntake) -> pa.Schema:
-    return pa.schema([(name, pa.null()) for name in dict.fromkeys((*intake.by, intake.event_time))])

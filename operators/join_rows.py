@@ -292,7 +292,7 @@ class RowsJoinOperator(JoinOperator):
         floor_us = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         of_key = key if store.layout.has_fields else None
         _, values = store.scan_between(kv, (0, None), (0, None), of_key)
-        rows = self._decode_numbered(kv, side, values, self.schemas(kv)[side])
+        rows = self._decode_numbered(kv, side, values, self.inputs.schemas(kv)[side])
         offsets = rows.table.column(OFFSET).to_numpy()
         mask = (rows.times >= max(start[0], floor_us)) & (rows.times <= end[0])
         if isinstance(start[1], int):
@@ -345,7 +345,7 @@ class RowsJoinOperator(JoinOperator):
         period_us = max(kept_us // 8, 1)
         if watermark_us // period_us <= before_us // period_us:
             return
-        store, schema = self.stores[side], self.schemas(kv)[side]
+        store, schema = self.stores[side], self.inputs.schemas(kv)[side]
         entries = list(kv.scan(store.cf))
         rows = self._decode_numbered(kv, side, [value for _, value in entries], schema)
         done: set[bytes] = set()

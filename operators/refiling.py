@@ -58,9 +58,9 @@ def refile_join(
     operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], nows_us: IntArray, watermarks_us: IntArray
 ) -> None:
     """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times."""
-    definition, sides, batch = operator.definition, operator.schemas(kv), Batch()
+    definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
     operator.bind(kv, Progress.load(kv, operator.aux_cf))
-    columns = operator.called(kv, sides)
+    columns = operator.inputs.called(kv, sides)
     for side, given in enumerate((definition.left, definition.right)):
         if given.name not in tables:
             continue

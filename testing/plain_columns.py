@@ -135,7 +135,11 @@ class JoinColumns:
 
     def _cell(self, source: str, column: str | None, value: Any) -> pa.Array:
         assert column is not None
-        return pa.array([value], self._types.get((source, column), pa.null()))
+        return (
+            pa.array([value])
+            if value is not None
+            else pa.nulls(1, self._types.get((source, column), pa.null()))
+        )
 
 
 def _value(left: Payload | None, right: Payload | None, left_name: str | None, right_name: str | None) -> Any:

@@ -15,6 +15,7 @@ from windrow.core.messages import JoinedRow, Pane, StoredMessage, WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.chain import ChainOperator
 from windrow.operators.join_output import to_joined
+from windrow.operators.learning import Needs
 from windrow.operators.output import to_infos, to_panes
 from windrow.operators.progress import Progress
 from windrow.operators.step import StepResult
@@ -167,6 +168,10 @@ def _side(definition: JoinDefinition, input: str | None) -> int:
 
 class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
     """A chain with a join in it: messages name their input."""
+
+    def _needs(self, given: Input, beside: Mapping[str, pa.Table]) -> Needs:
+        needs: Needs = self._operator.needs_of(self._overlay, given.name, beside)
+        return needs
 
     def _columns_of(self, given: Input) -> pa.Schema | None:
         return self._operator.schema_of(self._overlay, given.name)

@@ -92,9 +92,10 @@ class EmbeddedJoin(EmbeddedOperator):
         given = messages if isinstance(messages, Mapping) else {self._input(input).name: messages}
         many = {name: (self._input(name), many_of(some)) for name, some in given.items()}
         self._make_room()
-        tables, passed = {}, NOTHING
+        tables: dict[str, pa.Table] = {}
+        passed = NOTHING
         for name, (of, some) in many.items():
-            table, done = self._table_for(of, some)
+            table, done = self._table_for(of, some, tables)
             passed = passed.then(done)
             # A table without rows tells what columns its input has, before the first message does.
             if len(table) or (isinstance(some, pa.Table) and not len(some)):
@@ -132,7 +133,9 @@ class EmbeddedJoin(EmbeddedOperator):
     def _inputs(self) -> tuple[Input, ...]:
         return self._whole.inputs  # type: ignore[no-any-return]
 
-    def _table_for(self, given: Input, messages: pa.Table | list[Message]) -> tuple[pa.Table, Passed]:
+    def _table_for(
+        self, given: Input, messages: pa.Table | list[Message], beside: Mapping[str, pa.Table]
+    ) -> tuple[pa.Table, Passed]:
         """New messages of an input as a slice, in position order; their sources carry the input's name."""
         prefix = given.source_prefix
         if isinstance(messages, pa.Table):
@@ -160,7 +163,7 @@ class EmbeddedJoin(EmbeddedOperator):
             event_time=given.event_time,
             time_zone=given.time_zone,
             schema=self._known(given),
-            needs=self._needs(given),
+            needs=self._needs(given, beside),
             counts=counts,
         )
         return table, Passed(counts, placed.ordinals)
@@ -182,11 +185,11 @@ class EmbeddedJoin(EmbeddedOperator):
 
     def _columns_of(self, given: Input) -> pa.Schema | None:
         side = 0 if given.name == self.definition.left.name else 1
-        known: pa.Schema = self._operator.schemas(self._overlay)[side]
+        known: pa.Schema = self._operator.inputs.schemas(self._overlay)[side]
         return known
 
-    def _needs(self, given: Input) -> Needs:
-        needs: Needs = self._operator.needs_of(self._overlay, given.name)
+    def _needs(self, given: Input, beside: Mapping[str, pa.Table]) -> Needs:
+        needs: Needs = self._operator.inputs.needs_of(self._overlay, given.name, beside)
         return needs
 
     def _learn_schema(self) -> None:

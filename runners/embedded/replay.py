@@ -91,9 +91,9 @@ def replay_of_join(definition: JoinDefinition, read: ReadInputsAgain) -> Replay:
                     inputs[one.name] = GivenTable(inside(table, wanted))
                 else:
                     side = 0 if one.name == definition.left.name else 1
-                    needs = operator.needs_of(kv, one.name)
+                    needs = operator.inputs.needs_of(kv, one.name)
                     inputs[one.name] = _Messages(
-                        one, some, wanted, operator.schemas(kv)[side], needs, one.source_prefix
+                        one, some, wanted, operator.inputs.schemas(kv)[side], needs, one.source_prefix
                     )
             return GivenByInput(inputs)
 

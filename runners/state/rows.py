@@ -160,9 +160,9 @@ def panes_schema(shards: Shards, definition: Any) -> pa.Schema:
 
 
 def _joined_schema(operator: JoinOperator, kv: KV) -> pa.Schema:
-    left, right = operator.schemas(kv)
+    left, right = operator.inputs.schemas(kv)
     none = np.zeros(0, dtype=np.int64)
-    columns = Columns.of(operator.definition, left, right, operator.names(kv))
+    columns = Columns.of(operator.definition, left, right, operator.inputs.names(kv))
     told = columns.rows(empty_rows(left), empty_rows(right), none, none)
     return pa.schema([*told.schema, ("pane", PANE_TYPE), ("commit", pa.int64())])
 
@@ -228,7 +228,9 @@ def message_schema(shards: Shards, definition: Any, name: str | None) -> pa.Sche
     side = side_of(definition, name)
     found = [pa.schema([("stored", STORED)])]
     for operator, kv in shards:
-        schema = Progress.load(kv, operator.aux_cf).schema if side is None else operator.schemas(kv)[side]
+        schema = (
+            Progress.load(kv, operator.aux_cf).schema if side is None else operator.inputs.schemas(kv)[side]
+        )
         if schema is not None:
             own = user_columns(schema.empty_table())
             if "stored" in own:

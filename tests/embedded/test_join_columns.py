@@ -90,10 +90,15 @@ def test_a_message_with_a_column_that_cannot_be_is_a_dead_letter_and_alone(
     driver.check()
 
 
-def test_a_key_that_cannot_be_compared_is_a_dead_letter_and_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [False, True], ids=["step by step", "one step"])
+def test_a_key_that_cannot_be_compared_is_a_dead_letter_and_alone(at_once: bool, tmp_path: Path) -> None:
+    left, right = [wr.Message(row(1, 1))], [wr.Message(row(1, k)) for k in ("a", 1.0, 2)]
     with joined("inner").open(str(tmp_path)) as op:
-        op.add_messages([wr.Message(row(1, 1))], "left")
-        op.add_messages([wr.Message(row(1, k)) for k in ("a", 1.0, 2)], "right")
+        if at_once:
+            op.add_messages({"left": left, "right": right})
+        else:
+            op.add_messages(left, "left")
+            op.add_messages(right, "right")
         op.drain()
         assert [(r["k"], r["right_t"]) for r in op.get_result()] == [
             (1.0, r["right_t"]) for r in op.get_result()

@@ -159,3 +159,9 @@ def test_tables_of_wider_types_and_of_columns_that_nobody_uses_are_taken(tmp_pat
         op.drain()
         [pane] = op.get_result()
     assert pane.values == {"n": 2, "sum": D("3.25")}
+
+
+def test_a_filter_compares_decimals_with_whole_numbers(tmp_path: Path) -> None:
+    what = definition(many=wr.count().where(wr.col("v") > 1), twice=wr.sum(wr.col("v") * D("2")))
+    pane, dead = told(what, tmp_path, [drift(D("0.5"), D("1.01"), D("2"))])
+    assert (pane, dead) == ({"many": 2, "twice": D("7.02")}, [])

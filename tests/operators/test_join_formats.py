@@ -73,7 +73,9 @@ def test_a_message_of_a_join_over_time_is_filed_as_the_page_shows() -> None:
     [schema] = [v for k, v in filed.kv.scan("join.aux") if k == b"h" + msgpack.unpackb(value[1:])[0]]
     assert pa.ipc.read_schema(pa.py_buffer(schema)).names == ["id", "t"]
     at = [("orders:", 0, 3, 0)]
-    table = unpack_rows(filed.kv, "join.aux", [golden("join-value")], at, filed.operator.schemas(filed.kv)[0])
+    table = unpack_rows(
+        filed.kv, "join.aux", [golden("join-value")], at, filed.operator.inputs.schemas(filed.kv)[0]
+    )
     assert [(r["t"], r["id"], r[OFFSET]) for r in table.to_pylist()] == [(1 * S, 7, 3)]
 
 

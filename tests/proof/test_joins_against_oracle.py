@@ -103,7 +103,7 @@ class Run:
                 event_time=source.event_time,
                 time_zone=source.time_zone,
                 schema=self.case.schemas[name],
-                needs=self.operator.needs_of(self.kv, name),
+                needs=self.operator.inputs.needs_of(self.kv, name),
             )
         made = {n: pa.array([m.payload[n] for m in messages], kind) for n, kind in columns.items()}
         fields = zip(*positions, strict=True)
