@@ -21,7 +21,7 @@ from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.shard import PANES, PANES_OF
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letters_kept
 from windrow.checkpoint.tidying import tidy
-from windrow.checkpoint.transport import FILES, At, Transport
+from windrow.checkpoint.transport import FILES, At, Transport, refuse_lost_log
 from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
@@ -99,6 +99,8 @@ class Job:
         self.shards = known.shards if known is not None and shards == 0 else max(shards, 1)
         self._accept(state)
         transport.prepare(self.folders, self.job, self.shards)
+        if known is None and log is None and transport == FILES:
+            refuse_lost_log(self.folders, self.log)
         self.epoch = self.log.open_epoch(
             opened_us=clock.now_us(),
             driver=driver or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",

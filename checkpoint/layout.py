@@ -69,6 +69,15 @@ class JobFolders:
     def store(self, shard: int, local: str | None = None) -> str:
         return os.path.join(local or self.local, f"shard-{shard:04d}")
 
+    def named_by_commits(self) -> str | None:
+        """Some file that only a commit could have named, or a snapshot; None if there is none."""
+        for folder in ("segments", "changelog", os.path.join("snapshots", "manifests"), "panes", "dead"):
+            path = os.path.join(self.location, folder)
+            for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
+                if not name.endswith(".tmp"):
+                    return os.path.join(path, name)
+        return None
+
 
 @dataclass(frozen=True)
 class BorrowedFolders(JobFolders):

@@ -21,7 +21,7 @@ from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
 from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
 from windrow.checkpoint.summary import SUMMARY
-from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_others
+from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log, refuse_others
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch
@@ -63,13 +63,15 @@ def look(location: str | None, transport: Transport = FILES) -> Look:
     if transport != FILES:
         return _look_elsewhere(folders, transport)
     refuse_cache(folders)
+    log = FileLog(folders.log)
+    state = log.tail()
+    if state.epoch is None:
+        refuse_lost_log(folders, log)
     if not os.path.isdir(folders.log):
         raise JobMismatch(
             f"{folders.location} is no windrow location: it has no folder 'log'. Give the location that the job was opened "
             "with (of a job begun with writeStream: <checkpointLocation>/windrow)"
         )
-    log = FileLog(folders.log)
-    state = log.tail()
     if state.epoch is None:
         raise JobMismatch(f"{folders.location} is no windrow location: no driver has ever opened it")
     return Look(folders.location, folders, state.epoch, state, log)

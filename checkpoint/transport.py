@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from windrow.checkpoint.layout import JobFolders
-from windrow.checkpoint.log import FileLog, RecordLog
+from windrow.checkpoint.log import FileLog, Log, RecordLog
 from windrow.core.errors import JobMismatch, StateLost
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch
@@ -112,6 +112,16 @@ def cache_of(folders: JobFolders) -> tuple[str, str] | None:
     except FileNotFoundError:
         return None
     return job, where
+
+
+def refuse_lost_log(folders: JobFolders, log: Log) -> None:
+    """Raise `StateLost` where files stand beside a log that has no record: they are of a job whose log is lost."""
+    found = folders.named_by_commits()
+    if found is not None and log.tail().epoch is None:  # asked last: another driver may begin a job just now
+        raise StateLost(
+            f"{folders.log} has no record, and {found} is of a job that had one: its log is lost. Restore the log folder, or "
+            f"the location from a backup; to begin anew, delete {folders.location} or give another location"
+        )
 
 
 def refuse_others(folders: JobFolders, job: str, where: str) -> None:
