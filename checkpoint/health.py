@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, iso
 from windrow.operators.watermarks import holder_of
+
+_MANIFEST = re.compile(r"(\d+)-(\d+)-[0-9a-f]{32}\.manifest")
 
 
 @dataclass(frozen=True)
 class Health:
     """commit: 0 where there is none. age_us: since the last commit. watermark_us: the least of the operators. held_by: the
-    partition that holds it back (see `holder_of`). unpublished: commits of which not everything is with the sinks.
+    partition that holds it back (see `holder_of`). unpublished: commits of which not everything is with the sinks. lag_us: how
+    far the watermark lies behind the clock; None before the first message, and at the end of time.
     """
 
     commit: int = 0
@@ -23,15 +29,16 @@ class Health:
     watermark_us: int = START_OF_TIME_US
     held_by: Partition | None = None
     unpublished: int = 0
+    lag_us: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Times as ISO 8601, durations in milliseconds."""
         held_by = None if self.held_by is None else {"source": self.held_by[0], "partition": self.held_by[1]}
-        started = self.watermark_us > START_OF_TIME_US
         return {
             "commit": self.commit,
             "ageMs": None if self.age_us is None else self.age_us // 1_000,
-            "watermark": to_datetime(self.watermark_us).isoformat() if started else None,
+            "watermark": iso(self.watermark_us) if self.watermark_us > START_OF_TIME_US else None,
+            "lagMs": None if self.lag_us is None else self.lag_us // 1_000,
             "heldBy": held_by,
             "unpublished": self.unpublished,
         }
@@ -42,11 +49,11 @@ def health_of(last: Commit | None, definitions: Sequence[Any], published: int, n
     if last is None:
         return Health()
     reached = dict(last.meta.get("watermarks", {}))
-    slowest = min(definitions, key=lambda d: reached.get(d.name, START_OF_TIME_US))
-    watermark_us = reached.get(slowest.name, START_OF_TIME_US)
+    slowest = min(definitions, key=lambda d: reached.get(d.name, START_OF_TIME_US), default=None)
+    watermark_us = min(reached.values(), default=START_OF_TIME_US)
     at_us = last.now_us if last.now_us is not None else last.meta.get("now_us")
     held_by = None
-    if watermark_us != END_OF_TIME_US and at_us is not None:
+    if watermark_us != END_OF_TIME_US and at_us is not None and slowest is not None:
         marks = {p: m.max_time_us for p, m in last.marks.items() if m.max_time_us is not None}
         seen = {p: m.seen_us for p, m in last.marks.items() if m.seen_us is not None}
         held_by = holder_of(slowest, marks, seen, at_us)
@@ -56,4 +63,31 @@ def health_of(last: Commit | None, definitions: Sequence[Any], published: int, n
         watermark_us,
         held_by,
         max(0, last.commit - published),
+        now_us - watermark_us if START_OF_TIME_US < watermark_us < END_OF_TIME_US else None,
     )
+
+
+def snapshot_of(folders: JobFolders, shards: int) -> int | None:
+    """The commit of which every shard has a snapshot, or a newer one; None where one has none."""
+    newest: dict[int, int] = {}
+    try:
+        names = os.listdir(os.path.join(folders.snapshots, "manifests"))
+    except FileNotFoundError:
+        return None
+    for name in names:
+        if match := _MANIFEST.fullmatch(name):
+            shard, commit = int(match[1]), int(match[2])
+            newest[shard] = max(commit, newest.get(shard, 0))
+    return min(newest.values()) if len(newest) >= shards else None
+
+
+def size_of(folder: str) -> int:
+    """Bytes of all files below a folder; files that vanish while we look count as nothing."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total

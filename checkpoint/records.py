@@ -109,6 +109,10 @@ class ShardResult:
     kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
+#: What a commit says in `meta` that set a watermark or `now` back by hand: who, when, from where and to where.
+REPAIR = "repair"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One atomic step of all shards. That this record exists *is* the commit."""

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.compaction import bases_of, commit_of
 from windrow.checkpoint.layout import base_name
-from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.records import REPAIR, Commit, ShardResult
 from windrow.checkpoint.shard import PANES_OF, ShardSpec, _checked, _digests
 from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
@@ -102,6 +102,8 @@ def _follow_each_other(report: Report, commits: list[Commit]) -> None:
             now = after.next_offsets.get(partition)
             if now is None or now < offset:
                 report.say(what, f"offset of {partition} goes back from {offset} to {now}")
+        if REPAIR in after.meta:
+            continue  # somebody has set its times back, and it says who
         for partition, mark in before.marks.items():
             then, new = (
                 mark.max_time_us,

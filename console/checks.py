@@ -62,14 +62,14 @@ class Finding(NamedTuple):
 
 
 def doctor(options: argparse.Namespace, out: TextIO) -> int:
-    """Check this machine; 1 where something is wrong. What is only missing can be done without."""
+    """Check this machine; 1 where something is wrong or missing."""
     findings = [check() for check in _checks(options.folder)]
     if options.json:
         for finding in findings:
             say_json(finding._asdict(), out)
     else:
         say_table(Finding._fields, findings, out)
-    return 1 if any(f.state == WRONG for f in findings) else 0
+    return 0 if all(f.state == OK for f in findings) else 1
 
 
 def _checks(folder: str) -> list[Callable[[], Finding]]:
@@ -147,12 +147,7 @@ def _workers() -> Finding:
     if _installed("pyspark") is None:
         return Finding(name, OK, value or "not set")
     if value is None:
-        return Finding(
-            name,
-            MISSING,
-            "not set",
-            f"or Spark's workers take the system's Python: export {name}={sys.executable}",
-        )
+        return Finding(name, OK, f"not set: on this machine {sys.executable}")
     found = shutil.which(value)
     if found is None:
         return Finding(name, WRONG, value, f"is no program: export {name}={sys.executable}")

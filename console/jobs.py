@@ -5,23 +5,25 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import socket
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from windrow.checkpoint import backup as backups
 from windrow.checkpoint import lifecycle
+from windrow.checkpoint.health import size_of
 from windrow.checkpoint.records import Commit
-from windrow.console.text import modules_from_here, say_facts, say_json, say_table
+from windrow.console.text import driver, modules_from_here, say_facts, say_json, say_table
 from windrow.core.clock import SystemClock
-from windrow.core.time import show_instant
+from windrow.core.time import iso, show_instant
+from windrow.runners.repair import now_of
 from windrow.runners.state.definitions import place
 
 
 def describe(options: argparse.Namespace, out: TextIO) -> int:
     """Print what a job is and how far it has come."""
-    facts = _facts(_look(options.location))
+    facts = _facts(_look(options.location), iso if options.json else show_instant)
     if options.json:
         say_json(facts, out)
         return 0
@@ -41,7 +43,7 @@ def _look(location: str) -> lifecycle.Look:
         return lifecycle.look(*place(location))
 
 
-def _facts(seen: lifecycle.Look) -> dict[str, Any]:
+def _facts(seen: lifecycle.Look, show: Callable[[int], str | None]) -> dict[str, Any]:
     epoch, last = seen.epoch, seen.last_commit
     definitions = epoch.meta.get("definitions", {})
     facts: dict[str, Any] = {
@@ -51,7 +53,7 @@ def _facts(seen: lifecycle.Look) -> dict[str, Any]:
         "fingerprints": dict(epoch.fingerprints),
         "shards": epoch.shards,
         "epoch": epoch.epoch,
-        "opened": show_instant(epoch.opened_us),
+        "opened": show(epoch.opened_us),
         "driver": epoch.driver,
         "forked_from": epoch.meta.get("forked_from"),
         "forked_at": epoch.meta.get("forked_at"),
@@ -64,34 +66,17 @@ def _facts(seen: lifecycle.Look) -> dict[str, Any]:
     }
     if last is not None:
         facts |= {
-            "now": show_instant(_now_us(last)),
+            "now": show(now_of(last) or 0),
             "published": last.published,
-            "watermarks": {n: show_instant(t) for n, t in last.meta.get("watermarks", {}).items()},
+            "watermarks": {n: show(t) for n, t in last.meta.get("watermarks", {}).items()},
             "next_offsets": [[s, p, o] for (s, p), o in sorted(last.next_offsets.items())],
             "counters": {n: v for n, v in sorted(last.counters.items()) if not n.startswith("panes_file.")},
         }
     if last is not None and last.query_id is not None:
         facts |= {"query": last.query_id, "batch": last.batch_id}
     here = os.path.isdir(seen.folders.location)
-    facts["bytes"] = _size(seen.folders.location) if here else None
+    facts["bytes"] = size_of(seen.folders.location) if here else None
     return facts
-
-
-def _now_us(commit: Commit) -> int:
-    now_us = commit.now_us if commit.now_us is not None else commit.meta.get("now_us")
-    return 0 if now_us is None else int(now_us)
-
-
-def _size(folder: str) -> int:
-    """Bytes of all files below a folder; files that vanish while we look count as nothing."""
-    total = 0
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(directory, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total
 
 
 def commits(options: argparse.Namespace, out: TextIO) -> int:
@@ -99,22 +84,22 @@ def commits(options: argparse.Namespace, out: TextIO) -> int:
     kept = deque(_look(options.location).log.commits(), maxlen=options.last)
     if options.json:
         for commit in kept:
-            say_json(_line(commit), out)
+            say_json(_line(commit, iso), out)
         return 0
     names = ("commit", "now", "steps", "rows", "panes", "watermark", "query", "batch")
-    say_table(names, ([_line(c)[n] for n in names] for c in kept), out)
+    say_table(names, ([_line(c, show_instant)[n] for n in names] for c in kept), out)
     return 0
 
 
-def _line(commit: Commit) -> dict[str, Any]:
+def _line(commit: Commit, show: Callable[[int], str | None]) -> dict[str, Any]:
     return {
         "commit": commit.commit,
         "epoch": commit.epoch,
-        "now": show_instant(_now_us(commit)),
+        "now": show(now_of(commit) or 0),
         "steps": len(commit.steps),
         "rows": sum(step.rows for step in commit.steps),
         "panes": sum(shard.panes_rows for shard in commit.shards),
-        "watermark": None if commit.watermark_us is None else show_instant(commit.watermark_us),
+        "watermark": None if commit.watermark_us is None else show(commit.watermark_us),
         "published": commit.published,
         "next_offsets": [[s, p, o] for (s, p), o in sorted(commit.next_offsets.items())],
         "query": commit.query_id,
@@ -125,9 +110,9 @@ def _line(commit: Commit) -> dict[str, Any]:
 def fork(options: argparse.Namespace, out: TextIO) -> int:
     """Copy a job."""
     last = lifecycle.fork(
-        options.location, options.new_location, now_us=SystemClock().now_us(), driver=_driver()
+        options.location, options.new_location, now_us=SystemClock().now_us(), driver=driver()
     )
-    facts = _facts(lifecycle.look(options.new_location))
+    facts = _facts(lifecycle.look(options.new_location), iso)
     if options.json:
         say_json(facts, out)
         return 0
@@ -167,7 +152,7 @@ def reset(options: argparse.Namespace, out: TextIO) -> int:
     ):
         print("windrow reset: nothing was deleted", file=sys.stderr)
         return 1
-    job = lifecycle.reset(options.location, now_us=SystemClock().now_us(), driver=_driver())
+    job = lifecycle.reset(options.location, now_us=SystemClock().now_us(), driver=driver())
     if options.json:
         say_json({"location": seen.folders.location, "job": job, "was": seen.epoch.job}, out)
         return 0
@@ -183,8 +168,3 @@ def _confirmed(question: str) -> bool:
     """True if a person says yes. Where nobody can be asked, that is a no."""
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _driver() -> str:
-    """Who we are, for the log."""
-    return f"windrow:{socket.gethostname()}:{os.getpid()}"

@@ -1,8 +1,8 @@
-"""The command line: `windrow describe | windows | messages | panes | explain | commits | verify | doctor | backup |
-fork | reset`, and `windrow completion`.
+"""The command line: `windrow describe | health | watermark | windows | messages | panes | explain | commits | verify |
+doctor | backup | fork | reset`, and `windrow completion`.
 
-Exit codes: 0 done, and for `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard error, or
-something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
+Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard
+error, or something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
 JSON and nothing else: one object, or one object a line where there are many.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 import windrow
-from windrow.console import checks, completion, jobs, panes, state
+from windrow.console import checks, completion, health, jobs, panes, state
 from windrow.core.errors import WindrowError
 
 OK, REFUSED, USAGE = 0, 1, 2
@@ -34,6 +34,10 @@ def parser() -> argparse.ArgumentParser:
         return command
 
     describe = add("describe", jobs.describe, "Say what a job is and how far it has come.")
+    well = add("health", health.health, "Say how a job is, for probes: 1 where it is worse than asked for.")
+    mark = add(
+        "watermark", health.watermark, "Say what holds the watermark, or set back a time that ran ahead."
+    )
     commits = add("commits", jobs.commits, "List the commits that a job's log keeps.")
     backup = add("backup", jobs.backup, "Copy a job's files, running or not, to a folder that opens.")
     fork = add("fork", jobs.fork, "Copy a job's state, as of its last commit, to a new job elsewhere.")
@@ -44,13 +48,30 @@ def parser() -> argparse.ArgumentParser:
         "explain", state.explain, "Say which messages are in a window, and which commits put them there."
     )
     verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
-    for command in (describe, windows, messages, explain, commits, verify, backup, fork, reset):
+    for command in (describe, well, mark, windows, messages, explain, commits, verify, backup, fork, reset):
         text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"
-        if command in (describe, windows, messages, explain, commits):
+        if command in (describe, well, mark, windows, messages, explain, commits):
             text += (
                 "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
             )
         command.add_argument("location", help=text)
+    well.add_argument("--max-age", metavar="TIME", help="1 where the last commit is older, e.g. 5m")
+    well.add_argument("--max-lag", metavar="TIME", help="1 where the watermark is farther behind the clock")
+    well.add_argument(
+        "--max-unpublished", type=int, metavar="N", help="1 where more commits are not known to be out"
+    )
+    well.add_argument("--size", action="store_true", help="count the bytes below the location, too")
+    mark.add_argument("--set", metavar="TIME", help="lower the watermark to this; fences who runs the job")
+    mark.add_argument(
+        "--set-now",
+        nargs="?",
+        const="clock",
+        metavar="TIME",
+        help="lower the job's now, by default to the clock",
+    )
+    mark.add_argument(
+        "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
+    )
     commits.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
     explain.add_argument(
         "window", help="when the window starts, e.g. '2013-07-01 05:00'; of tuple windows its first number"
@@ -95,6 +116,8 @@ def parser() -> argparse.ArgumentParser:
     complete.add_argument("shell", choices=completion.SHELLS)
     for command in (
         describe,
+        well,
+        mark,
         windows,
         messages,
         explain,

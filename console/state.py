@@ -12,8 +12,8 @@ import pyarrow as pa
 from windrow.console.text import modules_from_here, say_facts, say_json, say_table, shown
 from windrow.core.errors import ConfigurationError
 from windrow.core.join import JoinDefinition
-from windrow.core.messages import Position
-from windrow.core.time import instant_us
+from windrow.core.messages import Position, TupleWindow, Window
+from windrow.core.time import instant_us, iso
 from windrow.runners.state import State, read_state
 from windrow.runners.state.definitions import imported, place
 from windrow.runners.state.explain import Explanation
@@ -32,7 +32,7 @@ def windows(options: argparse.Namespace, out: TextIO) -> int:
     with _state(options) as state:
         definition = state.definition(options.operator)
         numbers = bool(getattr(definition, "tuple_window", False))
-        start, end = (_instant(text, numbers=numbers) for text in (options.start, options.end))
+        start, end = (instant(text, numbers=numbers) for text in (options.start, options.end))
         table = state.windows_table(
             start, end, key=_key(options, state, definition.by), operator=options.operator
         )
@@ -62,7 +62,7 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
     """Print what is in the windows that start at a time, and where it came from."""
     with _state(options) as state:
         definition = state.definition(options.operator)
-        start = _instant(options.window, numbers=bool(getattr(definition, "tuple_window", False)))
+        start = instant(options.window, numbers=bool(getattr(definition, "tuple_window", False)))
         assert start is not None
         found = state.explain(start, key=_key(options, state, definition.by), operator=options.operator)
         commit = state.commit
@@ -84,7 +84,7 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
 def _explained(one: Explanation, commit: int) -> dict[str, Any]:
     info = one.window
     return {
-        "window": repr(info.window),
+        "window": _window(info.window),
         "key": info.key,
         "messages": info.messages,
         "values": info.values,
@@ -99,6 +99,12 @@ def _explained(one: Explanation, commit: int) -> dict[str, Any]:
         "complete": one.complete,
         "as_of": commit,
     }
+
+
+def _window(window: Window | TupleWindow) -> dict[str, Any]:
+    if isinstance(window, TupleWindow):
+        return {"first": window.first, "last": window.last}
+    return {"start": iso(window.start_us), "end": iso(window.end_us)}
 
 
 def _say(one: Explanation, out: TextIO) -> None:
@@ -164,7 +170,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 # -- what people write ----------------------------------------------------------------------------------------------
 
 
-def _instant(text: str | None, *, numbers: bool = False) -> int | None:
+def instant(text: str | None, *, numbers: bool = False) -> int | None:
     """Microseconds of a time as people write it, UTC where it names no zone; a number stays what it is."""
     if text is None:
         return None
@@ -182,10 +188,10 @@ def _instant(text: str | None, *, numbers: bool = False) -> int | None:
 def _bound(text: str | None) -> Any:
     """TIME, or TIME@OFFSET."""
     if text is None or "@" not in text:
-        return _instant(text)
+        return instant(text)
     time, _, offset = text.rpartition("@")
     try:
-        return _instant(time), int(offset)
+        return instant(time), int(offset)
     except ValueError as error:
         raise ConfigurationError(f"{text!r}: {offset!r} is no offset, write TIME@OFFSET") from error
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, TextIO
 
 from windrow.core.time import instant_us, show_instant
@@ -25,7 +26,17 @@ def modules_from_here() -> Iterator[None]:
 
 def say_json(value: Any, out: TextIO) -> None:
     """One line of JSON; what JSON has no word for is said as text."""
-    print(json.dumps(value, default=str, ensure_ascii=False, allow_nan=True), file=out)
+    print(json.dumps(value, default=_as_text, ensure_ascii=False, allow_nan=True), file=out)
+
+
+def _as_text(value: Any) -> str:
+    """What JSON has no word for: times in ISO 8601, with their zone where they have one."""
+    return value.isoformat() if isinstance(value, (datetime, date)) else str(value)
+
+
+def driver() -> str:
+    """Who we are, for the log."""
+    return f"windrow:{socket.gethostname()}:{os.getpid()}"
 
 
 def shown(value: Any) -> Any:

@@ -127,3 +127,10 @@ def show_instant(time_us: int) -> str:
     if t.microsecond:
         return t.strftime("%Y-%m-%d %H:%M:%S.%f")
     return t.strftime("%Y-%m-%d %H:%M:%S" if t.second else "%Y-%m-%d %H:%M")
+
+
+def iso(time_us: int | None) -> str | None:
+    """ISO 8601 with the zone, for programs; the ends of time by their names."""
+    if time_us is None or time_us >= END_OF_TIME_US or time_us <= START_OF_TIME_US:
+        return None if time_us is None else show_instant(time_us)
+    return to_datetime(time_us).isoformat()

@@ -68,7 +68,7 @@ class StoredWindows(Steps):
         self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int
     ) -> None:
         """Store the rows of whole windows, unless nothing can ask for them any more, not even this step."""
-        kept_from = self.assigner.first_open(self._retention_floor(watermark_us))
+        kept_from = self.kept_from(watermark_us)
         if self._closes:
             kept_from = START_OF_TIME_US
         if not starts or starts[-1] < kept_from:
@@ -162,8 +162,11 @@ class StoredWindows(Steps):
         """Windows that start before it are out of retention."""
         if self.definition.retention.time_us is None:
             return START_OF_TIME_US
-        floor_us = self._retention_floor(progress.watermark_us)
-        return max(progress.purged_us, self.assigner.first_open(floor_us))
+        return max(progress.purged_us, self.kept_from(progress.watermark_us))
+
+    def kept_from(self, watermark_us: int) -> int:
+        """Where the windows begin that are in retention at a watermark."""
+        return self.assigner.first_open(self._retention_floor(watermark_us))
 
     def _span_us(self) -> int | None:
         """About how long a message can be in retention after its event time; None: for good."""

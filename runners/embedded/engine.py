@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import snapshot_at
+from windrow.checkpoint.health import Health, health_of
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
@@ -286,6 +287,11 @@ class Engine:
     @property
     def _calculation(self) -> Calculation:
         return self._operator.calculation  # type: ignore[no-any-return]
+
+    def health(self) -> Health:
+        """How the job is, as of its last commit: age, watermark and what holds it, what is not published yet."""
+        job = self._job
+        return health_of(job.log.last_commit, [self._whole], job.progress.published, self._clock.now_us())
 
     # -- commit -----------------------------------------------------------------------------------------------------
 

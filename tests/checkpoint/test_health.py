@@ -37,11 +37,12 @@ def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_
     clock.advance("3 seconds")
     found = health_of(last, [DEFINITION], 1, clock.now_us())
     job.close()
-    assert found == Health(2, clock.now_us() - start, 35 * SECOND, ("s", 1), 1)
+    assert found == Health(2, clock.now_us() - start, 35 * SECOND, ("s", 1), 1, clock.now_us() - 35 * SECOND)
     assert found.as_json() == {
         "commit": 2,
         "ageMs": 3_000,
         "watermark": "1970-01-01T00:00:35+00:00",
+        "lagMs": (clock.now_us() - 35 * SECOND) // 1_000,
         "heldBy": {"source": "s", "partition": 1},
         "unpublished": 1,
     }

@@ -191,7 +191,7 @@ def test_what_is_wrong_comes_with_its_remedy_and_1(
     assert said.code == 1 and finding["state"] == "wrong" and says in finding["remedy"]
 
 
-def test_what_is_only_missing_is_no_failure(
+def test_what_is_missing_comes_with_how_to_get_it_and_1(
     windrow: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "_installed", lambda name: None if name != "rocksdict" else "0")
@@ -199,7 +199,8 @@ def test_what_is_only_missing_is_no_failure(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     said = windrow("doctor", tmp_path, "--json")
     states = {f["what"]: f["state"] for f in said.lines}
-    assert said.code == 0
+    assert said.code == 1
+    assert all(f["remedy"] for f in said.lines if f["state"] == "missing")
     assert states["pyspark"] == states["java"] == states["confluent-kafka"] == "missing"
 
 

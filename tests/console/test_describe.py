@@ -27,7 +27,7 @@ def test_describe_says_definition_progress_and_offsets(windrow: Run, job: Path) 
     assert facts["operators"] == {"aggregate": repr(counts())}
     assert facts["fingerprints"] == {"aggregate": counts().fingerprint}
     assert facts["next_offsets"] == [["topic", 0, 60]]
-    assert facts["watermarks"] == {"aggregate": "1970-01-01 00:00:54"}
+    assert facts["watermarks"] == {"aggregate": "1970-01-01T00:00:54+00:00"}
     assert facts["counters"] == {"rows": 60}
     assert (facts["epoch"], facts["shards"]) == (1, 1)
     with counts().open(str(job)) as operator:
@@ -67,8 +67,8 @@ def test_commits_lists_every_commit_with_its_rows_and_panes(windrow: Run, tmp_pa
     assert [line["commit"] for line in lines] == [1, 2, 3, 4]
     assert [line["rows"] for line in lines] == [10, 10, 10, 10]
     assert [line["panes"] for line in lines] == [0, 3, 3, 3]
-    assert [line["watermark"] for line in lines][-1] == "1970-01-01 00:00:34"
-    assert [line["now"] for line in lines][-1] == "2020-01-01 00:00:40"
+    assert [line["watermark"] for line in lines][-1] == "1970-01-01T00:00:34+00:00"
+    assert [line["now"] for line in lines][-1] == "2020-01-01T00:00:40+00:00"
 
 
 def test_commits_for_people_are_a_table(windrow: Run, tmp_path: Path) -> None:

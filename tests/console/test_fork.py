@@ -99,7 +99,7 @@ def test_now_does_not_go_back_in_a_fork(windrow: Run, tmp_path: Path) -> None:
     with counts().open(str(tmp_path / "fork"), clock=ManualClock()) as operator:
         operator.timeout()
     [line] = windrow("commits", tmp_path / "fork", "--last", 1, "--json").lines
-    assert line["now"] == "2020-01-01 00:01"
+    assert line["now"] == "2020-01-01T00:01:00+00:00"
 
 
 def test_a_fork_survives_the_loss_of_its_local_store(tmp_path: Path) -> None:

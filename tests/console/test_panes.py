@@ -34,7 +34,7 @@ def test_panes_as_json_are_whole_rows(windrow: Run, tmp_path: Path) -> None:
     table = wr.read_panes(str(directory)).to_pylist()
     assert [line["n"] for line in lines] == [row["n"] for row in table]
     assert lines[0]["pane"] == {"timing": "ON_TIME", "index": 0, "is_last": False, "kind": "INSERT"}
-    assert lines[0]["window"] == {"start": "1970-01-01 00:00:00+00:00", "end": "1970-01-01 00:00:10+00:00"}
+    assert lines[0]["window"] == {"start": "1970-01-01T00:00:00+00:00", "end": "1970-01-01T00:00:10+00:00"}
 
 
 def test_latest_keeps_the_current_pane_of_each_key_and_window(windrow: Run, tmp_path: Path) -> None:

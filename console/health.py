@@ -1,0 +1,160 @@
+"""`windrow health` and `windrow watermark`: how a job is, and what sets back a time that ran ahead."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, TextIO
+
+from windrow.checkpoint import lifecycle
+from windrow.checkpoint.health import Health, health_of, size_of, snapshot_of
+from windrow.checkpoint.records import REPAIR
+from windrow.checkpoint.transport import FILES
+from windrow.console.state import instant
+from windrow.console.text import driver, modules_from_here, say_facts, say_json
+from windrow.core.clock import SystemClock
+from windrow.core.errors import ConfigurationError
+from windrow.core.time import SECOND_US, duration_us, iso, show_duration, show_instant
+from windrow.runners.repair import Back, now_of, set_back
+from windrow.runners.state.definitions import Definitions, imported, place
+
+OK, UNWELL = 0, 1
+
+
+def health(options: argparse.Namespace, out: TextIO) -> int:
+    """Print how a job is; 1 where that is worse than what was asked for."""
+    seen = _look(options.location)
+    last, found = seen.last_commit, _health(seen)
+    snapshot = snapshot_of(seen.folders, seen.epoch.shards)
+    wrong = _worse(found, options)
+    facts: dict[str, Any] = {
+        "location": seen.where,
+        "job": seen.epoch.job,
+        "driver": seen.epoch.driver,
+        "opened": iso(seen.epoch.opened_us),
+        **found.as_json(),
+        "watermarks": {}
+        if last is None
+        else {n: iso(us) for n, us in last.meta.get("watermarks", {}).items()},
+        "snapshotCommits": None if snapshot is None else found.commit - snapshot,
+        "stateBytes": size_of(seen.folders.location) if options.size else None,
+        "wrong": wrong,
+    }
+    if options.json:
+        say_json(facts, out)
+        return UNWELL if wrong else OK
+    held = found.held_by
+    shown = {
+        "heldBy": None if held is None else f"{held[0] or '(no source)'} {held[1]}",
+        "watermarks": "\n".join(f"{n}: {t}" for n, t in facts["watermarks"].items()),
+        "ageMs": _long(found.age_us),
+        "lagMs": _long(found.lag_us),
+        "wrong": "\n".join(wrong),
+    }
+    words = {
+        "ageMs": "age",
+        "lagMs": "lag",
+        "heldBy": "held by",
+        "snapshotCommits": "since snapshot",
+        "stateBytes": "bytes",
+    }
+    say_facts({words.get(n, n): {**facts, **shown}[n] for n in facts if n != "watermark"}, out)
+    return UNWELL if wrong else OK
+
+
+def _health(seen: lifecycle.Look) -> Health:
+    """From the log alone. That the last commit is published only the next one says: it is not counted."""
+    definitions = Definitions(seen.epoch, seen.where)
+    opened: dict[str, Any] = {d.name: d for n, d in definitions.found.items() if n not in definitions.chains}
+    opened |= {c.name: c for c in definitions.chains.values()}
+    known = list(opened.values()) if not definitions.missing else []
+    last = seen.last_commit
+    return health_of(last, known, 0 if last is None else last.published + 1, SystemClock().now_us())
+
+
+def _long(us: int | None) -> str | None:
+    return None if us is None else show_duration(us // SECOND_US * SECOND_US)
+
+
+def _worse(found: Health, options: argparse.Namespace) -> list[str]:
+    """What is worse than the bounds that were given."""
+    wrong = []
+    for what, us, bound in (
+        ("the last commit is older", found.age_us, options.max_age),
+        ("the watermark is farther behind", found.lag_us, options.max_lag),
+    ):
+        if bound is not None and us is not None and us > duration_us(bound, "bound"):
+            wrong.append(f"{what} than {bound}: {_long(us)}")
+    if options.max_age is not None and found.commit == 0:
+        wrong.append(f"no commit yet, {options.max_age} are allowed")
+    if options.max_unpublished is not None and found.unpublished > options.max_unpublished:
+        wrong.append(
+            f"{found.unpublished} commits are not known to be published, {options.max_unpublished} are allowed"
+        )
+    return wrong
+
+
+def watermark(options: argparse.Namespace, out: TextIO) -> int:
+    """Print the watermark and what holds it; with --set or --set-now, lower what ran ahead."""
+    clock_us = SystemClock().now_us()
+    to = Back(
+        None if options.set is None else instant(options.set),
+        None
+        if options.set_now is None
+        else clock_us
+        if options.set_now == "clock"
+        else instant(options.set_now),
+    )
+    if to != Back():
+        with modules_from_here():
+            given = None if options.definition is None else imported(options.definition)
+            location, log = place(options.location)
+        if location is None or log != FILES:
+            raise ConfigurationError(f"{options.location}: only a job whose log is in files can be set back")
+        set_back(location, to, at_us=clock_us, driver=driver(), definition=given)
+    seen = _look(options.location)
+    last = seen.last_commit
+    marks = {} if last is None else last.marks
+    facts: dict[str, Any] = {
+        "location": seen.where,
+        "commit": 0 if last is None else last.commit,
+        "now": None if last is None else iso(now_of(last)),
+        "clock": iso(clock_us),
+        "watermarks": {}
+        if last is None
+        else {n: iso(us) for n, us in last.meta.get("watermarks", {}).items()},
+        "partitions": [
+            {"source": s, "partition": p, "event_time": iso(m.max_time_us), "seen": iso(m.seen_us)}
+            for (s, p), m in sorted(marks.items(), key=lambda item: (item[1].max_time_us or 0, item[0]))
+        ],
+        "repair": None if last is None else last.meta.get(REPAIR),
+    }
+    if options.json:
+        say_json(facts, out)
+        return OK
+    rows = [
+        f"{p['source'] or '(no source)'} {p['partition']}: {p['event_time']}, last seen {p['seen']}"
+        for p in facts["partitions"]
+    ]
+    facts |= {
+        "watermarks": "\n".join(f"{n}: {t}" for n, t in facts["watermarks"].items()),
+        "partitions": "\n".join(rows),
+        "repair": _told(facts["repair"]),
+    }
+    say_facts(facts, out)
+    return OK
+
+
+def _told(repair: dict[str, Any] | None) -> str | None:
+    if repair is None:
+        return None
+    lines = [f"by {repair['by']} at {iso(repair['at_us'])}"]
+    for name in ("watermark_us", "now_us"):
+        if name in repair:
+            before, after = repair[name]
+            lines.append(f"{name.removesuffix('_us')} from {show_instant(before)} to {show_instant(after)}")
+    return "\n".join(lines)
+
+
+def _look(location: str) -> lifecycle.Look:
+    with modules_from_here():
+        return lifecycle.look(*place(location))

@@ -1,0 +1,177 @@
+"""A watermark or a `now` that ran ahead, set back by hand: one commit that says who did it, when, from where and to where.
+
+Nothing else can lower them. The commit has no step: each shard's changelog has the operators' progress, so stores, readers
+and snapshots take it as any commit. The claim before it fences whoever drives the job.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from typing import Any
+
+from windrow.checkpoint import lifecycle
+from windrow.checkpoint.log import FileLog
+from windrow.checkpoint.records import REPAIR, Commit, Mark, ShardResult
+from windrow.checkpoint.replay import STEP_OF
+from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.core.errors import ConfigurationError, JobMismatch
+from windrow.core.join import JoinDefinition
+from windrow.core.time import show_instant
+from windrow.operators.aggregate import WindowAggregator
+from windrow.operators.chain import operator_of
+from windrow.operators.progress import Progress
+from windrow.runners.state.definitions import Definitions
+from windrow.stores.kv import Batch
+
+
+@dataclass(frozen=True)
+class Back:
+    """Where to: None leaves it as it is."""
+
+    watermark_us: int | None = None
+    now_us: int | None = None
+
+
+def set_back(location: str, to: Back, *, at_us: int, driver: str, definition: Any = None) -> Commit:
+    """Lower the watermark, or `now`, of the job at `location`, and return the commit that does.
+
+    Windows that were given up by then are gone: what comes for them begins new ones. Raises `ConfigurationError` where there is
+    nothing to lower, and for the watermark of a join, whose forgotten messages would be missed without a word.
+    """
+    seen = lifecycle.look(location)
+    definitions = Definitions(seen.epoch, seen.where, definition)
+    operators = [operator_of(definitions.of(name)) for name in definitions.names]
+    _check(seen, operators, to)
+    log = FileLog(seen.folders.log)
+    before = seen.epoch
+    claim = log.open_epoch(
+        opened_us=at_us,
+        driver=driver,
+        fingerprints=before.fingerprints,
+        shards=before.shards,
+        job=before.job,
+        meta=dict(before.meta),
+    )
+    last = log.last_commit
+    assert last is not None
+    scratch = tempfile.mkdtemp(prefix="windrow-repair-")
+    try:
+        cfs = [cf for operator in operators for cf in operator.cfs()]
+        kept = tuple(cf for cf in cfs if cf.endswith((".messages", ".message_index")))
+        spec = ShardSpec(
+            seen.folders,
+            before.job,
+            0,
+            tuple(c for c in cfs if c not in kept),
+            kept,
+            os.path.join(scratch, "local"),
+        )
+        results = [
+            _shard(replace(spec, shard=n), log, last, operators, definitions, to)
+            for n in range(before.shards)
+        ]
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return log.append(_record(last, claim.epoch, results, to, at_us, driver))
+
+
+def _check(seen: lifecycle.Look, operators: list[Any], to: Back) -> None:
+    last = seen.last_commit
+    if last is None:
+        raise JobMismatch(f"{seen.where} has no commit yet, so there is nothing to set back")
+    if to.watermark_us is not None:
+        joins = [o.definition.name for o in operators if isinstance(o.definition, JoinDefinition)]
+        if joins:
+            raise ConfigurationError(
+                f"{joins[0]!r} is a join: messages that could match no more by its watermark are forgotten, and it cannot be "
+                f"lowered. Begin anew (windrow reset {seen.where}) and read the inputs again"
+            )
+        _lower("watermark", max(_watermarks(last).values(), default=None), to.watermark_us)
+    if to.now_us is not None:
+        _lower("now", now_of(last), to.now_us)
+
+
+def _lower(what: str, from_us: int | None, to_us: int) -> None:
+    if from_us is None or to_us >= from_us:
+        shown = "not known" if from_us is None else show_instant(from_us)
+        raise ConfigurationError(
+            f"the {what} is {shown}, and {show_instant(to_us)} is not before it: this only sets back, and whatever is fed "
+            "moves it on"
+        )
+
+
+def _watermarks(commit: Commit) -> dict[str, int]:
+    return dict(commit.meta.get("watermarks", {}))
+
+
+def now_of(commit: Commit) -> int | None:
+    """`now` of a commit; what has no step says it in `meta`."""
+    now_us: int | None = commit.now_us if commit.now_us is not None else commit.meta.get("now_us")
+    return now_us
+
+
+def _shard(
+    spec: ShardSpec, log: FileLog, last: Commit, operators: list[Any], definitions: Definitions, to: Back
+) -> ShardResult:
+    """The progress of a shard's operators, set back, as the changelog of one commit."""
+    former = next((r for r in last.shards if r.shard == spec.shard), ShardResult(shard=spec.shard))
+    shard = Shard.open(spec, last.commit, log.commits)
+    try:
+        changes = Batch()
+        for operator in operators:
+            progress = Progress.load(shard.kv, operator.aux_cf)
+            if to.watermark_us is not None:
+                chain = definitions.chains.get(operator.definition.name)
+                own_us = (
+                    to.watermark_us
+                    if chain is None
+                    else chain.watermark_of(operator.definition.name, to.watermark_us)
+                )
+                progress.watermark_us = min(progress.watermark_us, own_us)
+                if isinstance(operator, WindowAggregator):
+                    progress.purged_us = min(progress.purged_us, operator.kept_from(progress.watermark_us))
+            if to.now_us is not None and progress.now_us is not None:
+                progress.now_us = min(progress.now_us, to.now_us)
+            progress.save(lambda key, value, cf=operator.aux_cf: changes.put(cf, key, value))
+        # What a replay of messages wants to know of every commit.
+        steps = {name: n for name, n in former.counters.items() if name.startswith(STEP_OF)}
+        return shard.write(last.commit + 1, changes, {}, None, steps)
+    finally:
+        shard.close()
+
+
+def _record(
+    last: Commit, epoch: int, results: list[ShardResult], to: Back, at_us: int, driver: str
+) -> Commit:
+    watermarks, now_us = _watermarks(last), now_of(last)
+    mark_us = min(watermarks.values(), default=None)
+    marks = dict(last.marks)
+    told: dict[str, Any] = {"by": driver, "at_us": at_us}
+    if to.watermark_us is not None:
+        told["watermark_us"] = [mark_us, to.watermark_us]
+        watermarks = {name: min(us, to.watermark_us) for name, us in watermarks.items()}
+        marks = {p: replace(m, max_time_us=_least(m.max_time_us, to.watermark_us)) for p, m in marks.items()}
+        mark_us = min(watermarks.values(), default=None)
+    if to.now_us is not None:
+        told["now_us"] = [now_us, to.now_us]
+        now_us = to.now_us
+        marks = {
+            p: Mark(max_time_us=m.max_time_us, seen_us=_least(m.seen_us, now_us)) for p, m in marks.items()
+        }
+    return replace(
+        last,
+        epoch=epoch,
+        commit=last.commit + 1,
+        steps=(),
+        shards=tuple(results),
+        watermark_us=mark_us,
+        marks=marks,
+        meta={**last.meta, "watermarks": watermarks, "now_us": now_us, REPAIR: told},
+    )
+
+
+def _least(known_us: int | None, to_us: int) -> int | None:
+    return None if known_us is None else min(known_us, to_us)
