@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, iso
 from windrow.operators.watermarks import holder_of
-
-_MANIFEST = re.compile(r"(\d+)-(\d+)-[0-9a-f]{32}\.manifest")
 
 
 @dataclass(frozen=True)
@@ -65,20 +61,6 @@ def health_of(last: Commit | None, definitions: Sequence[Any], published: int, n
         max(0, last.commit - published),
         now_us - watermark_us if START_OF_TIME_US < watermark_us < END_OF_TIME_US else None,
     )
-
-
-def snapshot_of(folders: JobFolders, shards: int) -> int | None:
-    """The commit of which every shard has a snapshot, or a newer one; None where one has none."""
-    newest: dict[int, int] = {}
-    try:
-        names = os.listdir(os.path.join(folders.snapshots, "manifests"))
-    except FileNotFoundError:
-        return None
-    for name in names:
-        if match := _MANIFEST.fullmatch(name):
-            shard, commit = int(match[1]), int(match[2])
-            newest[shard] = max(commit, newest.get(shard, 0))
-    return min(newest.values()) if len(newest) >= shards else None
 
 
 def size_of(folder: str) -> int:

@@ -6,7 +6,8 @@ import argparse
 from typing import Any, TextIO
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.health import Health, health_of, size_of, snapshot_of
+from windrow.checkpoint.compaction import snapshot_at
+from windrow.checkpoint.health import Health, health_of, size_of
 from windrow.checkpoint.records import REPAIR
 from windrow.checkpoint.transport import FILES
 from windrow.console.state import instant
@@ -24,7 +25,7 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
     """Print how a job is; 1 where that is worse than what was asked for."""
     seen = _look(options.location)
     last, found = seen.last_commit, _health(seen)
-    snapshot = snapshot_of(seen.folders, seen.epoch.shards)
+    snapshot = min(snapshot_at(seen.folders, shard) for shard in range(seen.epoch.shards))
     wrong = _worse(found, options)
     facts: dict[str, Any] = {
         "location": seen.where,
@@ -35,7 +36,7 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
         "watermarks": {}
         if last is None
         else {n: iso(us) for n, us in last.meta.get("watermarks", {}).items()},
-        "snapshotCommits": None if snapshot is None else found.commit - snapshot,
+        "snapshotCommits": found.commit - snapshot,
         "stateBytes": size_of(seen.folders.location) if options.size else None,
         "wrong": wrong,
     }
