@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any, TextIO
 
 from windrow.checkpoint import lifecycle
@@ -25,7 +26,9 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
     """Print how a job is; 1 where that is worse than what was asked for."""
     seen = _look(options.location)
     last, found = seen.last_commit, _health(seen)
-    snapshot = min(snapshot_at(seen.folders, shard) for shard in range(seen.epoch.shards))
+    snapshot = None
+    if os.path.isdir(os.path.join(seen.folders.snapshots, "manifests")):  # a reader makes no folder
+        snapshot = min(snapshot_at(seen.folders, shard) for shard in range(seen.epoch.shards))
     wrong = _worse(found, options)
     facts: dict[str, Any] = {
         "location": seen.where,
@@ -36,7 +39,7 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
         "watermarks": {}
         if last is None
         else {n: iso(us) for n, us in last.meta.get("watermarks", {}).items()},
-        "snapshotCommits": found.commit - snapshot,
+        "snapshotCommits": None if snapshot is None else found.commit - snapshot,
         "stateBytes": size_of(seen.folders.location) if options.size else None,
         "wrong": wrong,
     }

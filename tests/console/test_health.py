@@ -17,7 +17,7 @@ def test_health_says_how_a_job_is_in_times_with_their_zone(windrow: Run, tmp_pat
     run_job(counts(), tmp_path, range(30), sink=wr.sinks.memory())
     code, out, err = windrow("health", tmp_path)
     assert (code, err) == (0, "")
-    assert "aggregate: 1970-01-01T00:00:24+00:00" in out and "held by      topic 0\n" in out
+    assert "aggregate: 1970-01-01T00:00:24+00:00" in out and "topic 0\n" in out
     [facts] = windrow("health", tmp_path, "--json", "--size").lines
     assert facts["commit"] == 3 and facts["watermark"] == "1970-01-01T00:00:24+00:00"
     assert facts["watermarks"] == {"aggregate": "1970-01-01T00:00:24+00:00"}
