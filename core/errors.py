@@ -84,6 +84,12 @@ class DuplicateColumn(ConfigurationError):
     code = "WR115"
 
 
+class BadInstant(ConfigurationError):
+    """What is given for a moment is none."""
+
+    code = "WR116"
+
+
 class StateError(WindrowError):
     """Persisted state cannot be used as asked."""
 

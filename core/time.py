@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from windrow.core.errors import BadDuration, NaiveDatetime
+from windrow.core.errors import BadDuration, BadInstant, NaiveDatetime
 
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
@@ -84,9 +84,9 @@ def _within_time(us: int, value: Duration, what: str) -> int:
 
 
 def instant_us(value: Instant, what: str = "time") -> int:
-    """Microseconds since the epoch of an aware `datetime`; an `int` is taken as such already.
+    """Microseconds since the epoch of an aware `datetime`; a whole number is taken as such already.
 
-    Raises `NaiveDatetime` for a datetime without a zone.
+    Raises `NaiveDatetime` for a datetime without a zone, `BadInstant` for what is neither, or fits no 64 bits.
     """
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -94,7 +94,13 @@ def instant_us(value: Instant, what: str = "time") -> int:
                 f"{what} {value!r} has no time zone: use an aware datetime, e.g. tzinfo=timezone.utc"
             )
         return (value - _EPOCH) // timedelta(microseconds=1)
-    return int(value)
+    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or not START_OF_TIME_US <= number <= END_OF_TIME_US:
+        raise BadInstant(
+            f"{what} {value!r:.100} is no time: use an aware datetime, or microseconds since the epoch as a whole number "
+            f"from {START_OF_TIME_US} to {END_OF_TIME_US}"
+        )
+    return number
 
 
 def to_datetime(time_us: int) -> datetime:

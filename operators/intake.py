@@ -19,6 +19,7 @@ from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.keys import position_keys
 from windrow.core.positions import Ids
 from windrow.core.time import show_duration
+from windrow.core.types import widened
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.groups import Groups, combine
@@ -127,6 +128,19 @@ def event_times(column: pa.ChunkedArray, name: str, time_zone: str | None) -> pa
     raise TypeClash(
         f"event time {name!r} is of type {kind}: use a timestamp, or microseconds since the epoch as an integer"
     )
+
+
+def in_known_times(table: pa.Table, name: str, time_zone: str | None, known: pa.DataType | None) -> pa.Table:
+    """Times that are written in another way than before, say as integers, are written as before."""
+    if known is None or name not in table.column_names:
+        return table
+    written, zoned = table.schema.field(name).type, pa.types.is_timestamp(known) and known.tz is not None
+    if written == known or not (zoned or known == pa.int64()) or widened(known, written) is not None:
+        return table
+    times = event_times(table.column(name), name, time_zone)
+    if zoned:
+        times = times.cast(pa.timestamp("us", known.tz)).cast(known, safe=False)
+    return table.set_column(table.column_names.index(name), pa.field(name, known), times)
 
 
 def _localised(values: pa.Array, name: str, time_zone: str | None) -> pa.Array:

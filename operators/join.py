@@ -24,7 +24,7 @@ from windrow.operators.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PAR
 from windrow.operators.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.groups import Groups, combine
-from windrow.operators.intake import Slice, event_time_marks, take_in
+from windrow.operators.intake import Slice, event_time_marks, in_known_times, take_in
 from windrow.operators.join_columns import InputColumns
 from windrow.operators.join_output import NOBODY, Columns, labelled, letters_by_input
 from windrow.operators.join_tables import conform, holds, intervals, ranks, stack
@@ -153,8 +153,10 @@ class JoinOperator:
         for side, given in enumerate((definition.left, definition.right)):
             again = side == RIGHT and definition.is_self_join
             if given.name in tables:
-                sides[side] = self.inputs.learn(kv, side, sides[side], tables[given.name].schema)
-                table = with_positions(tables[given.name], progress.step, given.source_prefix)
+                times = sides[side].field(given.event_time).type
+                table = in_known_times(tables[given.name], given.event_time, given.time_zone, times)
+                sides[side] = self.inputs.learn(kv, side, sides[side], table.schema)
+                table = with_positions(table, progress.step, given.source_prefix)
                 # Messages of a join with itself are judged once.
                 letters = DeadLetters(0) if again else dead
                 letters.input = given.name

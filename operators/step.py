@@ -14,7 +14,7 @@ from windrow.operators.calculation import Calculation
 from windrow.operators.dead import DeadLetters
 from windrow.operators.history import History
 from windrow.operators.ids import SeenIds
-from windrow.operators.intake import Slice
+from windrow.operators.intake import Slice, in_known_times
 from windrow.operators.learning import AggregateNeeds, in_learnt_types, learn
 from windrow.operators.progress import EMISSION, Progress
 from windrow.operators.state_rows import in_window_order
@@ -122,9 +122,13 @@ class Steps:
 
     def _learnt(self, progress: Progress, table: pa.Table) -> pa.Table:
         """Input in the types that the stream has by now."""
+        time = self.definition.event_time
+        if progress.schema is not None and time in progress.schema.names:
+            known = progress.schema.field(time).type
+            table = in_known_times(table, time, self.definition.time_zone, known)
         self._learn(progress, table.schema)
         assert progress.schema is not None
-        return in_learnt_types(table, progress.schema, self.definition.event_time)
+        return in_learnt_types(table, progress.schema, time)
 
     def _bind(self, schema: pa.Schema) -> None:
         if self._calculation is None or not self._calculation.schema.equals(schema):

@@ -335,8 +335,8 @@ class Engine:
             if self._whole.name in panes and not self._sinks:
                 self._outputs.append(panes[self._whole.name])
             self._owes = self._gives
+            self._taken = None
             self._stage()
-        self._taken = None
         if self._gives:
             self._publish()
         self._tidy()
@@ -400,7 +400,11 @@ class Engine:
 
     def _abandon(self) -> None:
         self._closed = True
-        if self._chores is not None:
-            self._chores.close()
-        self._shard.close()
-        self._job.close()
+        try:
+            if self._chores is not None:
+                self._chores.close()
+        finally:
+            try:
+                self._shard.close()
+            finally:
+                self._job.close()

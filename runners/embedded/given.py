@@ -27,32 +27,46 @@ _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large
 
 
 def message_of(given: Given) -> Message:
-    """One message."""
-    if isinstance(given, Message):
-        if given.position is None and isinstance(given.payload, Mapping):
-            return given
-        if not isinstance(given.payload, Mapping):
-            raise InputError(f"the payload of {given!r:.200} is no mapping of names to values: give a dict")
-        return Message(given.payload, position_of(given.position))
+    """One message, with a position of plain numbers or none."""
     if isinstance(given, Mapping):
         return Message(given)
-    remedy = "add_messages takes many" if _is_many(given) else "give wr.Message({...}, position), or a dict"
-    raise InputError(f"{given!r:.200} is a {type(given).__name__} and no message: {remedy}")
+    if not isinstance(given, Message):
+        remedy = (
+            "add_messages takes many" if _is_many(given) else "give wr.Message({...}, position), or a dict"
+        )
+        raise InputError(f"{given!r:.200} is a {type(given).__name__} and no message: {remedy}")
+    if not isinstance(given.payload, Mapping):
+        raise InputError(f"the payload of {given!r:.200} is no mapping of names to values: give a dict")
+    position = given.position
+    if position is None or (type(position) is Position and _is_plain(*position)):
+        return given
+    return Message(given.payload, position_of(position))
 
 
 def position_of(given: Any) -> Position:
     """A position of plain numbers."""
     try:
-        position = Position(*given)
-        source, numbers = position.source, position[1:]
-        if isinstance(source, str) and (source.isascii() or source.encode()):
-            partition, offset, ordinal = (n if type(n) is int else n.__index__() for n in numbers)
-            if 0 <= partition < 2**32 and -_LAST <= offset < _LAST and 0 <= ordinal < 2**32:
-                return Position(source, partition, offset, ordinal)
-    except (TypeError, AttributeError, UnicodeEncodeError):
+        source, *numbers = Position(*given)
+        position = Position(
+            str(source) if isinstance(source, str) else source, *(n.__index__() for n in numbers)
+        )
+        if _is_plain(*position):
+            return position
+    except (TypeError, AttributeError):
         pass
     raise InputError(
         f"position {given!r:.200} is none: give wr.Position(source, partition, offset), a text and two whole numbers"
+    )
+
+
+def _is_plain(source: Any, partition: Any, offset: Any, ordinal: Any) -> bool:
+    return (
+        type(partition) is type(offset) is type(ordinal) is int
+        and 0 <= partition < 2**32
+        and -_LAST <= offset < _LAST
+        and 0 <= ordinal < 2**32
+        and type(source) is str
+        and (source.isascii() or is_name(source))
     )
 
 
@@ -72,12 +86,26 @@ def many_of(given: Many, one: str = "add_message") -> pa.Table | list[Message]:
 
 def table_of_frame(frame: Any) -> pa.Table:
     """A data frame as a table, without its index; NaN of pandas is null."""
-    if type(frame).__module__.partition(".")[0] == "pandas":
-        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    else:
-        table = pa.table(frame)
-    fields = [f.with_type(_VIEWS.get(f.type, f.type)) for f in table.schema]
-    return table.cast(pa.schema(fields))
+    try:
+        if type(frame).__module__.partition(".")[0] == "pandas":
+            table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        else:
+            table = pa.table(frame)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise TypeClash(
+            f"a column of the data frame has values of several types: {error}; give it one, or add its rows as dicts"
+        ) from error
+    columns = [_without_views(column) for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column in types that everybody knows: Polars has its own for text."""
+    if pa.types.is_dictionary(column.type):
+        kind = _VIEWS.get(column.type.value_type, column.type.value_type)
+        chunks = [c.dictionary.cast(kind).take(c.indices) for c in column.chunks]
+        return pa.chunked_array(chunks, kind)
+    return column.cast(_VIEWS.get(column.type, column.type))
 
 
 def check_columns(definition: AggregateDefinition, known: pa.Schema | None, names: Iterable[str]) -> None:
@@ -96,6 +124,14 @@ def check_columns(definition: AggregateDefinition, known: pa.Schema | None, name
         raise UnknownColumn(_missing(error.message, columns)) from None
     except TypeClash:
         return  # of a column without a type
+
+
+def check_input(name: str, needed: Iterable[str], names: Iterable[str]) -> None:
+    """`check_columns` of an input of a join: `needed` has come in no message yet."""
+    columns = dict.fromkeys(names)
+    for column in needed:
+        if column not in columns:
+            raise UnknownColumn(_missing(f"column {column!r} of {name!r}", columns))
 
 
 def _missing(what: str, columns: Mapping[str, Any]) -> str:

@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.shard import Replay
 from windrow.checkpoint.transport import FILES, Transport
+from windrow.core.chain import parts_of
 from windrow.core.clock import Clock
+from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.join import Input, JoinDefinition
 from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, WindowInfo
@@ -23,7 +25,14 @@ from windrow.operators.learning import Needs, learn
 from windrow.operators.sifting import sifted
 from windrow.operators.step import StepResult
 from windrow.runners.embedded.attempt import one_at_a_time
-from windrow.runners.embedded.given import Given, Many, many_of, message_of
+from windrow.runners.embedded.given import (
+    Given,
+    Many,
+    check_columns,
+    check_input,
+    many_of,
+    message_of,
+)
 from windrow.runners.embedded.operator import EmbeddedOperator
 from windrow.runners.embedded.positions import NOTHING, Passed, extent, place, with_positions
 from windrow.runners.embedded.queries import joined_messages, joined_windows
@@ -49,6 +58,8 @@ class EmbeddedJoin(EmbeddedOperator):
         dead_letters: Any = None,
         log: Transport = FILES,
     ) -> None:
+        #: Inputs that are known to have the columns that they need.
+        self._checked: set[str] = set()
         self._declared = dict(schema or {})
         if self._declared:
             check_schemas(definition, self._declared)
@@ -146,6 +157,8 @@ class EmbeddedJoin(EmbeddedOperator):
             named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
             passed = Passed({"replayed": len(messages) - len(table)})
             return table.set_column(table.column_names.index(SOURCE), SOURCE, named), passed
+        if messages:
+            self._check_columns(given, {name for m in messages for name in m.payload})
         number = self._offsets.get((prefix, 0), 0)
         placed_at: list[Message] = []
         for message in messages:
@@ -167,6 +180,20 @@ class EmbeddedJoin(EmbeddedOperator):
             counts=counts,
         )
         return table, Passed(counts, placed.ordinals)
+
+    def _check_columns(self, given: Input, names: set[str]) -> None:
+        """Raise `UnknownColumn` where the first messages of an input lack a column that it needs."""
+        if given.name in self._checked:
+            return
+        known = self._known(given)
+        part = next((p for p in parts_of(self._whole) if p.name == given.name), None)
+        if isinstance(part, AggregateDefinition):
+            check_columns(part, known, names)
+        else:
+            come = {f.name for f in known or () if not pa.types.is_null(f.type)}
+            needed = self._needs(given).named(known.names if known is not None else ())
+            check_input(given.name, sorted(needed - come), names)
+        self._checked.add(given.name)
 
     def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         """A step with the columns that are declared, also of an input that has no messages in it."""

@@ -59,7 +59,7 @@ def place(
         position = message.position
         if position is None:
             position, number = Position("", 0, number), number + 1
-        placed.append((Position(*position), i, message))
+        placed.append((position, i, message))
     if in_position_order:
         placed.sort(key=lambda one: one[0])
     for position, i, message in placed:

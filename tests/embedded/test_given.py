@@ -1,0 +1,144 @@
+"""What people hand to an operator first: dicts, data frames, threads, a disk that is full; and what they are told."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.core import errors as e
+from windrow.testing.clock import ManualClock
+
+SECOND = 1_000_000
+ROWS = [{"t": i * SECOND, "k": "ab"[i % 2], "v": i} for i in range(4)]
+COUNTS = wr.Aggregate(
+    by="k",
+    event_time="t",
+    window=wr.tumbling("10 seconds"),
+    agg={"n": wr.count(), "total": wr.sum("v")},
+    retention="1 day",
+)
+BOTH = wr.Join(
+    left=wr.Input("orders", event_time="t"),
+    right=wr.Input("shipments", event_time="t"),
+    on="k",
+    within=("0 seconds", "1 second"),
+    retention="1 day",
+)
+ALL = [("a", 2, 2), ("b", 2, 4)]
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "job")
+
+
+def found(op: Any) -> list[tuple[Any, ...]]:
+    return [(w.key["k"], w.messages, w.values["total"]) for w in op.get_windows()]
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        ROWS,
+        iter(ROWS),
+        [wr.Message(r) for r in ROWS],
+        pa.Table.from_pylist(ROWS),
+        pa.RecordBatch.from_pylist(ROWS),
+        pd.DataFrame(ROWS, index=[3, 1, 2, 0]),
+        pd.DataFrame(ROWS).assign(t=lambda d: pd.to_datetime(d["t"], unit="us", utc=True)),
+        pl.DataFrame(ROWS),
+        pl.DataFrame(ROWS).with_columns(pl.col("k").cast(pl.Categorical)),
+    ],
+    ids=lambda many: type(many).__name__,
+)
+def test_many_messages_may_be_dicts_tables_or_data_frames(location: str, many: Any) -> None:
+    with COUNTS.open(location, clock=ManualClock()) as op:
+        op.add_messages(many)
+        assert found(op) == ALL and op.columns == ["t", "k", "v"]
+        assert op.next_offsets() == {("", 0): 4}
+
+
+def test_one_message_may_be_a_dict_in_an_operator_a_join_and_a_chain(location: str) -> None:
+    with COUNTS.open(location, clock=ManualClock()) as op:
+        for row in ROWS:
+            op.add_message(row)
+        assert found(op) == ALL
+    with BOTH.open(location + "2", clock=ManualClock()) as join:
+        join.add_message(ROWS[0], "orders")
+        join.add_messages({"orders": ROWS[1:], "shipments": pd.DataFrame(ROWS)})
+        assert len(join.get_result()) == 4
+    chain = wr.chain(
+        wr.Aggregate(by="k", event_time="t", window=wr.tumbling("1 second"), agg={"n": wr.count()}, name="one",
+                     retention="1 day", emit=wr.Emit.append()),
+        wr.Aggregate(event_time="window_time", window=wr.tumbling("1 hour"), agg={"n": wr.sum("n")}, name="two",
+                     retention="1 day"),
+    )  # fmt: skip
+    with chain.open(location + "3", clock=ManualClock()) as op:
+        op.add_message(ROWS[0])
+        op.add_messages(pl.DataFrame(ROWS[1:]))
+        op.drain()
+        assert [p["n"] for p in op.get_result()] == [4]
+
+
+@pytest.mark.parametrize(
+    ("many", "told"),
+    [
+        (ROWS[0], "is a dict, not many messages: add_message takes one"),
+        (wr.Message(ROWS[0]), "is a Message, not many messages: add_message takes one"),
+        ("t=1", "is a str, not many messages"),
+        (7, "is a int, not many messages"),
+        ([1], "is a int and no message"),
+    ],
+)
+def test_what_is_not_many_messages_is_refused_with_the_remedy(location: str, many: Any, told: str) -> None:
+    with COUNTS.open(location, clock=ManualClock()) as op:
+        with pytest.raises(e.InputError, match=told):
+            op.add_messages(many)
+        assert op.next_offsets() == {}
+
+
+def test_a_join_is_told_which_of_its_columns_no_message_has(location: str) -> None:
+    misspelt = wr.Join(
+        left=wr.Input("orders", event_time="t"),
+        right=wr.Input("shipments", event_time="time"),
+        on={"k": "key"},
+        within=("0 seconds", "1 second"),
+        retention="1 day",
+    )
+    with misspelt.open(location, clock=ManualClock()) as op:
+        op.add_message(ROWS[0], "orders")
+        for column in ("time", "key"):
+            given = {**ROWS[0], **{n: 1 for n in ("time", "key") if n != column}}
+            with pytest.raises(e.UnknownColumn, match=f"'{column}' of 'shipments' is in no message so far"):
+                op.add_message(given, "shipments")
+        assert op.next_offsets() == {"orders": {("", 0): 1}, "shipments": {}}
+        op.add_messages([{"time": 1, "key": "a"}, {"time": 1}], "shipments")
+        assert op.dead_letters() == []
+
+
+def test_threads_that_share_an_operator_take_turns(location: str) -> None:
+    failed: list[BaseException] = []
+    with COUNTS.open(location, clock=ManualClock()) as op:
+
+        def work(partition: int) -> None:
+            try:
+                for i in range(300):
+                    op.add_message(wr.Message({"t": i, "k": "a", "v": 1}, wr.Position("s", partition, i)))
+                    if i % 50 == partition:
+                        op.timeout()
+                        op.get_windows()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(p,)) for p in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == [] and found(op) == [("a", 1200, 1200)]
+        assert op.next_offsets() == {("s", p): 300 for p in range(4)}
