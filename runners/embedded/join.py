@@ -158,7 +158,7 @@ class EmbeddedJoin(EmbeddedOperator):
             passed = Passed({"replayed": len(messages) - len(table)})
             return table.set_column(table.column_names.index(SOURCE), SOURCE, named), passed
         if messages:
-            self._check_columns(given, {name for m in messages for name in m.payload})
+            self._check_columns(given, {name for m in messages for name in m.payload}, beside)
         number = self._offsets.get((prefix, 0), 0)
         placed_at: list[Message] = []
         for message in messages:
@@ -181,7 +181,7 @@ class EmbeddedJoin(EmbeddedOperator):
         )
         return table, Passed(counts, placed.ordinals)
 
-    def _check_columns(self, given: Input, names: set[str]) -> None:
+    def _check_columns(self, given: Input, names: set[str], beside: Mapping[str, pa.Table]) -> None:
         """Raise `UnknownColumn` where the first messages of an input lack a column that it needs."""
         if given.name in self._checked:
             return
@@ -191,7 +191,7 @@ class EmbeddedJoin(EmbeddedOperator):
             check_columns(part, known, names)
         else:
             come = {f.name for f in known or () if not pa.types.is_null(f.type)}
-            needed = self._needs(given).named(known.names if known is not None else ())
+            needed = self._needs(given, beside).named(known.names if known is not None else ())
             check_input(given.name, sorted(needed - come), names)
         self._checked.add(given.name)
 

@@ -2,12 +2,13 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.core import time as t
-from windrow.core.errors import BadDuration, NaiveDatetime
+from windrow.core.errors import BadDuration, BadInstant, NaiveDatetime
 
 
 @pytest.mark.parametrize(
@@ -116,3 +117,14 @@ def test_instants_beyond_datetime_are_clipped() -> None:
 )
 def test_instants_are_shown_no_finer_than_needed(us: int, text: str) -> None:
     assert t.show_instant(us) == text
+
+
+@pytest.mark.parametrize("value", ["10", 1.5, 10.0, None, True, 2**63, -(2**63) - 1, b"1", 10**400])
+def test_what_is_no_moment_is_refused_by_name(value: object) -> None:
+    with pytest.raises(BadInstant, match=r"watermark .* is no time: use an aware datetime, or microseconds"):
+        t.instant_us(value, "watermark")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, -(2**63), 2**63 - 1, np.int64(7), np.int32(-7)])
+def test_a_whole_number_is_a_moment(value: int) -> None:
+    assert t.instant_us(value) == value and type(t.instant_us(value)) is int

@@ -85,6 +85,30 @@ def test_one_message_may_be_a_dict_in_an_operator_a_join_and_a_chain(location: s
         assert [p["n"] for p in op.get_result()] == [4]
 
 
+def test_times_may_be_written_in_any_way_by_turns(location: str) -> None:
+    with COUNTS.open(location, clock=ManualClock()) as op:
+        op.add_message(ROWS[0])
+        op.add_messages(pa.Table.from_pylist(ROWS[1:2]))
+        op.add_messages(pa.table({"t": ["1970-01-01T00:00:02Z", "never"], "k": ["a", "a"], "v": [2, 2]}))
+        op.add_messages(
+            pd.DataFrame({"t": [pd.Timestamp("1970-01-01 01:00:03+01:00")], "k": ["b"], "v": [3]})
+        )
+        assert found(op) == ALL
+        assert [(x.reason, x.position) for x in op.dead_letters()] == [("malformed", wr.Position("", 0, 3))]
+
+
+@pytest.mark.parametrize("to", ["10", 1.5, 2**63, None, True])
+def test_a_watermark_that_is_no_time_is_refused_and_breaks_nothing(location: str, to: Any) -> None:
+    with COUNTS.open(location, clock=ManualClock()) as op:
+        op.add_messages(ROWS)
+        with pytest.raises(e.BadInstant, match=r"watermark .* is no time"):
+            op.advance_watermark(to)
+        with pytest.raises(e.BadInstant, match=r"start .* is no time"):
+            op.get_windows("1970-01-01", 2)
+    with COUNTS.open(location, clock=ManualClock()) as op:
+        assert found(op) == ALL
+
+
 @pytest.mark.parametrize(
     ("many", "told"),
     [
