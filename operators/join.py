@@ -66,18 +66,15 @@ class JoinOperator:
         self.inputs = InputColumns(definition, self.aux_cf)
         self.intakes = self.inputs.intakes
         self.followed = FOLLOWED[definition.how]
-        self._present = self._stores(time_range=definition.within is not None)
-        # Windows were once taken for a time range, which they are not in seed 003's matrix.
-        self._former = self._stores(
-            time_range=definition.within is not None or self.reach.windows is not None
-        )
+        self._present, self._former = self._stores(former=False), self._stores(former=True)
         #: Where messages lie, as the state that was last looked at has them.
         self.stores = self._present
 
-    def _stores(self, *, time_range: bool) -> tuple[MessageStore, ...]:
+    def _stores(self, *, former: bool) -> tuple[MessageStore, ...]:
+        """Where messages lie; `former`: in state that does not say it."""
         return tuple(
             MessageStore(
-                self._layout(side, time_range=time_range),
+                self._layout(side, former=former),
                 f"{self.definition.name}.{name}.messages",
                 f"{self.definition.name}.{name}.message_index",
                 self._bucket(),
@@ -85,15 +82,20 @@ class JoinOperator:
             for side, name in enumerate(SIDES)
         )
 
-    def _layout(self, side: int, *, time_range: bool) -> Layout:
-        """Seed 003's matrix."""
-        equal, large = bool(self.definition.on), self.definition.scale == "large"
+    def _layout(self, side: int, *, former: bool) -> Layout:
+        """Seed 003's matrix. Windows were once taken for a time range."""
+        definition = self.definition
+        time_range = definition.within is not None or (former and self.reach.windows is not None)
+        equal, large = bool(definition.on), definition.scale == "large"
         return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
 
     @property
     def _moved(self) -> bool:
         """True of a join whose messages former versions kept under other keys."""
-        return self._present[LEFT].layout != self._former[LEFT].layout
+        return any(
+            (now.layout, now.cf) != (then.layout, then.cf)
+            for now, then in zip(self._present, self._former, strict=True)
+        )
 
     def bind(self, kv: KV, progress: Progress) -> None:
         """Look for messages where this state has them: a new one says so."""
@@ -179,7 +181,7 @@ class JoinOperator:
         self.bind(kv, progress)
         if self._moved and progress.step == 0:
             batch = Batch()
-            batch.put(self.aux_cf, _LAYOUT, self._present[LEFT].layout.value.encode())
+            batch.put(self.aux_cf, _LAYOUT, b"1")
             kv.write(batch)
         progress.step += 1
         return progress

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.errors import CorruptState
 from windrow.core.join import JoinDefinition
-from windrow.core.keys import FIELDS_END, decode_i64, encode_i64, encode_u64, position_prefix
+from windrow.core.keys import FIELDS_END, decode_i64, encode_i64, encode_u64, message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
 from windrow.operators.columns import OFFSET, ON_TIME
@@ -27,7 +28,7 @@ from windrow.operators.progress import Progress
 from windrow.operators.reach import LEFT, RIGHT
 from windrow.operators.step import StepResult
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import Bound, Layout
+from windrow.stores.messages import Bound, Layout, MessageStore
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -42,18 +43,47 @@ def join_operator(definition: JoinDefinition) -> JoinOperator:
 class RowsJoinOperator(JoinOperator):
     """A join of which a side's window counts messages."""
 
-    def _layout(self, side: int, *, time_range: bool) -> Layout:
+    def _stores(self, *, former: bool) -> tuple[MessageStore, ...]:
+        made = list(super()._stores(former=former))
+        for side, store in enumerate(made):
+            if not former and self._rows(side) is not None and store.layout.has_fields and self._is_small:
+                # By key they are listed in the index, under the numbers of their key.
+                made[side] = MessageStore(store.layout, store.index_cf, store.cf)
+        return tuple(made)
+
+    @property
+    def _is_small(self) -> bool:
+        return self.definition.scale == "small"
+
+    def _layout(self, side: int, *, former: bool) -> Layout:
         window = self._rows(side)
         if window is None:
-            return super()._layout(side, time_range=time_range)
+            return super()._layout(side, former=former)
         keyed = bool(self.definition.on) and window.per == "key"
         return Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
+
+    def _listed(self, side: int) -> bool:
+        """True if messages lie under numbers of the whole input, and `stores` lists these numbers by key."""
+        return self.stores[side].cf.endswith(".message_index")
+
+    def _messages(self, kv: KV, side: int, values: Sequence[bytes]) -> list[bytes]:
+        """The messages that stand in a side's store, or are listed there."""
+        if not self._listed(side):
+            return list(values)
+        found = [m for m in kv.multi_get(self.stores[side].index_cf, values) if m is not None]
+        if len(found) < len(values):
+            raise CorruptState(f"{len(values) - len(found)} messages are listed that are not there")
+        return found
 
     def kept_from(self, kv: KV) -> int | None:
         return None
 
     def cfs(self) -> tuple[str, ...]:
-        unused = {self.stores[side].index_cf for side in (LEFT, RIGHT) if self._rows(side) is not None}
+        unused = {
+            store.index_cf
+            for side, store in enumerate(self._present)
+            if self._rows(side) is not None and store.index_cf.endswith(".message_index")
+        }
         return tuple(cf for cf in super().cfs() if cf not in unused)
 
     def _rows(self, side: int) -> Rows | None:
@@ -159,7 +189,7 @@ class RowsJoinOperator(JoinOperator):
             more, their = store.scan_between(kv, (0, ("", 0, first)), (0, ("", 0, count)), of_key)
             found += more
             values += their
-        return self._decode_numbered(kv, side, values, sides[side]), found
+        return self._decode_numbered(kv, side, self._messages(kv, side, values), sides[side]), found
 
     def _decode_numbered(self, kv: KV, side: int, values: Sequence[bytes], schema: pa.Schema) -> Slice:
         table = unpack_rows(kv, self.aux_cf, values, None, schema)
@@ -248,6 +278,8 @@ class RowsJoinOperator(JoinOperator):
         where = (pa.array([""] * len(rows)), zeros, numbers, zeros)
         # Not by `put_rows`, whose index serves an expiry by time that windows of rows do not have.
         stored = store.row_keys(None, where, keys if store.layout.has_fields else None)
+        if self._listed(side):
+            values = self._file_by_offset(kv, batch, side, values)
         batch.put_many(store.cf, stored, values)
         for key, number in zip(self._counter_keys(side, keys, len(rows)), numbers.tolist(), strict=True):
             batch.put(self.aux_cf, _COUNT[side] + key, encode_u64(number))
@@ -255,6 +287,22 @@ class RowsJoinOperator(JoinOperator):
             times = [encode_i64(t) for t in rows.times.tolist()]
             flags = [(MATCHED if m else OPEN) + t for m, t in zip(matched.tolist(), times, strict=True)]
             batch.put_many(self.open_cfs[side], stored, flags)
+
+    def _file_by_offset(self, kv: KV, batch: Batch, side: int, values: Sequence[bytes]) -> list[bytes]:
+        """File messages under numbers of the whole input; returns these keys."""
+        before = self._counts(kv, side, [b""])[b""]
+        zeros = np.zeros(len(values), dtype=np.int64)
+        numbers = before + 1 + np.arange(len(values), dtype=np.int64)
+        keys = message_keys(None, pa.array([""] * len(values)), zeros, numbers, zeros)
+        batch.put_many(self.stores[side].index_cf, keys, values)
+        batch.put(self.aux_cf, _COUNT[side], encode_u64(before + len(values)))
+        return keys
+
+    def _drop(self, kv: KV, batch: Batch, side: int, low: bytes, high: bytes) -> None:
+        store = self.stores[side]
+        if self._listed(side):
+            batch.delete_many(store.index_cf, [key for _, key in kv.scan(store.cf, low, high)])
+        batch.delete_range(store.cf, low, high)
 
     def _displace(
         self, kv: KV, side: int, keys: list[bytes] | None, n: int, sides: list[pa.Schema], columns: Columns
@@ -270,7 +318,7 @@ class RowsJoinOperator(JoinOperator):
             if side in self.followed:
                 lonely += [k for k, v in kv.scan(self.open_cfs[side], low, high) if v[:1] == OPEN]
                 batch.delete_range(self.open_cfs[side], low, high)
-            batch.delete_range(store.cf, low, high)
+            self._drop(kv, batch, side, low, high)
         told = self._lonely(kv, side, lonely, sides, columns)
         kv.write(batch)
         return told
@@ -281,17 +329,20 @@ class RowsJoinOperator(JoinOperator):
         if not stored or self.definition.how == "semi":
             return None
         values = [v for v in kv.multi_get(self.stores[side].cf, stored) if v is not None]
-        mine = self._decode_numbered(kv, side, values, sides[side])
+        mine = self._decode_numbered(kv, side, self._messages(kv, side, values), sides[side])
         order = np.lexsort((ranks(mine), mine.times))
         return alone(mine.take(order), side, sides, columns)
 
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         if self._rows(side) is None:
             return super().kept(kv, side, start, end, key)
-        store, progress = self.stores[side], Progress.load(kv, self.aux_cf)
+        progress = Progress.load(kv, self.aux_cf)
+        self.bind(kv, progress)
+        store = self.stores[side]
         floor_us = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         of_key = key if store.layout.has_fields else None
         _, values = store.scan_between(kv, (0, None), (0, None), of_key)
+        values = self._messages(kv, side, values)
         rows = self._decode_numbered(kv, side, values, self.inputs.schemas(kv)[side])
         offsets = rows.table.column(OFFSET).to_numpy()
         mask = (rows.times >= max(start[0], floor_us)) & (rows.times <= end[0])
@@ -327,7 +378,7 @@ class RowsJoinOperator(JoinOperator):
             if self._rows(side) is None:
                 self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
             elif done_us == END_OF_TIME_US:
-                batch.delete_range(self.stores[side].cf, b"", b"\xff")
+                self._drop(kv, batch, side, b"", b"\xff")
                 batch.delete_range(self.aux_cf, _COUNT[side], _COUNT[side] + b"\xff")
             else:
                 self._sweep(
@@ -347,10 +398,11 @@ class RowsJoinOperator(JoinOperator):
             return
         store, schema = self.stores[side], self.inputs.schemas(kv)[side]
         entries = list(kv.scan(store.cf))
-        rows = self._decode_numbered(kv, side, [value for _, value in entries], schema)
+        values = self._messages(kv, side, [value for _, value in entries])
+        rows = self._decode_numbered(kv, side, values, schema)
         done: set[bytes] = set()
         gone: dict[bytes, bytes] = {}
-        for (key, _), time_us in zip(entries, rows.times.tolist(), strict=True):
+        for (key, at), time_us in zip(entries, rows.times.tolist(), strict=True):
             parts = store.split(key)
             head = b"" if parts.fields is None else parts.fields + FIELDS_END
             if head in done:
@@ -360,6 +412,8 @@ class RowsJoinOperator(JoinOperator):
                 gone.pop(head, None)
                 continue
             gone[head] = parts.fields or b""
+            if self._listed(side):
+                batch.delete(store.index_cf, at)
             low, high = head + position_prefix(("", 0)), key + b"\x00"
             for cf in (store.cf, *((self.open_cfs[side],) if side in self.followed else ())):
                 batch.delete_range(cf, low, high)

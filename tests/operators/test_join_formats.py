@@ -8,6 +8,7 @@ from typing import Any
 
 import msgpack
 import pyarrow as pa
+import pytest
 
 import windrow as wr
 from windrow.core.time import END_OF_TIME_US
@@ -86,15 +87,20 @@ def test_a_message_is_open_until_it_is_matched_as_the_page_shows() -> None:
 
 
 def test_a_message_in_a_window_of_rows_has_a_number_as_the_page_shows() -> None:
-    filed = Filed(window=wr.rows(2))
-    key, value = filed.only("left.messages")
-    assert (key.hex(" "), value.hex(" ")) == (
-        golden("join-numbered-key").hex(" "),
-        golden("join-numbered-value").hex(" "),
+    key, number, value, last = (
+        golden(f"join-{n}") for n in ("numbered-key", "offset-key", "numbered-value", "counter")
     )
-    assert filed.only("left.open") == (key, golden("join-numbered-open"))
-    counters = {k: v for k, v in filed.kv.scan("join.aux") if k[:1] == b"c"}
-    assert counters == {golden("join-counter-key"): golden("join-counter")}
+    counted = {golden("join-counter-key"): last}
+    for scale in ("small", "large"):
+        filed = Filed(window=wr.rows(2), scale=scale)
+        if scale == "small":  # seed 003: "Tuple | Join | Yes | N/A | Small | <offset>"
+            assert filed.only("left.messages") == (number, value)
+            assert filed.only("left.message_index") == (key, number)
+        else:
+            assert filed.only("left.messages") == (key, value)
+        assert filed.only("left.open") == (key, golden("join-numbered-open"))
+        counters = {k: v for k, v in filed.kv.scan("join.aux") if k[:1] == b"c"}
+        assert counters == ({b"c0": last, **counted} if scale == "small" else counted)
 
 
 def test_rows_that_wait_for_a_period_are_kept_as_the_page_says() -> None:
@@ -115,6 +121,31 @@ def test_keys_lead_in_a_join_with_windows_and_without_a_time_range_small_or_larg
     layouts = {scale: join_operator(windows(scale=scale)).stores[0].layout for scale in ("small", "large")}
     assert layouts == dict.fromkeys(layouts, Layout.FIELDS_TIME_OFFSET)
     assert join_operator(windows(within=("0 s", "5 s"))).stores[0].layout is Layout.TIME_FIELDS_OFFSET
+
+
+@pytest.mark.parametrize("how", ["full", "semi", "anti"])
+def test_small_windows_of_rows_of_a_former_version_are_read_and_written_on(how: str) -> None:
+    """Former versions kept their messages by key."""
+    inputs = {s: wr.Input(s, event_time="t", window=wr.rows(2)) for s in ("left", "right")}
+    told = []
+    for former in (True, False):
+        operator = join_operator(wr.Join(**inputs, on="id", how=how, retention="10 s"))
+        kv = MemoryKV(operator.cfs())
+        if former:
+            batch = Batch()
+            Progress(step=1).save(lambda key, value, batch=batch: batch.put("join.aux", key, value))
+            kv.write(batch)
+        panes = []
+        for n in range(6):
+            for s in ("left", "right"):
+                panes += operator.ingest(kv, rows(s, n, n % 2, n), 0).panes
+            panes += operator.advance(kv, n * S, 0).panes
+        assert bool(list(kv.scan("join.left.message_index"))) is not former
+        assert len(operator.kept(kv, 0, (0, None), (99 * S, None), None)) == 4
+        panes += operator.advance(kv, END_OF_TIME_US, 0).panes
+        assert not [cf for cf in operator.cfs() if cf != "join.aux" and list(kv.scan(cf))]
+        told.append([row for pane in panes for row in pane.to_pylist()])
+    assert told[0] == told[1] and (told[0] or how == "anti")
 
 
 def test_state_whose_time_leads_is_read_and_written_on() -> None:
