@@ -301,7 +301,7 @@ class RecordLog:
             self._state, self._commit_seqs, self._end = begin(first_seq), [], first_seq
             if not seqs and not self.files.is_truncated():
                 return
-            if seqs and not missing and self._read_on(seen) > last:
+            if seqs and not missing and self._read_on(seen, last) > last:
                 return
             # A record is gone; or the log was truncated while we read it, which puts a new claim at its end.
             if before == (first_seq, last):
@@ -315,7 +315,7 @@ class RecordLog:
     def _last_claim(self, seqs: list[int], seen: dict[int, tuple[Record, bytes]]) -> Epoch | None:
         """The newest readable claim. `seen` gets what was read on the way to it."""
         for seq in reversed(seqs):
-            data = self.files.read(seq)
+            data = self.files.recall(seq)
             record = None if data is None else _decode(seq, data)
             if data is not None and record is not None:
                 seen[seq] = record, data
@@ -336,14 +336,14 @@ class RecordLog:
         elif damage is not None:
             raise damage
 
-    def _read_on(self, seen: dict[int, tuple[Record, bytes]]) -> int:
-        """Fold records up to the end, which is returned: the lowest number without a file."""
+    def _read_on(self, seen: dict[int, tuple[Record, bytes]], told: int = -1) -> int:
+        """Fold records up to the end, which is returned: the lowest number without a file. Those up to `told` are known of."""
         seq = self._state.next_seq
         while True:
             if seq in seen:
                 record, data = seen.pop(seq)
             else:
-                found = self.files.read(seq)
+                found = self.files.recall(seq) if seq <= told else self.files.read(seq)
                 if found is None:
                     self._end = seq
                     return seq

@@ -54,6 +54,9 @@ class RecordFiles(Protocol):
     def read(self, seq: int) -> bytes | None:
         """The bytes of record `seq`, None if there is none."""
 
+    def recall(self, seq: int) -> bytes | None:
+        """As `read`, of a record that `numbers` has just told of: nobody is asked whether it is there still."""
+
     def exists(self, seq: int) -> bool: ...
 
     def numbers(self) -> list[int]:
@@ -97,6 +100,9 @@ class MemoryRecords:
 
     def read(self, seq: int) -> bytes | None:
         return self.records.get(seq)
+
+    def recall(self, seq: int) -> bytes | None:
+        return self.read(seq)
 
     def exists(self, seq: int) -> bool:
         return seq in self.records
@@ -199,6 +205,9 @@ class FolderRecords:
             return self._file(seq).read_bytes()
         except FileNotFoundError:
             return None
+
+    def recall(self, seq: int) -> bytes | None:
+        return self.read(seq)
 
     def exists(self, seq: int) -> bool:
         # Opening asks a network file system's server; a stat may be answered from the client's cache.

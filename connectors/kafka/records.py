@@ -28,6 +28,8 @@ from windrow.connectors.kafka.topics import (
 )
 from windrow.core.errors import KafkaFailed
 
+#: Offsets that are read back together.
+_BLOCK = 8_192
 _NUMBER = struct.Struct(">Q")
 #: Bytes of records that are kept in memory; others are read again where they are asked for.
 CACHE_BYTES = 64 << 20
@@ -80,7 +82,7 @@ class KafkaRecords:
             if self._claim is None:
                 return False
             self._read_on(must_exist=True)  # a topic that a broker does not know for a moment is no empty log
-            if seq != max(self._offsets, default=-1) + 1:
+            if seq != next(reversed(self._offsets), -1) + 1:
                 return False
             key = _NUMBER.pack(seq) + secrets.token_bytes(8)
             try:
@@ -116,12 +118,14 @@ class KafkaRecords:
     def read(self, seq: int) -> bytes | None:
         with self._lock:
             self._read_on()
+            return self.recall(seq)
+
+    def recall(self, seq: int) -> bytes | None:
+        with self._lock:
             offset = self._offsets.get(seq)
-            if offset is None:
-                return None
-            if seq not in self._data:
+            if offset is not None and seq not in self._data:
                 self._read_back(offset)
-            return self._data[seq]
+            return self._data.get(seq)
 
     def exists(self, seq: int) -> bool:
         with self._lock:
@@ -162,7 +166,10 @@ class KafkaRecords:
     def _read_on(self, *, must_exist: bool = False) -> tuple[int, int]:
         """Know of every record up to now. Returns the topic's bounds."""
         low, stable = self._reader.bounds(must_exist=must_exist)
-        for seq in [s for s, offset in self._offsets.items() if offset < low]:
+        while self._offsets:
+            seq, offset = next(iter(self._offsets.items()))
+            if offset >= low:
+                break
             del self._offsets[seq]
             self._cached_bytes -= len(self._data.pop(seq, b""))
         # What follows the last record is the marker of its transaction. A copy of a topic has none: at first, read all.
@@ -187,12 +194,12 @@ class KafkaRecords:
             self._cached_bytes -= len(self._data.pop(oldest))
 
     def _read_back(self, offset: int) -> None:
-        """Bytes of a record that is not in memory any more, and of those after it that fit."""
-        size = 0
-        for message in self._reader.read(offset, self._next):
+        """Bytes of a record that is not in memory any more, and of those around it: who asks reads on, up or down."""
+        first, size = offset - offset % _BLOCK, 0
+        for message in self._reader.read(first, min(first + _BLOCK, self._next)):
             seq = _NUMBER.unpack_from(message.key())[0]
             if self._offsets.get(seq) == message.offset():
                 self._cache(seq, message.value())
             size += len(message.value())
-            if size >= CACHE_BYTES // 2:
+            if message.offset() >= offset and size >= CACHE_BYTES // 2:
                 break
