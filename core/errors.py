@@ -132,6 +132,12 @@ class QueryStopped(StateError):
     code = "WR212"
 
 
+class DiskFailed(StateError, OSError):
+    """The file system refused: full, read-only, broken. `errno` is the system's."""
+
+    code = "WR209"
+
+
 class JobMismatch(StateError):
     """The location holds another job, or the job is opened in another shape (shards, operators)."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from windrow.core.errors import ConfigurationError
+from windrow.core.errors import ConfigurationError, DiskFailed, WindrowError
 
 #: Octal mode of folders of state, for where shards run as another user than the driver: 2770, with a group for both.
 FOLDER_MODE = "WINDROW_FOLDER_MODE"
@@ -33,6 +34,37 @@ def make_folder(path: str) -> None:
         return  # another process was faster
     if FOLDER_MODE in os.environ:
         os.chmod(path, _mode())  # exactly so, whatever the umask
+
+
+@contextlib.contextmanager
+def on_disk(location: str) -> Iterator[None]:
+    """What the file system refuses below `location` is told with the place and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, WindrowError):
+            raise
+        where = f"{error.filename!r} of {location}" if error.filename else location
+        why = os.strerror(error.errno) if error.errno else str(error)
+        remedy = _REMEDIES.get(error.errno or 0, "see what is wrong with the disk")
+        failed = DiskFailed(
+            f"{where} cannot be written: {why}. What was committed is safe: {remedy}, and call again"
+        )
+        failed.errno = error.errno
+        raise failed from error
+
+
+_FULL, _CLOSED = "free some space", "let this user write there"
+_REMEDIES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "raise the limit of file sizes",
+    errno.EROFS: "mount it for writing",
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.ENOTDIR: "name a folder, or one that can be made",
+    errno.EEXIST: "name a folder, or one that can be made",
+}
 
 
 def private(path: str, flags: int) -> int:

@@ -37,6 +37,7 @@ from windrow.runners.embedded.attempt import Attempt, Whole
 from windrow.runners.embedded.positions import NOTHING, Passed
 from windrow.runners.embedded.replay import ReadAgain, ReadInputsAgain, replay_of
 from windrow.runners.publishing import Publisher, sinks_of
+from windrow.stores.files import on_disk
 from windrow.stores.kv import Overlay
 
 logger = get_logger()
@@ -73,7 +74,16 @@ class Engine:
         self._sinks = sinks_of([self._whole], sink, dead_letters)
         letters = None if dead_letters is None else as_sink(dead_letters)
         self._operator = self._logic()
-        self._job = Job(location, [self._whole], shards=1, clock=self._clock, transport=log)
+        #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
+        self.awaited: set[Partition] = set()
+        self._paused: BaseException | None = None
+        self._owes = False  # the sinks lack something, or may lack it
+        self._outputs: list[pa.Table] = []
+        self._taken: str | None = None
+        self._chores: Generator[None, None, None] | None = None
+        self._replay = None if replay is None else self._read_again(replay)
+        with on_disk(location):
+            self._job = Job(location, [self._whole], shards=1, clock=self._clock, transport=log)
         self._publisher = Publisher(self._job, [self._whole], self._sinks, letters)
         self._gives = bool(self._sinks) or letters is not None
         cfs = self._operator.cfs()
@@ -88,20 +98,21 @@ class Engine:
             replayable=self._replayable,
             transport=log,
         )
-        self._replay = None if replay is None else self._read_again(replay)
         try:
-            self._shard = self._open_shard()
+            with on_disk(location):
+                self._shard = self._open_shard()
         except BaseException:
             self._job.close()
             raise
-        #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
-        self.awaited: set[Partition] = set()
-        self._paused: BaseException | None = None
-        self._owes = False  # the sinks lack something, or may lack it
-        self._outputs: list[pa.Table] = []
+        try:
+            self._begin(schema)
+        except BaseException:
+            self._abandon()  # or nobody else could open it as long as this process lives
+            raise
+
+    def _begin(self, schema: pa.Schema | None) -> None:
+        """What was told last is brought out; steps may come."""
         self._last_snapshot = snapshot_at(self._job.folders, 0)
-        self._taken: str | None = None
-        self._chores: Generator[None, None, None] | None = None
         self._overlay: Overlay = self._shard.overlay()
         self._stage()
         progress = self._read(lambda: Progress.load(self._shard.kv, self._operator.aux_cf))
@@ -299,6 +310,14 @@ class Engine:
         """Make the staged steps durable, then their panes visible."""
         if not self._steps and not self._counters and not empty_ok:
             return None
+        with on_disk(self._job.folders.location):
+            record = self._make_durable()
+        if self._gives:
+            self._publish()
+        self._tidy()
+        return record
+
+    def _make_durable(self) -> Commit:
         job, number = self._job, self._job.progress.commit + 1
         panes = self._told(self._panes, number)
         dead = pa.concat_tables(self._dead) if self._dead else None
@@ -337,9 +356,6 @@ class Engine:
             self._owes = self._gives
             self._taken = None
             self._stage()
-        if self._gives:
-            self._publish()
-        self._tidy()
         return record
 
     # -- step 6 -----------------------------------------------------------------------------------------------------

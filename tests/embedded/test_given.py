@@ -1,5 +1,7 @@
 """What people hand to an operator first: dicts, data frames, threads, a disk that is full; and what they are told."""
 
+import errno
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -166,3 +168,32 @@ def test_threads_that_share_an_operator_take_turns(location: str) -> None:
             thread.join()
         assert failed == [] and found(op) == [("a", 1200, 1200)]
         assert op.next_offsets() == {("s", p): 300 for p in range(4)}
+
+
+# -- disks ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_refuses_is_told_with_the_place_and_what_was_staged_is_committed_later(
+    location: str,
+) -> None:
+    with COUNTS.open(location, clock=ManualClock()) as op:
+        op.add_messages(ROWS)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+        try:
+            for call in (op.timeout, op.get_result, op.next_offsets):
+                with pytest.raises(
+                    e.DiskFailed, match=r"job.* cannot be written: File too large.*and call again"
+                ) as error:
+                    call()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert isinstance(error.value, OSError) and error.value.errno == errno.EFBIG
+        op.add_message(ROWS[0])
+        assert op.next_offsets() == {("", 0): 5} and op.counters["rows"] == 5
+
+
+def test_a_place_that_cannot_be_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(e.DiskFailed, match=r"file' of .* cannot be written: File exists.*name a folder"):
+        COUNTS.open(str(tmp_path / "file" / "job"))
