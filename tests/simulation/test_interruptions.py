@@ -1,0 +1,100 @@
+"""Errors and interrupts at any line and any call: nothing is lost, doubled or wrong, and a library that loses is caught."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from windrow.checkpoint.job import Job
+from windrow.connectors.sinks import DEAD_LETTERS
+from windrow.runners.publishing import Publisher
+from windrow.testing.hits import Hit, disk_full
+from windrow.testing.interruptions import JOBS, main, play, shrink
+
+BLOCK = 16
+#: Who is interrupted right after it has opened a file leaves that to the garbage collector, which tells.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_whatever_is_raised_every_message_counts_once(block: int) -> None:
+    """A failure names its seed: python -m windrow.testing.interruptions --seed N --shrink"""
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        report = play(seed)
+        if report.failure is not None:
+            story = "\n".join(report.story)
+            raise AssertionError(f"seed {seed}:\n{story}") from report.failure
+
+
+def test_the_seeds_do_what_they_are_for() -> None:
+    seen: Counter[str] = Counter()
+    kinds, places = set(), set()
+    for seed in range(100, 124):
+        report = play(seed)
+        seen += report.counts
+        kinds.add(report.story[0].split(": ")[1].split(",")[0])
+        places |= {
+            line.split(" at ")[1].split(":")[0] for line in report.story if " hit " in line and " at " in line
+        }
+    assert kinds == set(JOBS)
+    assert set(seen) >= {"raised KeyboardInterrupt", "raised MemoryError", "raised OSError", "refused"}
+    assert places >= {
+        "checkpoint/job.py",
+        "checkpoint/storage.py",
+        "runners/embedded/engine.py",
+        "runners/embedded/operator.py",
+        "stores/files.py",
+    }
+    assert min(seen["hits"], seen["panes"], seen["dead letters"]) > 60
+
+
+def _no_letters(self: Any, record: Any, outputs: Any = Publisher._outputs) -> Iterator[Any]:
+    return (one for one in outputs(self, record) if one[1].operator != DEAD_LETTERS)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (Job, "unpublished", lambda self, sink_has=None: []),
+        (Publisher, "_outputs", _no_letters),
+    ],
+    ids=["what is not out is forgotten", "dead letters are forgotten"],
+)
+def test_a_library_that_loses_something_is_caught(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    assert any(play(seed).failure is not None for seed in range(20))
+
+
+def test_a_failing_seed_loses_its_tail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Job, "unpublished", lambda self, sink_has=None: [])
+    whole = next(r for seed in range(40) if (r := play(seed)).failure is not None and r.hits > 2)
+    short = shrink(whole.seed)
+    assert short.failure is not None
+    assert short.hits < whole.hits
+    assert main(["--seed", str(whole.seed), "--shrink"]) == 1
+    assert f"--seed {whole.seed} --shrink" in capsys.readouterr().out
+
+
+def test_a_seed_is_the_same_story_in_another_process() -> None:
+    command = [sys.executable, "-m", "windrow.testing.interruptions", "--seed", "11"]
+    again = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    told = [re.sub(r"windrow-\w+", "", line) for line in again]
+    assert told == [*(re.sub(r"windrow-\w+", "", line) for line in play(11).story), "all is as promised"]
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_hit_strikes_once_and_only_the_library(calls: bool) -> None:
+    hit = Hit(disk_full, 1, calls=calls)
+    with hit:
+        assert sorted(range(3)) == [0, 1, 2]
+    assert hit.at is None
