@@ -45,7 +45,6 @@ def test_the_seeds_do_what_they_are_for() -> None:
     assert kinds == set(JOBS)
     assert set(seen) >= {"raised KeyboardInterrupt", "raised MemoryError", "raised OSError", "refused"}
     assert places >= {
-        "checkpoint/job.py",
         "checkpoint/storage.py",
         "runners/embedded/engine.py",
         "runners/embedded/operator.py",
