@@ -29,7 +29,7 @@ from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.watermarks import watermark_of
 from windrow.stores.slices import Slices
 
@@ -116,6 +116,9 @@ class Job:
         self.progress = _progress(self.log.state)
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         self._read: dict[str | None, frozenset[Partition]] = {}
+        #: Dead letters of commits below the number, as far as tidying has looked; it begins with the summary.
+        self.letters_found: list[Letters] = list(self.log.state.summary.letters)
+        self.letters_known: int | None = None
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         warn_of_clock(self.logger, self.progress.now_us, clock.now_us())
         self._unit_told = False
@@ -384,12 +387,19 @@ class Job:
 
     # -- step 6 -----------------------------------------------------------------------------------------------------
 
-    def tidy(self, *, keep: int | None = None, keeps_messages: bool = True) -> Slices[None]:
+    def tidy(
+        self,
+        *,
+        keep: int | None = None,
+        keeps_messages: bool = True,
+        replays_from_us: int = END_OF_TIME_US,
+    ) -> Slices[None]:
         """Let go of what nothing needs any more, in slices of which each takes less than a commit: see `checkpoint.tidying`.
 
         keep: commits that stay for readers that look back (default: `KEEP_COMMITS`). keeps_messages: operators keep messages.
+        replays_from_us: messages from this event time on can be replayed, for which the log has to say how they were taken.
         """
-        return tidy(self, KEEP_COMMITS if keep is None else keep, keeps_messages)
+        return tidy(self, KEEP_COMMITS if keep is None else keep, keeps_messages, replays_from_us)
 
     def commits(self) -> Iterator[Commit]:
         return self.log.commits()

@@ -92,7 +92,7 @@ def steps_again(
     reached: dict[Partition, int] = {}
     before: Commit | None = None
     for commit in commits:
-        if kept_from_us is None or _largest(commit) >= kept_from_us:
+        if kept_from_us is None or largest_time(commit) >= kept_from_us:
             if before is None and commit.commit > 1:
                 raise StateLost(
                     f"messages of shard {shard} cannot be replayed: the log begins at commit {commit.commit}, and what "
@@ -108,7 +108,7 @@ def steps_again(
     return redo
 
 
-def _largest(commit: Commit) -> int:
+def largest_time(commit: Commit) -> int:
     """The largest event time of all messages that were counted up to a commit."""
     return max(
         (m.max_time_us for m in commit.marks.values() if m.max_time_us is not None),

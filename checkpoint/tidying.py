@@ -18,8 +18,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from windrow.checkpoint.compaction import bases_of, covered_by
-from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in
+from windrow.checkpoint.replay import largest_time
+from windrow.checkpoint.summary import LETTERS_FROM, letters_in
 from windrow.checkpoint.transport import FILES
+from windrow.core.time import END_OF_TIME_US
 from windrow.stores.slices import Slices, in_batches
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ LETTER_FILES = 4096
 SLICE_FILES, SLICE_COMMITS = 64, 32
 
 
-def tidy(job: Job, keep: int, keeps_messages: bool) -> Slices[None]:
+def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Slices[None]:
     """All of it, once; a yield ends a slice. Raises `Fenced` where another driver has the job."""
     job.check_epoch()
     before = job.progress
@@ -55,6 +57,9 @@ def tidy(job: Job, keep: int, keeps_messages: bool) -> Slices[None]:
         if needed > 0:
             _forget(job, needed)
     yield
+    if replays_from_us < END_OF_TIME_US:
+        # And of the commit before them, which says how far it had read.
+        needed = min(needed, (yield from _first_at(job, replays_from_us)) - 2)
     yield from _truncate(job, needed + 1)
 
 
@@ -85,13 +90,15 @@ def _unlink(paths: Iterable[str]) -> Slices[None]:
 
 def _letters(job: Job, horizon: int) -> Slices[None]:
     """Dead letters: a commit says first from where on they are kept; what is below goes then, and what no commit names."""
-    kept: list[Letters] = list(job.log.state.summary.letters)
-    recorded = 0
-    for batch in in_batches(job.log.commits(), SLICE_COMMITS):
-        kept += [letters for record in batch for letters in letters_in(record)]
-        recorded = batch[-1].floors.get(LETTERS_FROM, recorded)
+    last = job.log.last_commit
+    assert last is not None
+    recorded = last.floors.get(LETTERS_FROM, 0)
+    for batch in in_batches(job.log.commits(job.letters_known), SLICE_COMMITS):
+        job.letters_found += [letters for record in batch for letters in letters_in(record)]
+        job.letters_known = batch[-1].commit + 1
         yield
-    names = {letters.name for letters in kept if letters.commit >= recorded}
+    kept = job.letters_found = [letters for letters in job.letters_found if letters.commit >= recorded]
+    names = {letters.name for letters in kept}
     directory = os.path.join(job.folders.location, "dead")
     found = [(_parsed(name)[0], name) for name in os.listdir(directory)]
     gone = [
@@ -99,10 +106,23 @@ def _letters(job: Job, horizon: int) -> Slices[None]:
     ]
     yield from _unlink(os.path.join(directory, name) for name in sorted(gone))
     oldest_us = (job.progress.now_us or 0) - LETTERS_US
-    settled = [letters for letters in kept if recorded <= letters.commit <= horizon]
+    settled = [letters for letters in kept if letters.commit <= horizon]
     over = [x for i, x in enumerate(settled) if x.now_us < oldest_us or i < len(settled) - LETTER_FILES]
     if over:
         job.progress.letters_from = max(job.progress.letters_from, max(x.commit for x in over) + 1)
+
+
+def _first_at(job: Job, time_us: int) -> Slices[int]:
+    """The first commit of those kept after which a message of this event time or later was there."""
+    low, high = next(job.log.commits()).commit, job.progress.commit
+    while low < high:
+        middle = (low + high) // 2
+        if largest_time(next(job.log.commits(middle))) >= time_us:
+            high = middle
+        else:
+            low = middle + 1
+        yield
+    return low
 
 
 def _forget(job: Job, upto: int) -> None:

@@ -17,7 +17,7 @@ from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
-from windrow.checkpoint.replay import FILING, filing, is_total
+from windrow.checkpoint.replay import FILING, KEPT_OF, filing, is_total
 from windrow.checkpoint.shard import PANES_OF
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink
@@ -25,7 +25,7 @@ from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.chain import operator_of
 from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import SNAPSHOT_EVERY, Answer
@@ -82,6 +82,8 @@ class BatchProtocol:
     sleep: Callable[[float], None] = time.sleep
     keep_commits: int | None = None
     tidy_every: int = SNAPSHOT_EVERY
+    #: Messages that are lost can be read again.
+    replays: bool = False
 
     def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
         """Steps 1 to 5 for one batch. None if all of it was committed before; its panes are then out all the same."""
@@ -107,11 +109,22 @@ class BatchProtocol:
             return
         keeps = any(keeps_messages(d) for d in self.definitions)
         try:
-            whole(self.job.tidy(keep=self.keep_commits, keeps_messages=keeps))
+            from_us = self._replays_from_us()
+            whole(self.job.tidy(keep=self.keep_commits, keeps_messages=keeps, replays_from_us=from_us))
         except Fenced:
             raise
         except Exception as error:
             logger.warning("the job could not be tidied, it will be later", error=repr(error))
+
+    def _replays_from_us(self) -> int:
+        """As the embedded engine's, of all shards."""
+        kept = [d.name for d in self.definitions if keeps_messages(d)]
+        last = self.job.log.last_commit
+        if not self.replays or not kept or last is None:
+            return END_OF_TIME_US
+        tuples = any(getattr(d, "tuple_window", False) for d in self.definitions)
+        found = [r.counters.get(KEPT_OF + name, START_OF_TIME_US - 1) for r in last.shards for name in kept]
+        return START_OF_TIME_US - 1 if tuples else min(found)
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
         """One more commit, with the watermark at the end of time. None if it is there already."""

@@ -23,9 +23,10 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.errors import CorruptState, Fenced, StateError
+from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.calculation import Calculation
 from windrow.operators.chain import operator_of as operator_of
 from windrow.operators.chain import told_rows
@@ -379,7 +380,20 @@ class Engine:
 
     def _slices(self) -> Generator[None, None, None]:
         self._taken = yield from self._shard.preserve(alone=True)
-        yield from self._job.tidy(keeps_messages=bool(self._spec.message_cfs))
+        yield from self._job.tidy(
+            keeps_messages=bool(self._spec.message_cfs), replays_from_us=self._replays_from_us()
+        )
+
+    def _replays_from_us(self) -> int:
+        """The event time from which on messages could have to be replayed: the log keeps what says how they were taken."""
+        if self._replay is None or not self._spec.message_cfs:
+            return END_OF_TIME_US
+        if isinstance(self.definition, JoinDefinition):
+            kept_from_us: int | None = self._operator.kept_from(self._shard.kv)
+            return START_OF_TIME_US - 1 if kept_from_us is None else kept_from_us
+        if self.definition.tuple_window:
+            return START_OF_TIME_US - 1
+        return Progress.load(self._shard.kv, self._operator.aux_cf).purged_us
 
     def _finish_tidying(self) -> None:
         """All that is left of it: the job is about to be closed, perhaps for long."""

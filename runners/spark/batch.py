@@ -311,7 +311,14 @@ class BatchFunction:
             unread=self._unread,
             explained=self._explained,
             give=partial(give, spark),
+            replays=self._replays,
         )
+
+    @property
+    def _replays(self) -> bool:
+        """True if messages that are lost can be read from the source again."""
+        replayable = all(isinstance(d, AggregateDefinition) for d in self.definitions)
+        return replayable and (self.replay is not None or self.reads is not None)
 
     def publish(self, spark: SparkSession) -> None:
         """Give the sinks the panes of every commit that may not be out."""
@@ -380,7 +387,7 @@ class BatchFunction:
             schema.serialize().to_pybytes(),
             parts,
             tuple(job.recent),
-            can_replay=replayable and (self.replay is not None or self.reads is not None),
+            can_replay=self._replays,
             tell=tuple(self.sinks),
             reads=self.reads if keyed else None,
             taken=dict(job.progress.next_offsets) if keyed else {},

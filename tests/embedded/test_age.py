@@ -39,6 +39,12 @@ def ages_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", KEEP)
 
 
+def message(i: int) -> wr.Message:
+    return wr.Message(
+        {"k": "ab"[i % 2], "t": None if i % 10 == 9 else i * SECOND, "x": i}, wr.Position("s", 0, i)
+    )
+
+
 class Aging:
     """A job, and its commits: one message, and every tenth without a time, then `timeout()`."""
 
@@ -51,8 +57,7 @@ class Aging:
 
     def live(self, op: Any, commits: int) -> None:
         for i in range(self.done, self.done + commits):
-            t = None if i % 10 == 9 else i * SECOND
-            op.add_message(wr.Message({"k": "ab"[i % 2], "t": t, "x": i}, wr.Position("s", 0, i)))
+            op.add_message(message(i))
             self.clock.advance("1 second")
             op.timeout()
         self.done += commits
@@ -144,6 +149,40 @@ def test_tidying_that_fails_is_told_and_done_later(tmp_path: Path, caplog: pytes
         blobs.unlink()
         job.live(op, 3 * EVERY)
     assert len(list((job.location / "snapshots" / "manifests").iterdir())) == 2
+
+
+@pytest.mark.parametrize("window", ["time", "tuples"])
+def test_the_log_keeps_what_a_replay_of_the_retained_messages_needs(tmp_path: Path, window: str) -> None:
+    definition = (
+        define()
+        if window == "time"
+        else wr.Aggregate(
+            by="k",
+            event_time="t",
+            window=wr.tuples(3),
+            agg={"m": wr.median("x")},
+            retention=wr.Retain(windows=5),
+        )
+    )
+
+    def messages(ranges: Any) -> list[wr.Message]:
+        found = [message(i) for i in range(250)]
+        return [m for m in found if any(first <= m.position.offset < last for first, last in ranges.values())]
+
+    job = Aging(tmp_path / "job", definition)
+
+    def opened() -> Any:
+        return definition.open(str(job.location), clock=job.clock, sink=wr.sinks.memory(), replay=messages)
+
+    with opened() as op:
+        job.live(op, 250)
+        said = answers(op)
+    assert (job.files()["log"] < 180) == (window == "time")
+    for folder in ("local", "snapshots", "segments"):
+        shutil.rmtree(job.location / folder)
+    with opened() as op:
+        assert answers(op) == said
+    assert len(said[1]) > 10
 
 
 # -- dead letters -----------------------------------------------------------------------------------------------------
