@@ -20,7 +20,7 @@ from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.shard import PANES, PANES_OF
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letters_kept
-from windrow.checkpoint.tidying import tidy
+from windrow.checkpoint.tidying import Seen, tidy
 from windrow.checkpoint.transport import FILES, At, Transport, refuse_lost_log
 from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
 from windrow.core.chain import ChainDefinition, parts_of
@@ -116,9 +116,7 @@ class Job:
         self.progress = _progress(self.log.state)
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         self._read: dict[str | None, frozenset[Partition]] = {}
-        #: Dead letters of commits below the number, as far as tidying has looked; it begins with the summary.
-        self.letters_found: list[Letters] = list(self.log.state.summary.letters)
-        self.letters_known: int | None = None
+        self.seen = Seen(list(self.log.state.summary.letters))
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         warn_of_clock(self.logger, self.progress.now_us, clock.now_us())
         self._unit_told = False

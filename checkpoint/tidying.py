@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from windrow.checkpoint.compaction import bases_of, covered_by
 from windrow.checkpoint.replay import largest_time
-from windrow.checkpoint.summary import LETTERS_FROM, letters_in
+from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in
 from windrow.checkpoint.transport import FILES
 from windrow.core.time import END_OF_TIME_US
 from windrow.stores.slices import Slices, in_batches
@@ -32,6 +33,17 @@ LETTERS_US = 7 * 24 * 3600 * 1_000_000
 LETTER_FILES = 4096
 #: Files that are deleted, and commits that are read or let go, in one slice.
 SLICE_FILES, SLICE_COMMITS = 64, 32
+
+
+@dataclass
+class Seen:
+    """What tidying knows of the commits below `next_commit`, so that it reads each once. times: (commit, the largest event
+    time until then).
+    """
+
+    letters: list[Letters]
+    next_commit: int | None = None
+    times: list[tuple[int, int]] = field(default_factory=list)
 
 
 def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Slices[None]:
@@ -59,7 +71,8 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
     yield
     if replays_from_us < END_OF_TIME_US:
         # And of the commit before them, which says how far it had read.
-        needed = min(needed, (yield from _first_at(job, replays_from_us)) - 2)
+        first = next((c for c, time_us in job.seen.times if time_us >= replays_from_us), before.commit)
+        needed = min(needed, first - 2)
     yield from _truncate(job, needed + 1)
 
 
@@ -93,11 +106,13 @@ def _letters(job: Job, horizon: int) -> Slices[None]:
     last = job.log.last_commit
     assert last is not None
     recorded = last.floors.get(LETTERS_FROM, 0)
-    for batch in in_batches(job.log.commits(job.letters_known), SLICE_COMMITS):
-        job.letters_found += [letters for record in batch for letters in letters_in(record)]
-        job.letters_known = batch[-1].commit + 1
+    seen = job.seen
+    for batch in in_batches(job.log.commits(seen.next_commit), SLICE_COMMITS):
+        seen.letters += [letters for record in batch for letters in letters_in(record)]
+        seen.times += [(record.commit, largest_time(record)) for record in batch]
+        seen.next_commit = batch[-1].commit + 1
         yield
-    kept = job.letters_found = [letters for letters in job.letters_found if letters.commit >= recorded]
+    kept = seen.letters = [letters for letters in seen.letters if letters.commit >= recorded]
     names = {letters.name for letters in kept}
     directory = os.path.join(job.folders.location, "dead")
     found = [(_parsed(name)[0], name) for name in os.listdir(directory)]
@@ -110,19 +125,6 @@ def _letters(job: Job, horizon: int) -> Slices[None]:
     over = [x for i, x in enumerate(settled) if x.now_us < oldest_us or i < len(settled) - LETTER_FILES]
     if over:
         job.progress.letters_from = max(job.progress.letters_from, max(x.commit for x in over) + 1)
-
-
-def _first_at(job: Job, time_us: int) -> Slices[int]:
-    """The first commit of those kept after which a message of this event time or later was there."""
-    low, high = next(job.log.commits()).commit, job.progress.commit
-    while low < high:
-        middle = (low + high) // 2
-        if largest_time(next(job.log.commits(middle))) >= time_us:
-            high = middle
-        else:
-            low = middle + 1
-        yield
-    return low
 
 
 def _forget(job: Job, upto: int) -> None:
@@ -141,3 +143,4 @@ def _truncate(job: Job, before: int) -> Slices[None]:
     for commit in [*range(first + SLICE_COMMITS, before, SLICE_COMMITS), before]:
         job.log.truncate(commit)
         yield
+    job.seen.times = [(commit, time_us) for commit, time_us in job.seen.times if commit >= before]
