@@ -129,11 +129,13 @@ def _letters(job: Job, horizon: int) -> Slices[None]:
 
 def _forget(job: Job, upto: int) -> None:
     """Let the transport drop the files of commits up to `upto`."""
+    first = next(job.log.commits()).commit
     for shard in range(job.shards):
-        for record in job.log.commits(upto + 1):
-            offsets = [first for r in record.shards if r.shard == shard for first, _ in r.kept.values()]
-            if offsets:
-                job.transport.forget(shard, min(offsets))
+        for number in range(upto, first - 1, -1):
+            record = next(job.log.commits(number))
+            kept = [last for r in record.shards if r.shard == shard for _, last in r.kept.values()]
+            if kept:
+                job.transport.forget(shard, max(kept) + 1)
                 break
 
 
