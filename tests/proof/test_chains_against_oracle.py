@@ -21,7 +21,6 @@ from windrow.connectors.sinks import MemorySink
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import JoinedRow, Position, Timing
 from windrow.core.time import instant_us
-from windrow.operators.progress import KEY as PROGRESS_KEY
 from windrow.testing import ChainOracle, ManualClock, all_panes_equal, panes_equal
 from windrow.testing.ledger import values_equal
 
@@ -293,10 +292,7 @@ class Run:
         for part in self.op._operator.parts:
             for cf in part.cfs():
                 kept = [k for k, _ in self.op._shard.kv.scan(cf)]
-                assert all(cf == part.aux_cf and (k == PROGRESS_KEY or k[:1] in b"hs") for k in kept), (
-                    cf,
-                    kept,
-                )
+                assert all(cf == part.aux_cf and k[:1] in b"\x00hlns" for k in kept), (cf, kept)
 
 
 def to_datetime(seconds: int) -> datetime:
