@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import FileLog, RecordLog
 from windrow.checkpoint.logstate import LogState
+from windrow.checkpoint.marker import MARKER, MARKER_CF
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
-from windrow.checkpoint.shard import MARKER, MARKER_CF, Shard, ShardSpec
+from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
 from windrow.checkpoint.summary import SUMMARY
 from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log, refuse_others

@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 
-import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import SNAPSHOTS, base_due, bases_of, commit_of, compact, sweep_local
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
+from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
 from windrow.checkpoint.summary import DEAD, DEAD_FILE
@@ -35,8 +35,6 @@ from windrow.stores.slices import Slices, whole
 from windrow.stores.snapshots import SnapshotStore, copy_name
 
 logger = get_logger()
-
-MARKER_CF, MARKER = "marker", b"applied"
 
 #: Counters of a shard's answer: rows of an operator's pane file. (And `DEAD_FILE`.)
 PANES_OF = "panes_file."
@@ -121,28 +119,25 @@ class Shard:
         """Bring the shard's store to commit `committed`. `recent` are the newest commits, so that the log need not be
         read in the common case; `commits` reads older ones.
         """
-        kv, found, applied = _look(spec, spec.path, lock_wait_s)
+        kv, found, marker = _look(spec, spec.path, lock_wait_s)
         by_number = {c.commit: c for c in recent}
-        if found is StoreFound.OK and applied is not None and applied <= committed:
-            missing = [n for n in range(applied + 1, committed + 1) if n not in by_number]
-            results = (
-                None
-                if missing
-                else [_result(by_number[n], spec.shard) for n in range(applied + 1, committed + 1)]
-            )
-        else:
-            results = None
-        if results is not None and all(_present(spec, r) for r in results):
-            assert kv is not None and applied is not None
-            shard = cls(spec, kv, applied)
+        missing = None if marker is None else _missing(marker, committed, by_number)
+        if missing is not None and all(_present(spec, _result(record, spec.shard)) for record in missing):
+            assert kv is not None and marker is not None
+            shard = cls(spec, kv, marker.commit)
             try:
-                shard.catch_up(results)
+                shard.catch_up(missing)
             except BaseException:
                 kv.close()  # or nobody else could open it as long as this process lives
                 raise
             return shard
         known = {c.commit: c for c in commits()}
         known.update(by_number)
+        if kv is not None and marker is not None and marker.commit <= committed and not marker.is_of(known):
+            logger.warning("the store is of another history of the job", path=spec.path, commit=marker.commit)
+            kv.close()
+            kv, found, marker = None, StoreFound.DIVERGED, None
+        applied = None if marker is None else marker.commit
         damaged: list[int] = []
         while True:
             facts = _facts(spec, committed, known, found, applied, replay is not None, damaged)
@@ -216,7 +211,7 @@ class Shard:
             elif decision.action is ShardAction.START_EMPTY:
                 shard._mark(0)
             for number in decision.apply:
-                shard.catch_up([_result(known[number], spec.shard)])
+                shard.catch_up([known[number]])
         except BaseException:
             kv.close()
             if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
@@ -224,23 +219,26 @@ class Shard:
             raise
         return shard
 
-    def catch_up(self, results: Iterable[ShardResult | None]) -> None:
+    def catch_up(self, records: Iterable[Commit]) -> None:
         """Apply committed segments, one commit after the other."""
-        for result in results:
-            commit = self.applied + 1
+        for record in records:
+            commit, result = self.applied + 1, _result(record, self.spec.shard)
             batch = Batch()
             if result is not None and result.segment is not None:
                 for part in _read_parts(self.spec, result, commit):
                     batch.extend(part)
-            self.apply(commit, batch)
+            self.apply(commit, batch, record)
 
-    def apply(self, commit: int, changes: Batch) -> None:
-        """Take in what a commit changed: first into the transport's changelog, then into the store."""
+    def apply(self, commit: int, changes: Batch, record: Commit | None = None) -> None:
+        """Take in what a commit changed: first into the transport's changelog, then into the store.
+
+        record: of the commit; without it the store cannot be told from that of another history.
+        """
         spec = self.spec
         spec.transport.copy(spec.job, spec.shard, commit, partial(self._key_by_key, changes))
         batch = Batch()
         batch.extend(changes)
-        batch.put(MARKER_CF, MARKER, _marker(spec, commit))
+        batch.put(MARKER_CF, MARKER, Marker.of(spec.job, spec.shard, commit, record).pack())
         self.kv.write(batch)
         self.applied = commit
 
@@ -256,11 +254,11 @@ class Shard:
 
     def marker(self, commit: int) -> bytes:
         """What `applied` says after `commit`."""
-        return _marker(self.spec, commit)
+        return Marker.of(self.spec.job, self.spec.shard, commit).pack()
 
-    def _mark(self, commit: int) -> None:
+    def _mark(self, commit: int, record: Commit | None = None) -> None:
         batch = Batch()
-        batch.put(MARKER_CF, MARKER, _marker(self.spec, commit))
+        batch.put(MARKER_CF, MARKER, Marker.of(self.spec.job, self.spec.shard, commit, record).pack())
         self.kv.write(batch)
         self.applied = commit
 
@@ -290,9 +288,8 @@ class Shard:
                 self.kv.write(batch)
         if replay is not None:
             replay(self.spec, self.kv, [known[n] for n in sorted(known) if n <= upto])
-        self._mark(
-            upto
-        )  # last: a store that was killed before this holds nothing, as far as anybody can tell
+        # Last: a store that was killed before this holds nothing, as far as anybody can tell.
+        self._mark(upto, known.get(upto))
 
     # -- 3.2: run and write -----------------------------------------------------------------------------------------
 
@@ -419,12 +416,17 @@ def write_parquet(table: pa.Table, path: str) -> None:
 # -- observing ------------------------------------------------------------------------------------------------------
 
 
-def _marker(spec: ShardSpec, commit: int) -> bytes:
-    packed: bytes = msgpack.packb([1, spec.job, spec.shard, commit])
-    return packed
+def _missing(marker: Marker, committed: int, recent: Mapping[int, Commit]) -> list[Commit] | None:
+    """The commits after the one that a store holds; None where `recent` does not have them, or cannot tell whose it is."""
+    numbers = range(marker.commit + 1, committed + 1)
+    if marker.commit > committed or not marker.is_of(recent) or any(n not in recent for n in numbers):
+        return None
+    return [recent[n] for n in numbers]
 
 
-def _look(spec: ShardSpec, path: str, lock_wait_s: float) -> tuple[LocalStore | None, StoreFound, int | None]:
+def _look(
+    spec: ShardSpec, path: str, lock_wait_s: float
+) -> tuple[LocalStore | None, StoreFound, Marker | None]:
     """What is in the local folder: (the open store, its condition, the commit it holds)."""
     if not os.path.isdir(path) or not os.listdir(path):
         return None, StoreFound.ABSENT, None
@@ -432,9 +434,12 @@ def _look(spec: ShardSpec, path: str, lock_wait_s: float) -> tuple[LocalStore | 
     try:
         kv = spec.open_store(path, spec.cfs, lock_wait_s)
         value = kv.get(MARKER_CF, MARKER)
+        marker = Marker.of(spec.job, spec.shard, 0) if value is None else Marker.unpack(value)
     except StateLocked:
         return None, StoreFound.LOCKED, None
     except NewerFormat:
+        if kv is not None:
+            kv.close()
         return None, StoreFound.NEWER_FORMAT, None
     except CorruptState:
         if kv is not None:
@@ -446,12 +451,11 @@ def _look(spec: ShardSpec, path: str, lock_wait_s: float) -> tuple[LocalStore | 
             kv.close()
             return None, StoreFound.CORRUPT, None
         # Opened and killed before its first write.
-        return kv, StoreFound.OK, 0
-    _, job, shard, commit = msgpack.unpackb(value)
-    if job != spec.job or shard != spec.shard:
+        return kv, StoreFound.OK, marker
+    if (marker.job, marker.shard) != (spec.job, spec.shard):
         kv.close()
         return None, StoreFound.OTHER_JOB, None
-    return kv, StoreFound.OK, commit
+    return kv, StoreFound.OK, marker
 
 
 def _facts(

@@ -11,14 +11,11 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
-import msgpack
-
 from windrow.checkpoint.compaction import bases_of, commit_of
 from windrow.checkpoint.layout import base_name
+from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import (
-    MARKER,
-    MARKER_CF,
     ShardSpec,
     _checked,
     _present,
@@ -150,8 +147,10 @@ def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scrat
     if kv is None:
         return None
     try:
-        base = _applied(spec, kv)
-        if base is None or base > commit or not _leads(spec, base, commit, known):
+        marker = _marker(spec, kv)
+        base = None if marker is None else marker.commit
+        ours = marker is not None and marker.is_of(known)
+        if base is None or base > commit or not ours or not _leads(spec, base, commit, known):
             kv.close()
             return None
     except CorruptState:
@@ -174,20 +173,19 @@ def _opened(spec: ShardSpec, scratch: str) -> RocksKV | None:
     return None
 
 
-def _applied(spec: ShardSpec, kv: RocksKV) -> int | None:
-    """The commit that a store of this shard holds; None where it is another's, or holds no whole commit."""
+def _marker(spec: ShardSpec, kv: RocksKV) -> Marker | None:
+    """What a store of this shard holds; None where it is another's, or holds no whole commit."""
     value = kv.get(MARKER_CF, MARKER)
-    if value is None:
-        return None
-    _, job, shard, commit = msgpack.unpackb(value)
-    return int(commit) if (job, shard) == (spec.job, spec.shard) else None
+    marker = None if value is None else Marker.unpack(value)
+    return marker if marker is not None and (marker.job, marker.shard) == (spec.job, spec.shard) else None
 
 
 def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksKV:
     path = os.path.join(scratch, f"snapshot-{spec.shard}-{secrets.token_hex(4)}")
     SnapshotStore(spec.folders.snapshots).restore(manifest, path)
     kv = RocksKV(path, spec.cfs, read_only=True)
-    if _applied(spec, kv) != base:
+    marker = _marker(spec, kv)
+    if marker is None or marker.commit != base:
         kv.close()
         raise CorruptState(f"the snapshot {manifest} is not of commit {base} of {spec.job}")
     return kv

@@ -351,7 +351,7 @@ class Engine:
                     **meta,
                 },
             )
-            self._shard.apply(number, changes)
+            self._shard.apply(number, changes, record)
             if self._whole.name in panes and not self._sinks:
                 self._outputs.append(panes[self._whole.name])
             self._owes = self._gives

@@ -50,7 +50,7 @@ def fill(spec: ShardSpec, upto: int) -> tuple[Shard, list[Commit]]:
         batch.put_many("w", [b"%d-%03d" % (number, i) for i in range(100)], [b"v" * 50] * 100)
         batch.put("aux", b"step", b"%d" % number)
         commits.append(commit_of(number, shard, batch))
-        shard.catch_up([commits[-1].shards[0]])
+        shard.catch_up([commits[-1]])
         whole(compact(spec.folders, 0, spec.metadata_cfs, shard.kv, number))
     return shard, commits
 

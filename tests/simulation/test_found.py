@@ -18,8 +18,9 @@ import windrow as wr
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import MemoryLog
+from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.shard import DEAD_FILE, MARKER, MARKER_CF, Shard, ShardSpec, _marker, write_parquet
+from windrow.checkpoint.shard import DEAD_FILE, Shard, ShardSpec, write_parquet
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors.kafka.resuming import job_offsets
 from windrow.connectors.sinks import PaneFiles
@@ -243,7 +244,7 @@ def test_a_store_that_is_refused_is_left_closed(spec: ShardSpec) -> None:
     """A task of an old driver kept it locked, as long as its process lived."""
     kv = RocksKV(spec.path, spec.cfs)
     batch = Batch()
-    batch.put(MARKER_CF, MARKER, _marker(spec, 5))
+    batch.put(MARKER_CF, MARKER, Marker.of(spec.job, spec.shard, 5).pack())
     kv.write(batch)
     kv.close()
     with pytest.raises(Fenced) as refused:

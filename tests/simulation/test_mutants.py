@@ -17,8 +17,9 @@ from windrow.checkpoint import log as logs
 from windrow.checkpoint import recovery
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import LostRace, RecordLog
+from windrow.checkpoint.marker import Marker
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import Shard, _marker, _read_parts
+from windrow.checkpoint.shard import Shard, _read_parts, _result
 from windrow.connectors.kafka.sink import KafkaSink, _Session
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.messages import Token
@@ -168,11 +169,11 @@ def intent_redone_with_another_now(patch: pytest.MonkeyPatch) -> None:
 
 
 def applied_marker_ahead_of_the_data(patch: pytest.MonkeyPatch) -> None:
-    def catch_up(self: Shard, results: Any) -> None:
-        for result in results:
-            commit = self.applied + 1
+    def catch_up(self: Shard, records: Any) -> None:
+        for record in records:
+            commit, result = self.applied + 1, _result(record, self.spec.shard)
             mark, batch = Batch(), Batch()
-            mark.put("marker", b"applied", _marker(self.spec, commit))
+            mark.put("marker", b"applied", Marker.of(self.spec.job, self.spec.shard, commit).pack())
             self.kv.write(mark)
             if result is not None and result.segment is not None:
                 for part in _read_parts(self.spec, result, commit):

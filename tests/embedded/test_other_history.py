@@ -1,0 +1,61 @@
+"""A store of another history of the job, which went on by itself from a backup, is never taken for this one."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+import windrow as wr
+from tests.state.jobs import aggregate, answers, begun
+from windrow.checkpoint.backup import backup
+from windrow.checkpoint.lifecycle import look
+from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
+from windrow.stores.kv import Batch
+from windrow.stores.rocks import RocksKV
+
+
+def held(location: Path) -> dict[str, Any]:
+    with aggregate().open(str(location), sink=wr.sinks.memory()) as op:
+        return answers(op, aggregate())
+
+
+@pytest.mark.parametrize("ahead", [10, 20, 40])
+def test_a_store_that_went_on_by_itself_is_set_aside(tmp_path: Path, ahead: int) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    begun(aggregate(), one, range(30))
+    backup(str(one), str(two))
+    begun(aggregate(), one, range(30, 30 + ahead))
+    begun(aggregate(), two, range(130, 160))
+    before = held(two)
+    shutil.rmtree(two / "local")
+    shutil.copytree(one / "local", two / "local")
+    if ahead < 40:
+        with wr.read_state(str(two)) as state:
+            assert answers(state, aggregate()) == before
+    else:  # it is ahead of us: nobody may tell by looking whether we are the ones who are over
+        with pytest.raises(wr.WindrowError, match="holds commit 7, this driver knows of commits up to 6"):
+            held(two)
+        return
+    assert held(two) == before
+    assert [p.name for p in (two / "local").iterdir() if ".aside-" in p.name] != []
+
+
+def test_a_store_that_does_not_say_of_which_history_it_is_opens_as_before(tmp_path: Path) -> None:
+    begun(aggregate(), tmp_path / "job", range(30))
+    before, job = held(tmp_path / "job"), look(str(tmp_path / "job")).epoch.job
+    kv = RocksKV(tmp_path / "job" / "local" / "shard-0000", (MARKER_CF, "aggregate.windows", "aggregate.aux"))
+    said = Marker.unpack(kv.get(MARKER_CF, MARKER) or b"")
+    assert (said.job, said.shard, said.commit) == (job, 0, 3) and said.identity is not None
+    batch = Batch()
+    batch.put(MARKER_CF, MARKER, msgpack.packb([1, job, 0, 3]))
+    kv.write(batch)
+    kv.close()
+    assert held(tmp_path / "job") == before
+    assert [p.name for p in (tmp_path / "job" / "local").iterdir()] == ["shard-0000"]
+
+
+def test_a_marker_of_a_later_release_is_refused() -> None:
+    with pytest.raises(wr.WindrowError, match="version 3, this release knows 2"):
+        Marker.unpack(msgpack.packb([3, "job", 0, 3, "x", "y"]))
