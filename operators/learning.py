@@ -116,14 +116,15 @@ class JoinNeeds:
         given = (definition.left, definition.right)[side]
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
-        self._names = {given.event_time, *(pair[side] for pair in definition.on)}
+        #: Keys and event time.
+        self.required = {given.event_time, *(pair[side] for pair in definition.on)}
         self._prefixes = {prefixes(definition)[side]}
         if definition.is_self_join:
             self._prefixes.update(prefixes(definition))
-            self._names.update(name for pair in definition.on for name in pair)
+            self.required.update(name for pair in definition.on for name in pair)
 
     def named(self, names: Iterable[str]) -> set[str]:
-        return {n for n in names if n in self._names or self._mentioned(n)}
+        return {n for n in names if n in self.required or self._mentioned(n)}
 
     def _mentioned(self, name: str) -> bool:
         where = self._where
@@ -137,7 +138,7 @@ class JoinNeeds:
         left_only = definition.how in ("semi", "anti")
         if left_only and self._side == 1:
             return {}
-        known = {*self._sides[self._side].names, *self._names}
+        known = {*self._sides[self._side].names, *self.required}
         taken = (
             {}
             if left_only or self._called is None

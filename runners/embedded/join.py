@@ -21,7 +21,7 @@ from windrow.core.time import Instant
 from windrow.core.types import concat
 from windrow.operators.columns import SOURCE
 from windrow.operators.join_output import Columns, to_joined
-from windrow.operators.learning import Needs, learn
+from windrow.operators.learning import JoinNeeds, Needs, learn
 from windrow.operators.sifting import sifted
 from windrow.operators.step import StepResult
 from windrow.runners.embedded.attempt import one_at_a_time
@@ -191,8 +191,9 @@ class EmbeddedJoin(EmbeddedOperator):
             check_columns(part, known, names)
         else:
             come = {f.name for f in known or () if not pa.types.is_null(f.type)}
-            needed = self._needs(given, beside).named(known.names if known is not None else ())
-            check_input(given.name, sorted(needed - come), names)
+            needs = self._needs(given, beside)
+            assert isinstance(needs, JoinNeeds)
+            check_input(given.name, sorted(needs.required - come), names)
         self._checked.add(given.name)
 
     def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
