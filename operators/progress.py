@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windrow.core.errors import NewerFormat
 from windrow.core.time import START_OF_TIME_US
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Batch, Overlay
 
 FORMAT = 1
 KEY = b"\x00progress"
@@ -70,3 +70,16 @@ class Progress:
             purged_us,
             None if schema is None else pa.ipc.read_schema(pa.py_buffer(schema)),
         )
+
+
+def only_time_passed(before: KV, changes: Batch) -> bool:
+    """True if these changes say no more than that a step was made, and when: one later step can stand for several such."""
+    after = Overlay(before)
+    after.write(changes)
+    for kind, cf, key, _ in changes.ops:
+        if kind != "put" or key != KEY:
+            return False
+        then, now = Progress.load(before, cf), Progress.load(after, cf)
+        if replace(now, step=then.step, now_us=then.now_us) != then:
+            return False
+    return True

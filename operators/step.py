@@ -34,6 +34,12 @@ class StepResult:
     #: Panes of operators inside a chain, by name.
     inner: dict[str, list[pa.Table]] = field(default_factory=dict)
 
+    @property
+    def silent(self) -> bool:
+        """True if there is nothing to say."""
+        said = (self.marks, self.counts, self.ended, any(self.inner.values()))
+        return not self.panes and self.dead is None and not any(said)
+
     def then(self, later: StepResult) -> StepResult:
         """This step and a later one, told together."""
         dead = [d for d in (self.dead, later.dead) if d is not None]

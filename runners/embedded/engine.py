@@ -31,7 +31,7 @@ from windrow.operators.calculation import Calculation
 from windrow.operators.chain import operator_of as operator_of
 from windrow.operators.chain import told_rows
 from windrow.operators.dead import of_operator
-from windrow.operators.progress import Progress
+from windrow.operators.progress import Progress, only_time_passed
 from windrow.operators.step import StepResult
 from windrow.operators.watermarks import watermark_of
 from windrow.runners.embedded.attempt import Attempt, Whole
@@ -117,7 +117,7 @@ class Engine:
         self._overlay: Overlay = self._shard.overlay()
         self._stage()
         progress = self._read(lambda: Progress.load(self._shard.kv, self._operator.aux_cf))
-        self._last_advance_us = progress.now_us
+        self._last_advance_us = self._idle_since_us = progress.now_us
         if schema is None:
             self._schema = progress.schema
         self._bring_back()
@@ -179,6 +179,7 @@ class Engine:
         progress = self._job.progress
         self._overlay = self._shard.overlay()
         self._steps: list[Step] = []
+        self._idle = False  # what is staged is an advance that changes nothing
         self._panes: list[pa.Table] = []
         self._dead: list[pa.Table] = []
         self._counters: dict[str, int] = {}
@@ -214,15 +215,37 @@ class Engine:
         largest = {p: m.max_time_us for p, m in marks.items() if m.max_time_us is not None}
         return watermark_of(self._whole, largest, seen, now_us, self._watermark_us)[0]
 
-    def _advance_to(self, watermark: int, now_us: int) -> None:
+    def _advance_to(self, watermark: int, now_us: int) -> Attempt:
         """A step: event time comes to `watermark`."""
         operator = self._operator
-        self._take_over(
-            self._try(
-                now_us,
-                lambda tried: tried.advance(lambda kv: operator.advance(kv, watermark, now_us), watermark),
-            )
+        attempt = self._try(
+            now_us,
+            lambda tried: tried.advance(lambda kv: operator.advance(kv, watermark, now_us), watermark),
         )
+        self._take_over(attempt)
+        return attempt
+
+    def _let_time_pass(self, now_us: int) -> None:
+        """An advance, committed if anything came before it or comes of it.
+
+        Else it stays staged: it goes with the next step that matters, so that periods tick from where it stands, and the
+        next advance takes its place.
+        """
+        if self._idle:
+            with self._whole_or_broken:
+                now_before_us = self._now_us
+                self._stage()
+                self._now_us = now_before_us  # it never goes back, though nobody has recorded it
+                self._last_advance_us = self._idle_since_us
+        fresh = not self._steps and not self._counters
+        before_us, self._idle_since_us = self._watermark_us, self._last_advance_us
+        attempt = self._advance_to(self._watermark(now_us), now_us)
+        silent = all(r.silent for r in attempt.results) and attempt.watermark_us == before_us
+        if fresh and silent and only_time_passed(self._shard.kv, attempt.kv.batch):
+            self._idle = True
+            self._tidy()
+        else:
+            self._commit()
 
     def _take_in(
         self,
@@ -269,6 +292,7 @@ class Engine:
                     self._dead.append(result.dead)
                 for name, n in result.counts.items():
                     self._count(name, n)
+            self._idle = False
             self._marks = attempt.marks
             self._fresh_marks.update(attempt.fresh_marks)
             self._offsets.update(attempt.following)
@@ -309,7 +333,7 @@ class Engine:
 
     def _commit(self, *, empty_ok: bool = False) -> Commit | None:
         """Make the staged steps durable, then their panes visible."""
-        if not self._steps and not self._counters and not empty_ok:
+        if (not self._steps or self._idle) and not self._counters and not empty_ok:
             return None
         with on_disk(self._job.folders.location):
             record = self._make_durable()

@@ -226,14 +226,14 @@ class EmbeddedOperator(Engine):
 
     @one_at_a_time
     def timeout(self) -> None:
-        """Let time pass: publish what is pending, fire what `now` and the watermark make due, commit."""
+        """Let time pass: publish what is pending, fire what `now` and the watermark make due; commit, unless nothing came
+        and nothing was due.
+        """
         self._check_open(paused_ok=True)
         if self._owes:
             self._publish()
         self._ready()
-        now_us = self._now()
-        self._advance_to(self._watermark(now_us), now_us)
-        self._commit()
+        self._let_time_pass(self._now())
 
     @one_at_a_time
     def advance_watermark(self, to: Instant) -> None:
