@@ -39,7 +39,7 @@ DIES, PARKS, UNANSWERED = 0.015, 0.025, 0.04
 PATIENCE_S = 5.0
 
 READS = "reads the log"
-SWEEPS = "6 sweep"
+SWEEPS, TRUNCATES = "6 sweep", "6 truncation"
 
 _STEP_OF = {
     "changelog": "3.2 files",
@@ -201,8 +201,8 @@ class World:
             raise ProcessDied(process if not process.alive else actor.process)
         if self.calm:
             return
-        # The log is read often, and nothing changes by it.
-        chosen = self.random.random() * (5 if step == READS else 1)
+        # The log is read often, and nothing changes by it; tidying comes seldom, and takes away.
+        chosen = self.random.random() * {READS: 5.0, SWEEPS: 0.3, TRUNCATES: 0.3}.get(step, 1.0)
         if chosen < DIES:
             victim = process
             if process is not actor.process and self.chance(0.5):
@@ -467,14 +467,15 @@ class SimulatedRecords(MemoryRecords):
         return True
 
     def remove(self, seq: int) -> None:
-        self._world.point("6 truncation", f"before record {seq} is removed")
+        self._world.point(TRUNCATES, f"before record {seq} is removed")
         if seq in self.records:
+            self._world.counts["records truncated"] += 1
             # Not what somebody who is over has put there when the number was free again.
             self.removed.setdefault(seq, self.records[seq])
         super().remove(seq)
 
     def mark_truncated(self) -> None:
-        self._world.point("6 truncation", "before the log is marked as truncated")
+        self._world.point(TRUNCATES, "before the log is marked as truncated")
         super().mark_truncated()
 
     def history(self) -> list[Record]:

@@ -134,6 +134,7 @@ class Simulation:
         self.kind = chance.choice(sorted(DEFINITIONS))
         self.definition = DEFINITIONS[self.kind]
         self.shards = chance.choice([2, 2, 2, 2, 3])
+        self.snapshot_every = chance.choice([1, 1, 2])  # so that files and records go within few commits
         self.location = os.path.join(folder, "job")
         os.makedirs(self.location)
         for n in range(EXECUTORS):
@@ -415,7 +416,7 @@ class Simulation:
             None,
             tuple(job.recent),
             lock_wait_s=0.0,
-            snapshot_every=2,
+            snapshot_every=self.snapshot_every,
             commits=self.commits,
         )
 

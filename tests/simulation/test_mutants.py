@@ -14,7 +14,7 @@ import structlog.testing
 from confluent_kafka import KafkaException
 
 from windrow.checkpoint import log as logs
-from windrow.checkpoint import recovery
+from windrow.checkpoint import recovery, tidying
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import LostRace, RecordLog
 from windrow.checkpoint.marker import Marker
@@ -291,6 +291,23 @@ def recorded_batch_skipped_by_its_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_may_have_new_rows", lambda facts: False)
 
 
+def swept_as_far_as_the_newest_commit(patch: pytest.MonkeyPatch) -> None:
+    """Files go, and records, that no snapshot covers."""
+    patch.setattr(tidying, "covered_by", lambda folders, shard: 1 << 40)
+    patch.setattr(tidying, "bases_of", lambda folders, shard: [1 << 40])
+
+
+def records_removed_before_the_claim_that_says_so(patch: pytest.MonkeyPatch) -> None:
+    truncate = RecordLog.truncate
+
+    def hasty(self: RecordLog, before_commit: int) -> int:
+        gone = [c.seq for c in self.commits() if c.commit < min(before_commit, self.state.commit_number)]
+        self.files.remove_all(gone)
+        return truncate(self, before_commit)
+
+    patch.setattr(RecordLog, "truncate", hasty)
+
+
 #: Each with the first seed that found it when it was written: the search begins there.
 MUTANTS: list[tuple[Mutate, int]] = [
     (token_not_read, 12),
@@ -313,6 +330,8 @@ MUTANTS: list[tuple[Mutate, int]] = [
     (offsets_of_the_second_attempt, 0),
     (published_before_it_is, 0),
     (old_rows_not_dropped, 0),
+    (swept_as_far_as_the_newest_commit, 0),
+    (records_removed_before_the_claim_that_says_so, 0),
 ]
 
 

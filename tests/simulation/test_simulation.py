@@ -38,8 +38,9 @@ def test_the_schedules_do_what_they_are_for() -> None:
         seen += play(seed, outlet=KafkaOutlet).counts
     steps = {kind.removeprefix("dies: ") for kind in seen if kind.startswith("dies: ")}
     assert steps >= {"0.2 claim", "1 Spark", "2 intent", "3.1 store", "3.2 files", "3.3 answer", "4.2 commit"}
-    assert steps >= {"5 broker", "5 publish", "6 snapshot"}
+    assert steps >= {"5 broker", "5 publish", "6 snapshot", "6 sweep"}
     assert set(seen) >= {"unknown outcome", "zombie drivers", "attempts doubled", "power lost", "lost: names"}
+    assert seen["records truncated"] > 50
     assert set(seen) >= {
         "plans lost",
         "checkpoints lost",
