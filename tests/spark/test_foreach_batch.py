@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.errors.exceptions.captured import PythonException, StreamingQueryException
 
 import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported, StateError
@@ -177,7 +177,7 @@ def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: 
 
     source = feed()
     start(spark, source, tmp_path, twice, ROWS)
-    assert seen == [0, 0, 0]
+    assert seen == [0, 0, 0] and not list((tmp_path / "state").glob("nonce-*"))
     assert function.job.progress.commit == 3
     function.close()
     # In another process, and without a batch, it is drained all the same.
@@ -188,6 +188,17 @@ def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: 
     again.drain(spark, source.stream(spark))
     assert any(p.window.start_us == 60_000_000 and p.timing.value == "ON_TIME" for p in sink.panes)
     again.close()
+
+
+def test_a_folder_that_tasks_see_otherwise_than_the_driver_is_refused(spark: Any, tmp_path: Any) -> None:
+    function = define().foreach_batch(str(tmp_path), sink=wr.sinks.memory())
+    function._open(spark)
+    [nonce] = tmp_path.glob("nonce-*")
+    nonce.rename(tmp_path / "elsewhere")  # as it is with a folder of the driver's own machine
+    with pytest.raises(PythonException, match="is not the folder that the driver sees: it lacks nonce-"):
+        function(spark.createDataFrame(pa.Table.from_pylist(ROWS[0], SCHEMA)), 0)
+    assert function.job.progress.commit == 0
+    function.close()
 
 
 def test_rows_without_positions_of_another_query_are_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
