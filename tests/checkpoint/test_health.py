@@ -31,6 +31,7 @@ def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_
             for partition, second in ((0, 100), (1, 40), (2, 70))
         )
         op.timeout()
+        op.add_message(wr.Message({"t": 101 * SECOND}, wr.Position("s", 0, 1)))
         op.timeout()
     job = Job(str(tmp_path), [DEFINITION], shards=1, clock=clock)
     last = job.log.last_commit
