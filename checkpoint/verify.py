@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
 from windrow.core.errors import CorruptState, StateError, StateLost
 from windrow.core.location import local_path
+from windrow.stores.scratch import scratch
 from windrow.stores.segment import read_segment
 from windrow.stores.snapshots import SnapshotStore
 
@@ -207,12 +207,12 @@ def _bases_of(report: Report, spec: ShardSpec, families: set[str]) -> None:
 
 def _stores(report: Report, spec: ShardSpec, known: Mapping[int, Commit]) -> None:
     """What the store, snapshot and segments, and the changelog say of the last commit: the same?"""
-    with tempfile.TemporaryDirectory(prefix="windrow-verify-") as scratch:
+    with scratch("verify") as folder:
         views: list[ShardView] = []
         try:
             for live in (True, False):
                 try:
-                    view = open_view(spec, report.commit, known, scratch, live=live)
+                    view = open_view(spec, report.commit, known, folder, live=live)
                 except (StateLost, CorruptState) as error:
                     if live or not views:
                         report.say(f"shard {spec.shard}", error.message)

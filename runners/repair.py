@@ -7,8 +7,6 @@ and snapshots take it as any commit. The claim before it fences whoever drives t
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +23,7 @@ from windrow.operators.chain import operator_of
 from windrow.operators.progress import Progress
 from windrow.runners.state.definitions import Definitions
 from windrow.stores.kv import Batch
+from windrow.stores.scratch import scratch
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ def set_back(location: str, to: Back, *, at_us: int, driver: str, definition: An
     )
     last = log.last_commit
     assert last is not None
-    scratch = tempfile.mkdtemp(prefix="windrow-repair-")
-    try:
+    with scratch("repair") as folder:
         cfs = [cf for operator in operators for cf in operator.cfs()]
         kept = tuple(cf for cf in cfs if cf.endswith((".messages", ".message_index")))
         spec = ShardSpec(
@@ -67,14 +65,12 @@ def set_back(location: str, to: Back, *, at_us: int, driver: str, definition: An
             0,
             tuple(c for c in cfs if c not in kept),
             kept,
-            os.path.join(scratch, "local"),
+            os.path.join(folder, "local"),
         )
         results = [
             _shard(replace(spec, shard=n), log, last, operators, definitions, to)
             for n in range(before.shards)
         ]
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return log.append(_record(last, claim.epoch, results, to, at_us, driver))
 
 

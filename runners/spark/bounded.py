@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +11,7 @@ from pyspark.sql import DataFrame
 from windrow.core.chain import ChainDefinition
 from windrow.core.definition import AggregateDefinition
 from windrow.runners.spark.batch import BatchFunction
+from windrow.stores.scratch import make_scratch
 
 
 def apply(
@@ -28,9 +26,7 @@ def apply(
 
 def scratch_location() -> str:
     """A place for a job that ends with this process."""
-    location = tempfile.mkdtemp(prefix="windrow-apply-")
-    atexit.register(shutil.rmtree, location, ignore_errors=True)
-    return os.path.join(location, "windrow")
+    return os.path.join(make_scratch("apply"), "windrow")
 
 
 def rows_of(batch: BatchFunction, df: DataFrame, operator: str) -> DataFrame:

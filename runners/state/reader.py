@@ -8,8 +8,6 @@ are read: then it is looked at anew, a bounded number of times.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -39,6 +37,7 @@ from windrow.runners.embedded.queries import letters_of, rows_without_prefix, st
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definition, Definitions
 from windrow.runners.state.explain import Explanation, explained, window_start
+from windrow.stores.scratch import make_scratch, remove_scratch
 
 T = TypeVar("T")
 
@@ -115,7 +114,7 @@ class State:
                 raise
 
     def _look(self) -> None:
-        self._scratch = tempfile.mkdtemp(prefix="windrow-read-")
+        self._scratch = make_scratch("read")
         seen = lifecycle.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
@@ -402,7 +401,7 @@ class State:
         for view in views:
             view.close()
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_scratch(self._scratch)
             self._scratch = None
 
     def __enter__(self) -> State:
