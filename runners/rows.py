@@ -49,12 +49,12 @@ def table_of(
                 made.spoil(i, why)
     columns: dict[str, pa.Array] = {}
     for name in names:
-        # The values of what is malformed tell no types.
-        values = [None if w else m.payload.get(name) for m, w in zip(messages, made.wrong, strict=True)]
         if name == event_time:
-            columns[name] = _times(values, name, time_zone, made)
-        else:
-            columns[name] = made.read(name, values)
+            columns[name] = _times([m.payload.get(name) for m in messages], name, time_zone, made)
+            continue
+        # The values of what is malformed tell no types.
+        values = [None if w else m.payload.get(name) for m, w in zip(messages, wrong, strict=True)]
+        columns[name] = made.read(name, values)
     columns[SOURCE] = pa.array([p.source for p in positions], pa.string())
     columns[PARTITION] = pa.array([p.partition for p in positions], pa.int64())
     columns[OFFSET] = pa.array([p.offset for p in positions], pa.int64())

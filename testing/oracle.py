@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.messages import (
@@ -116,12 +118,20 @@ class AggregateOracle:
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
         admitted = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
         taken = [t for t in admitted if self._ids.is_new(self._key_of(t), t, watermark_us)]
-        self._arguments.learn([t.payload for t in admitted])
+        # A column is known by its name also where only a message that does not count has it.
+        self._arguments.learn([t.payload for t in admitted] + [dict.fromkeys(m.payload) for m in messages])
         self.counted = []
         touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
         for message in taken:
             key = self._key_of(message)
+            refused = self._refused(message)
+            if refused is not None and isinstance(self.definition.window, Tuples):
+                self._bury("malformed", refused, message.position, message.time_us, message.payload)
+                continue
             windows = self._windows_for(message, key, watermark_us)
+            if windows and refused is not None:
+                self._bury("malformed", refused, message.position, message.time_us, message.payload)
+                continue
             if windows is not None:
                 self.counted.append((message.position.source, message.position.partition, message.time_us))
             for window in windows or []:
@@ -214,10 +224,16 @@ class AggregateOracle:
             return None
         return [*open_]
 
+    def _refused(self, message: Taken) -> str | None:
+        """What an expression raises for the values of a message, such as a division by zero; None where it takes them."""
+        try:
+            message.arguments = self._arguments.of(message.payload)
+        except pa.ArrowException as error:
+            return str(error)
+        return None
+
     def _file(self, key: Key, window: Window | TupleWindow, new: list[Taken]) -> Cell | None:
         """Put messages into a window, unless an aggregate of the user's cannot take them: then none."""
-        for message in new:
-            message.arguments = message.arguments or self._arguments.of(message.payload)
         former = self._cells.get((key, window))
         cell = Cell(key, window) if former is None else former
         cell.messages = cell.messages + new

@@ -39,7 +39,7 @@ def wanted(chain: ChainDefinition, sink: Any) -> tuple[str, ...]:
 
 
 class EmbeddedChain(EmbeddedOperator):
-    """A chain of aggregates. Use it as a context manager, from one thread."""
+    """A chain of aggregates. Use it as a context manager; threads that share it take turns."""
 
     def __init__(
         self,

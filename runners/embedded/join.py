@@ -42,7 +42,7 @@ from windrow.stores.kv import KV, Overlay
 
 
 class EmbeddedJoin(EmbeddedOperator):
-    """One join on one directory. Use it as a context manager, from one thread."""
+    """One join on one directory. Use it as a context manager; threads that share it take turns."""
 
     definition: JoinDefinition
 

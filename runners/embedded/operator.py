@@ -51,7 +51,7 @@ COMMIT_ROWS = 200_000
 
 
 class EmbeddedOperator(Engine):
-    """One windowed operator on one directory. Use it as a context manager, from one thread."""
+    """One windowed operator on one directory. Use it as a context manager; threads that share it take turns."""
 
     def __init__(
         self,

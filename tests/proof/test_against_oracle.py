@@ -84,6 +84,7 @@ INCREMENTAL = {
     "weighted": wr.weighted_avg("x", "v"),
     "where": wr.sum("v").where(wr.col("v") > 1),
     "expr": wr.sum(wr.col("x") * 2),
+    "divided": wr.sum(wr.lit(6) / wr.col("v")),  # raises where a whole "v" is 0
     "user": longest("v"),
 }
 FULL = {"median": wr.median("v"), "p": wr.percentile("x", 0.25), "rows": rows()}
