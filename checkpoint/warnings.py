@@ -77,11 +77,11 @@ def warn_of_clock(logger: Logger, recorded_us: int | None, clock_us: int) -> Non
 def warn_of_unit(logger: Logger, commit: int, marks: Iterable[int]) -> bool:
     """A warning for times that were written as seconds or milliseconds: microseconds of these are of the year 1970."""
     for time_us in marks:
-        for unit, per_second in (("seconds", 1), ("milliseconds", 1000)):
+        for unit, short, per_second in (("seconds", "s", 1), ("milliseconds", "ms", 1000)):
             if _SECONDS[0] * per_second <= time_us < _SECONDS[1] * per_second:
                 logger.warning(
                     f"event times are of 1970: they look like {unit} since the epoch. Integers are taken as microseconds: "
-                    "convert them, or give timestamps",
+                    f"say event_time_unit={short!r}, or give timestamps",
                     commit=commit,
                     time=show_instant(time_us),
                     likely=show_instant(time_us * 1_000_000 // per_second),

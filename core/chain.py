@@ -262,6 +262,7 @@ def _input_of(first: AggregateDefinition) -> Input:
         first.time_zone,
         first.max_ahead_us,
         first.positions,
+        event_time_unit=first.event_time_unit,
     )
 
 

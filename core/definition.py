@@ -31,7 +31,7 @@ from windrow.core.errors import (
 )
 from windrow.core.positions import Ids, Positions
 from windrow.core.show import call
-from windrow.core.time import DAY_US, Duration, duration_us, show_duration
+from windrow.core.time import DAY_US, TIME_UNITS, Duration, TimeUnit, duration_us, show_duration
 from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
 
 NullKeys = Literal["group", "dead_letter"]
@@ -166,6 +166,7 @@ class AggregateDefinition:
     name: str
     null_keys: str
     time_zone: str | None
+    event_time_unit: TimeUnit | None
     max_ahead_us: int | None
     scale: str
     integer_overflow: str
@@ -190,8 +191,10 @@ class AggregateDefinition:
     def describe(self) -> dict[str, Any]:
         """What shapes the state, as plain values: the text behind the fingerprint."""
         ids = {} if self.ids is None else {"ids": list(self.ids.columns)}
+        unit = {} if self.event_time_unit is None else {"event_time_unit": self.event_time_unit}
         return {
             **ids,
+            **unit,
             "operator": "aggregate",
             "by": list(self.by),
             "event_time": self.event_time,
@@ -259,6 +262,7 @@ class AggregateDefinition:
             name=None if self.name == "aggregate" else self.name,
             null_keys=None if self.null_keys == "group" else self.null_keys,
             time_zone=self.time_zone,
+            event_time_unit=self.event_time_unit,
             max_ahead=show_max_ahead(self.max_ahead_us, self.watermark),
             scale=self.scale,
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
@@ -271,6 +275,12 @@ class AggregateDefinition:
         state = {f.name: getattr(self, f.name) for f in fields(self)}
         state["agg"] = dict(state["agg"])
         return (_restore, (type(self), state))
+
+
+def check_unit(unit: str | None) -> None:
+    """Refuse what no integer event time counts."""
+    if unit is not None and unit not in TIME_UNITS:
+        raise ConfigurationError(f"event_time_unit={unit!r}: use one of {', '.join(map(repr, TIME_UNITS))}")
 
 
 def max_ahead_us(given: Duration | Forever | None, watermark: Watermark) -> int | None:
@@ -328,6 +338,7 @@ def normalise(
     name: str,
     null_keys: NullKeys,
     time_zone: str | None,
+    event_time_unit: TimeUnit | None,
     max_ahead: Duration | Forever | None,
     scale: str | None,
     integer_overflow: str,
@@ -395,6 +406,7 @@ def normalise(
             ZoneInfo(time_zone)
         except (KeyError, ValueError, TypeError):
             raise ConfigurationError(f"time zone {time_zone!r} is not known: use an IANA name") from None
+    check_unit(event_time_unit)
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
     if ids is not None and not isinstance(ids, Ids):
@@ -413,6 +425,7 @@ def normalise(
         "name": name,
         "null_keys": null_keys,
         "time_zone": time_zone,
+        "event_time_unit": event_time_unit,
         "max_ahead_us": max_ahead_us(max_ahead, marked),
         "scale": scale or ("small" if span_is_small(window) else "large"),
         "integer_overflow": integer_overflow,

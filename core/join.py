@@ -22,6 +22,7 @@ from windrow.core.definition import (
     Retention,
     Watermark,
     bounded,
+    check_unit,
     max_ahead_us,
     show_max_ahead,
 )
@@ -38,7 +39,7 @@ from windrow.core.errors import (
 from windrow.core.expressions import Expr
 from windrow.core.positions import Positions
 from windrow.core.show import Raw, call
-from windrow.core.time import Duration, duration_us, show_duration
+from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "asof"]
@@ -59,6 +60,7 @@ class Input:
     max_ahead_us: int | None = None
     positions: Positions | None = None
     static: bool = False
+    event_time_unit: TimeUnit | None = None
 
     def __repr__(self) -> str:
         return call(
@@ -71,6 +73,7 @@ class Input:
             max_ahead=self._shown_ahead(),
             positions=self.positions,
             static=self.static or None,
+            event_time_unit=self.event_time_unit,
         )
 
     def _shown_ahead(self) -> Any:
@@ -171,6 +174,7 @@ class JoinDefinition:
                     "event_time": i.event_time,
                     "window": repr(i.window),
                     "time_zone": i.time_zone,
+                    **({} if i.event_time_unit is None else {"event_time_unit": i.event_time_unit}),
                 }
                 for i in (self.left, self.right)
             ],
@@ -224,10 +228,12 @@ def make_input(
     max_ahead: Duration | Forever | None,
     positions: Positions | None,
     static: bool,
+    event_time_unit: TimeUnit | None,
 ) -> Input:
     """Check what the user wrote of one input."""
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.flag(static, "static")
+    check_unit(event_time_unit)
     if positions is not None:
         check.of_type(
             positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
@@ -242,7 +248,7 @@ def make_input(
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     # A table does not hold the watermark, and may well speak of the future.
     ahead_us = None if static and max_ahead is None else max_ahead_us(max_ahead, marked)
-    return Input(name, event_time, window, marked, time_zone, ahead_us, positions, static)
+    return Input(name, event_time, window, marked, time_zone, ahead_us, positions, static, event_time_unit)
 
 
 def normalise_join(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from windrow.core.errors import BadDuration, BadInstant, NaiveDatetime
 
@@ -35,6 +36,11 @@ _UNITS_US = {
 }  # fmt: skip
 _TERM = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
+#: What an integer event time may count; (units of one microsecond, microseconds of one unit).
+TIME_UNITS: dict[str, tuple[int, int]] = {
+    "s": (1, SECOND_US), "ms": (1, 1_000), "us": (1, 1), "ns": (1_000, 1),
+}  # fmt: skip
+TimeUnit = Literal["s", "ms", "us", "ns"]
 Duration = timedelta | str
 Instant = datetime | int
 

@@ -198,6 +198,7 @@ class History:
                 table.column(self.definition.event_time),
                 self.definition.event_time,
                 self.definition.time_zone,
+                self.definition.event_time_unit,
             )
             return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
         return Slice(table, self.store.times(keys))

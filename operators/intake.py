@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.keys import position_keys
 from windrow.core.positions import Ids
-from windrow.core.time import show_duration
+from windrow.core.time import TIME_UNITS, TimeUnit, show_duration
 from windrow.core.types import widened
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, DeadLetters
@@ -41,6 +41,8 @@ class Reading(Protocol):
     def by(self) -> tuple[str, ...]: ...
     @property
     def time_zone(self) -> str | None: ...
+    @property
+    def event_time_unit(self) -> TimeUnit | None: ...
     @property
     def max_ahead_us(self) -> int | None: ...
     @property
@@ -107,7 +109,9 @@ def _ascending(columns: Sequence[pa.Array]) -> bool:
     return True
 
 
-def event_times(column: pa.ChunkedArray, name: str, time_zone: str | None) -> pa.Array:
+def event_times(
+    column: pa.ChunkedArray, name: str, time_zone: str | None, unit: TimeUnit | None = None
+) -> pa.Array:
     """int64 microseconds; null where the value is no time. Raises `TypeClash` where the type can never be one."""
     values = combine(column)
     kind = values.type
@@ -118,7 +122,7 @@ def event_times(column: pa.ChunkedArray, name: str, time_zone: str | None) -> pa
             return _localised(values, name, time_zone)
         return values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
     if pa.types.is_integer(kind):
-        return values.cast(pa.int64())
+        return _counted(values, unit or "us")
     if pa.types.is_date(kind):
         return _localised(values.cast(pa.timestamp("us")), name, time_zone)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -141,6 +145,16 @@ def in_known_times(table: pa.Table, name: str, time_zone: str | None, known: pa.
     if zoned:
         times = times.cast(pa.timestamp("us", known.tz)).cast(known, safe=False)
     return table.set_column(table.column_names.index(name), pa.field(name, known), times)
+def _counted(values: pa.Array, unit: TimeUnit) -> pa.Array:
+    """Integers of a unit as microseconds; null where these do not fit."""
+    whole = values.cast(pa.int64())
+    many, each_us = TIME_UNITS[unit]
+    if many == each_us:
+        return whole
+    numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
+    beyond = np.abs(numbers // many) > LAST_US // each_us
+    times = np.where(beyond, 0, numbers // many) * each_us
+    return pa.array(times, mask=beyond | whole.is_null().to_numpy(zero_copy_only=False))
 
 
 def _localised(values: pa.Array, name: str, time_zone: str | None) -> pa.Array:
@@ -207,7 +221,12 @@ def take_in(
             f"column {missing[0]!r} of {definition.name!r} is not in the input, which has {user_columns(table)}"
         )
     table = in_position_order(table) if sort else table
-    times = event_times(table.column(definition.event_time), definition.event_time, definition.time_zone)
+    times = event_times(
+        table.column(definition.event_time),
+        definition.event_time,
+        definition.time_zone,
+        definition.event_time_unit,
+    )
     keep = countable(times, now_us, definition.max_ahead_us).to_numpy(zero_copy_only=False)
     if MALFORMED_ROW in table.column_names:
         details = combine(table.column(MALFORMED_ROW))

@@ -32,6 +32,7 @@ class SideIntake:
         self.event_time = given.event_time
         self.by = definition.left_keys if side == LEFT else definition.right_keys
         self.time_zone = given.time_zone
+        self.event_time_unit = given.event_time_unit
         self.max_ahead_us = given.max_ahead_us
 
 

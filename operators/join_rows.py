@@ -196,7 +196,9 @@ class RowsJoinOperator(JoinOperator):
         if not len(table):
             return Slice(table, np.zeros(0, dtype=np.int64))
         intake = self.intakes[side]
-        times = event_times(table.column(intake.event_time), intake.event_time, intake.time_zone)
+        times = event_times(
+            table.column(intake.event_time), intake.event_time, intake.time_zone, intake.event_time_unit
+        )
         return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
 
     def _phases(

@@ -24,7 +24,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.join import How, JoinDefinition, Where, make_input, normalise_join
 from windrow.core.join import Input as JoinInput
 from windrow.core.positions import Ids, Positions
-from windrow.core.time import Duration
+from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import JoinWindowSpec, WindowSpec
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Aggregate(AggregateDefinition):
     name: tells operators of one job apart
     null_keys: "group" (null is a key of its own, as in SQL) or "dead_letter"
     time_zone: the zone of event times that have none
+    event_time_unit: what event times count that are integers: "s", "ms", "us" (the default) or "ns" since the epoch
     max_ahead: what is dated further ahead of now than this is a dead letter; default "1 day" where what comes moves the
         watermark, as under wr.bounded; wr.forever for no limit
     scale: "small" or "large", for seed 003's key matrix; by default decided from the window
@@ -82,6 +83,7 @@ class Aggregate(AggregateDefinition):
         name: str = "aggregate",
         null_keys: NullKeys = "group",
         time_zone: str | None = None,
+        event_time_unit: TimeUnit | None = None,
         max_ahead: Duration | Forever | None = None,
         scale: str | None = None,
         integer_overflow: str = "dead_letter",
@@ -101,6 +103,7 @@ class Aggregate(AggregateDefinition):
             name=name,
             null_keys=null_keys,
             time_zone=time_zone,
+            event_time_unit=event_time_unit,
             max_ahead=max_ahead,
             scale=scale,
             integer_overflow=integer_overflow,
@@ -437,12 +440,13 @@ def Input(
     max_ahead: Duration | Forever | None = None,
     positions: Positions | None = None,
     static: bool = False,
+    event_time_unit: TimeUnit | None = None,
 ) -> JoinInput:
     """One input of a join: its event time, and the window of it that the other side sees.
 
     name: tells it from the other. window: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows. watermark,
-    time_zone, max_ahead, positions: as for `wr.Aggregate`. static: a table that is there from the beginning or changes slowly
-    (weather, prices, a dimension): none of its messages is late, and it does not hold the watermark back.
+    time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`. static: a table that is there from the beginning or
+    changes slowly (weather, prices, a dimension): none of its messages is late, and it does not hold the watermark back.
     """
     return make_input(
         name,
@@ -453,4 +457,5 @@ def Input(
         max_ahead=max_ahead,
         positions=positions,
         static=static,
+        event_time_unit=event_time_unit,
     )

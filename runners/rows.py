@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.messages import Message, Position
-from windrow.core.time import instant_us
+from windrow.core.time import TIME_UNITS, TimeUnit, instant_us
 from windrow.core.types import as_type, is_text, plain_type, widened
 from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.dead import PAYLOAD_LIMIT
@@ -29,6 +29,7 @@ def table_of(
     *,
     event_time: str,
     time_zone: str | None,
+    event_time_unit: TimeUnit | None,
     schema: pa.Schema | None,
     needs: Needs,
     counts: dict[str, int] | None = None,
@@ -50,7 +51,9 @@ def table_of(
     columns: dict[str, pa.Array] = {}
     for name in names:
         if name == event_time:
-            columns[name] = _times([m.payload.get(name) for m in messages], name, time_zone, made)
+            columns[name] = _times(
+                [m.payload.get(name) for m in messages], name, time_zone, event_time_unit, made
+            )
             continue
         # The values of what is malformed tell no types.
         values = [None if w else m.payload.get(name) for m, w in zip(messages, wrong, strict=True)]
@@ -109,25 +112,31 @@ def _readable(text: str) -> str:
     return text[:PAYLOAD_LIMIT].encode(errors="backslashreplace").decode()
 
 
-def _times(values: list[Any], name: str, time_zone: str | None, made: _Columns) -> pa.Array:
+def _times(
+    values: list[Any], name: str, time_zone: str | None, unit: TimeUnit | None, made: _Columns
+) -> pa.Array:
     zone = None if time_zone is None else ZoneInfo(time_zone)
     times: list[int | None] = []
     for i, value in enumerate(values):
-        time_us, problem = event_time_us(value, zone)
+        time_us, problem = event_time_us(value, zone, unit)
         times.append(time_us)
         if problem is not None:
             made.spoil(i, f"event time {name!r} {problem}")
     return pa.array(times, pa.int64()).cast(_STAMP)
 
 
-def event_time_us(value: Any, zone: ZoneInfo | None) -> tuple[int | None, str | None]:
+def event_time_us(
+    value: Any, zone: ZoneInfo | None, unit: TimeUnit | None = None
+) -> tuple[int | None, str | None]:
     """(microseconds, None) of what is a time, (None, what is wrong) of what is none."""
     if value is None:
         return None, "is null"
     if isinstance(value, bool) or (isinstance(value, float) and not isinstance(value, np.integer)):
         return None, "is NaN" if isinstance(value, float) and math.isnan(value) else f"is {value!r}, no time"
     if isinstance(value, (int, np.integer)):
-        return (int(value), None) if int(value) in _I64 else (None, "does not fit 64 bits")
+        many, each_us = TIME_UNITS[unit or "us"]
+        time_us = int(value) // many * each_us
+        return (time_us, None) if time_us in _I64 else (None, "does not fit 64 bits")
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -200,7 +200,13 @@ class AggregateOracle:
         return tuple(key_field(message.payload.get(column)) for column in self.definition.by)
 
     def _event_time(self, value: Any, now_us: int) -> int | None:
-        return event_time_us(value, self.definition.time_zone, now_us, self.definition.max_ahead_us)
+        return event_time_us(
+            value,
+            self.definition.time_zone,
+            now_us,
+            self.definition.max_ahead_us,
+            self.definition.event_time_unit,
+        )
 
     def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
         """The windows that take the message (in a gap between hops: none), or None: a dead letter."""

@@ -154,7 +154,9 @@ class JoinOracle:
             if any(message.payload[c] is not None for c in refused):
                 self._bury("malformed", f"column {refused[0]!r} is one of ours, or another's", message, None)
                 continue
-            time_us = event_time_us(value, source.time_zone, now_us, source.max_ahead_us)
+            time_us = event_time_us(
+                value, source.time_zone, now_us, source.max_ahead_us, source.event_time_unit
+            )
             if time_us is None:
                 self._bury("malformed", f"event time {source.event_time!r} is {value!r}", message, None)
                 continue

@@ -23,7 +23,9 @@ def shown(window: Window | TupleWindow) -> Window | TupleWindow:
     )
 
 
-def event_time_us(value: Any, time_zone: str | None, now_us: int, max_ahead_us: int | None) -> int | None:
+def event_time_us(
+    value: Any, time_zone: str | None, now_us: int, max_ahead_us: int | None, unit: str | None = None
+) -> int | None:
     """Microseconds, or None if the value is malformed."""
     if isinstance(value, str):
         try:
@@ -37,6 +39,8 @@ def event_time_us(value: Any, time_zone: str | None, now_us: int, max_ahead_us: 
             value = value.replace(tzinfo=ZoneInfo(time_zone))
     elif not isinstance(value, int) or isinstance(value, bool):
         return None
+    elif unit is not None:
+        value = value // 1_000 if unit == "ns" else value * {"s": 1_000_000, "ms": 1_000, "us": 1}[unit]
     time_us = instant_us(value)
     if not FIRST_US <= time_us <= LAST_US or (max_ahead_us is not None and time_us > now_us + max_ahead_us):
         return None

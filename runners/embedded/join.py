@@ -175,6 +175,7 @@ class EmbeddedJoin(EmbeddedOperator):
             placed.positions,
             event_time=given.event_time,
             time_zone=given.time_zone,
+            event_time_unit=given.event_time_unit,
             schema=self._known(given),
             needs=self._needs(given, beside),
             counts=counts,

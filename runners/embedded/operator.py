@@ -264,6 +264,7 @@ class EmbeddedOperator(Engine):
             positions,
             event_time=definition.event_time,
             time_zone=definition.time_zone,
+            event_time_unit=definition.event_time_unit,
             schema=self._schema,
             needs=self._operator.needs,
             counts=counts,

@@ -151,6 +151,7 @@ class _Messages:
             [p for p, _ in some],
             event_time=self._reading.event_time,
             time_zone=self._reading.time_zone,
+            event_time_unit=self._reading.event_time_unit,
             schema=self._schema,
             needs=self._needs,
         )

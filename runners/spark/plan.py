@@ -24,7 +24,7 @@ from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, T
 from windrow.core.location import local_path
 from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.sql import plain, quoted
-from windrow.core.time import END_OF_TIME_US, show_duration
+from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.calculation import Calculation
 from windrow.operators.columns import ACCUMULATOR, MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
@@ -79,7 +79,11 @@ def event_micros(df: DataFrame, definition: AggregateDefinition) -> str:
     if isinstance(kind, T.TimestampType):
         return f"unix_micros({column})"
     if isinstance(kind, (T.LongType, T.IntegerType)):
-        return f"cast({column} as bigint)"
+        many, each_us = TIME_UNITS[definition.event_time_unit or "us"]
+        whole = f"cast({column} as bigint)"
+        if many > 1:
+            whole = f"(({whole} - pmod({whole}, {many}L)) div {many}L)"
+        return whole if each_us == 1 else f"try_multiply({whole}, {each_us}L)"
     raise TypeClash(
         f"event time {name!r} is of type {kind.simpleString()}: use a timestamp"
         + (f" of {zone}" if zone else "")

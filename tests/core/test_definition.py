@@ -94,6 +94,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "name": {"name": "delays"},
     "null keys": {"null_keys": "dead_letter"},
     "time zone": {"time_zone": "America/New_York"},
+    "seconds": {"event_time_unit": "s"},
     "max ahead": {"max_ahead": "2 days"},
     "any time ahead": {"max_ahead": wr.forever},
     "small": {"scale": "small"},
@@ -184,7 +185,7 @@ def test_filters_are_part_of_the_value() -> None:
 
 SHAPES_STATE = {
     "one key", "no key", "event time", "hopping", "calendar", "tuples", "global", "percentile", "sketches",
-    "ordered", "population", "discarding", "null keys", "time zone", "small", "ids", "several ids",
+    "ordered", "population", "discarding", "null keys", "time zone", "seconds", "small", "ids", "several ids",
 }  # fmt: skip
 
 
@@ -300,6 +301,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "negative delay": (lambda: define(watermark="-1 s"), e.BadWatermark, ["'-1 s'", "'0 seconds' or more"]),
     "null keys": (lambda: define(null_keys="drop"), e.ConfigurationError, ["'drop'", "'group' or 'dead_letter'"]),
     "overflow": (lambda: define(integer_overflow="wrap"), e.ConfigurationError, ["'wrap'", "'decimal'"]),
+    "unit": (lambda: define(event_time_unit="minutes"), e.ConfigurationError, ["'minutes'", "'s', 'ms', 'us', 'ns'"]),
     "time zone": (lambda: define(time_zone="Mars"), e.ConfigurationError, ["'Mars'", "IANA"]),
     "scale": (lambda: define(scale="huge"), e.ConfigurationError, ["'huge'", "'small' or 'large'"]),
     "no ids": (lambda: wr.ids(), e.ConfigurationError, ["()", "wr.ids('order_id')"]),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import windrow as wr
@@ -84,3 +85,44 @@ def test_rows_of_another_operator_are_not_judged_again(tmp_path: Path) -> None:
         op.drain()
         assert [p["n"] for p in op.get_result()] == [1]
         assert op.dead_letters() == []
+
+
+UNITS = {"s": SECOND_US, "ms": 1_000, "us": 1, None: 1}
+
+
+@pytest.mark.parametrize("unit", [*UNITS, "ns"])
+def test_integers_are_times_in_the_unit_that_is_given_in_messages_and_in_tables(
+    tmp_path: Path, unit: Any
+) -> None:
+    moments = [NOW_US, NOW_US - 15 * SECOND_US, -7 * SECOND_US]
+    definition = define(event_time_unit=unit, retention=wr.forever)
+    given = [t * 1_000 + 999 if unit == "ns" else t // UNITS[unit] for t in moments]
+    for form in (messages_of, table_of):
+        with definition.open(str(tmp_path / form.__name__), clock=ManualClock()) as op:
+            op.add_messages(form([*given, 2**62]))
+            assert [w.window.start_us for w in op.get_windows()] == sorted(
+                t // (10 * SECOND_US) * 10 * SECOND_US for t in moments
+            )
+            assert [d.reason for d in op.dead_letters()] == ["malformed"]
+
+
+def messages_of(times: list[int]) -> list[wr.Message]:
+    return [message(t, i) for i, t in enumerate(times)]
+
+
+def table_of(times: list[int]) -> pa.Table:
+    return pa.table({"t": times, "k": ["a"] * len(times)})
+
+
+def test_the_inputs_of_a_join_have_units_of_their_own(tmp_path: Path) -> None:
+    pairs = wr.Join(
+        left=wr.Input("l", event_time="t", event_time_unit="s"),
+        right=wr.Input("r", event_time="t"),
+        on="k",
+        within=("0 seconds", "1 second"),
+    )
+    assert eval(repr(pairs), {"wr": wr}) == pairs
+    with pairs.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages({"l": [message(NOW_US // SECOND_US, 0)], "r": [message(NOW_US, 0)]})
+        op.timeout()
+        assert len(op.get_result()) == 1
