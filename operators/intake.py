@@ -134,17 +134,24 @@ def event_times(
     )
 
 
-def in_known_times(table: pa.Table, name: str, time_zone: str | None, known: pa.DataType | None) -> pa.Table:
+def in_known_times(
+    table: pa.Table, name: str, time_zone: str | None, known: pa.DataType | None, unit: TimeUnit | None = None
+) -> pa.Table:
     """Times that are written in another way than before, say as integers, are written as before."""
     if known is None or name not in table.column_names:
         return table
     written, zoned = table.schema.field(name).type, pa.types.is_timestamp(known) and known.tz is not None
     if written == known or not (zoned or known == pa.int64()) or widened(known, written) is not None:
         return table
-    times = event_times(table.column(name), name, time_zone)
+    times = event_times(table.column(name), name, time_zone, unit)
     if zoned:
         times = times.cast(pa.timestamp("us", known.tz)).cast(known, safe=False)
+    else:
+        many, each_us = TIME_UNITS[unit or "us"]
+        times = pc.multiply(pc.divide(times, each_us), many)
     return table.set_column(table.column_names.index(name), pa.field(name, known), times)
+
+
 def _counted(values: pa.Array, unit: TimeUnit) -> pa.Array:
     """Integers of a unit as microseconds; null where these do not fit."""
     whole = values.cast(pa.int64())

@@ -156,7 +156,9 @@ class JoinOperator:
             again = side == RIGHT and definition.is_self_join
             if given.name in tables:
                 times = sides[side].field(given.event_time).type
-                table = in_known_times(tables[given.name], given.event_time, given.time_zone, times)
+                table = in_known_times(
+                    tables[given.name], given.event_time, given.time_zone, times, given.event_time_unit
+                )
                 sides[side] = self.inputs.learn(kv, side, sides[side], table.schema)
                 table = with_positions(table, progress.step, given.source_prefix)
                 # Messages of a join with itself are judged once.

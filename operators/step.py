@@ -131,7 +131,9 @@ class Steps:
         time = self.definition.event_time
         if progress.schema is not None and time in progress.schema.names:
             known = progress.schema.field(time).type
-            table = in_known_times(table, time, self.definition.time_zone, known)
+            table = in_known_times(
+                table, time, self.definition.time_zone, known, self.definition.event_time_unit
+            )
         self._learn(progress, table.schema)
         assert progress.schema is not None
         return in_learnt_types(table, progress.schema, time)

@@ -41,7 +41,7 @@ def event_time_us(
         return None
     elif unit is not None:
         value = value // 1_000 if unit == "ns" else value * {"s": 1_000_000, "ms": 1_000, "us": 1}[unit]
-    time_us = instant_us(value)
+    time_us = value if isinstance(value, int) else instant_us(value)
     if not FIRST_US <= time_us <= LAST_US or (max_ahead_us is not None and time_us > now_us + max_ahead_us):
         return None
     return time_us

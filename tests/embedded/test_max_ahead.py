@@ -106,6 +106,17 @@ def test_integers_are_times_in_the_unit_that_is_given_in_messages_and_in_tables(
             assert [d.reason for d in op.dead_letters()] == ["malformed"]
 
 
+def test_times_that_are_written_in_another_way_later_keep_their_unit(tmp_path: Path) -> None:
+    """A column of integers, and then one of timestamps: both are filed as the first was, in seconds."""
+    whole, stamps = [NOW_US // SECOND_US], pa.array([NOW_US + SECOND_US], pa.timestamp("us", "UTC"))
+    agg = {"n": wr.count(), "mid": wr.median("x")}
+    with define(event_time_unit="s", agg=agg).open(str(tmp_path), clock=ManualClock()) as op:
+        for times in (whole, stamps):
+            op.add_messages(pa.table({"t": times, "k": ["a"], "x": [1.0]}))
+        assert [m.event_time_us for m in op.get_messages()] == [NOW_US, NOW_US + SECOND_US]
+        assert [w.values["n"] for w in op.get_windows()] == [2]
+
+
 def messages_of(times: list[int]) -> list[wr.Message]:
     return [message(t, i) for i, t in enumerate(times)]
 
