@@ -54,8 +54,8 @@ def bases_of(folders: JobFolders, shard: int) -> list[int]:
     """Commits of the shard's compact changelogs, newest first."""
     prefix = f"base-{shard:04d}-"
     names = os.listdir(folders.changelogs) if os.path.isdir(folders.changelogs) else []
-    found = [n for n in names if n.startswith(prefix) and n.endswith(".seg")]
-    return sorted((int(n[len(prefix) : -4]) for n in found), reverse=True)
+    numbers = [n[len(prefix) : -4] for n in names if n.startswith(prefix) and n.endswith(".seg")]
+    return sorted((int(n) for n in numbers if n.isdecimal()), reverse=True)
 
 
 def base_due(folders: JobFolders, shard: int, commit: int) -> bool:

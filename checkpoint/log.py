@@ -297,15 +297,16 @@ class RecordLog:
             claim = self._last_claim(seqs, seen)
             first_seq = 0 if claim is None else claim.first_seq
             last = seqs[-1] if seqs else -1
-            missing = sorted(set(range(first_seq, last + 1)).difference(seqs))
+            kept = enumerate((seq for seq in seqs if seq >= first_seq), first_seq)
+            missing = next((due for due, seq in kept if due != seq), None)
             self._state, self._commit_seqs, self._end = begin(first_seq), [], first_seq
             if not seqs and not self.files.is_truncated():
                 return
-            if seqs and not missing and self._read_on(seen, last) > last:
+            if seqs and missing is None and self._read_on(seen, last) > last:
                 return
             # A record is gone; or the log was truncated while we read it, which puts a new claim at its end.
             if before == (first_seq, last):
-                gone = missing[0] if missing else self._state.next_seq
+                gone = self._state.next_seq if missing is None else missing
                 raise CorruptState(
                     f"log record {gone} is missing: the log begins at record {first_seq} and ends at record "
                     f"{last}. Restore the log folder from a backup"

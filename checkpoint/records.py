@@ -14,6 +14,7 @@ version. Version 2 has `kept` in the shards of a commit.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -171,7 +172,7 @@ def decode_payload(payload: bytes) -> Record:
         if not isinstance(body, dict):
             raise ValueError("not a map")
         name = body.pop("record", None)
-        if name not in _RECORDS:
+        if not isinstance(name, str) or name not in _RECORDS:
             raise ValueError(f"unknown record type {name!r}")
         record: Record = _load_fields(_RECORDS[name], body)
     except ValueError as error:
@@ -273,7 +274,36 @@ def _load_kept(value: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
+#: What stands in names of files: nothing in a record may lead out of a job's folders.
+_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,199}")
+#: Whoever goes through the shards of a job must come to an end.
+_MOST_SHARDS = 1 << 16
+
+
+def plain_name(value: Any) -> str:
+    """The name of a file that a record names. ValueError for what could be a path."""
+    if _PLAIN_NAME.fullmatch(_load_str(value)) is None:
+        raise ValueError(f"{value!r} is no name of a file of a job")
+    return str(value)
+
+
+def _load_name(value: Any) -> str | None:
+    return None if value is None else plain_name(value)
+
+
+def _load_shards(value: Any) -> int:
+    if not 0 <= _load_int(value) <= _MOST_SHARDS:
+        raise ValueError(f"{value!r} shards")
+    return int(value)
+
+
+def _load_meta(value: Any) -> dict[str, Any]:
+    """Names that readers know have the types that they rely on; others are anything."""
+    return {key: _META_KEYS.get(key, _same)(item) for key, item in _load_map_of(_same)(value).items()}
+
+
 _INT = (_same, _load_int)
+_NAME = (_same, _load_name)
 _STR = (_same, _load_str)
 _OPT_INT = (_same, _typed(int, _NONE))
 _OPT_STR = (_same, _typed(str, _NONE))
@@ -282,6 +312,14 @@ _PARTITIONS = (lambda ps: [list(p) for p in sorted(ps)], _load_items(_load_parti
 _MAP = (dict, _load_map_of(_same))
 _INT_MAP = (dict, _load_map_of(_load_int))
 _STR_MAP = (dict, _load_map_of(_load_str))
+_META = (dict, _load_meta)
+_META_KEYS: dict[str, Load] = {
+    "definitions": _load_map_of(_load_str),
+    "now_us": _typed(int, _NONE),
+    "ordinals": lambda rows: [_sized(row, 3) for row in _load_list(rows)],
+    "sharding": _load_map_of(_load_int),
+    "watermarks": _load_map_of(_load_int),
+}
 
 _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
     Epoch: {
@@ -290,9 +328,9 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "opened_us": _INT,
         "driver": _STR,
         "fingerprints": _STR_MAP,
-        "shards": _INT,
+        "shards": (_same, _load_shards),
         "job": _STR,
-        "meta": _MAP,
+        "meta": _META,
         "first_seq": _INT,
         "voids": (list, _load_items(_load_int)),
     },
@@ -307,7 +345,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "next_offsets": _OFFSETS,
         "idle": _PARTITIONS,
         "floors": _MAP,
-        "meta": _MAP,
+        "meta": _META,
     },
     Step: {
         "kind": (_same, _load_kind),
@@ -319,11 +357,11 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
     },
     ShardResult: {
         "shard": _INT,
-        "segment": _OPT_STR,
+        "segment": _NAME,
         "digest": _OPT_STR,
-        "panes": _OPT_STR,
+        "panes": _NAME,
         "panes_rows": _INT,
-        "snapshot": _OPT_STR,
+        "snapshot": _NAME,
         "counters": _INT_MAP,
         "kept": (_dump_kept, _load_kept),
     },
@@ -341,7 +379,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "shards": (_dump_nested, _load_nested(ShardResult)),
         "published": _INT,
         "counters": _INT_MAP,
-        "meta": _MAP,
+        "meta": _META,
     },
 }
 #: Fields that are left out where they are empty.

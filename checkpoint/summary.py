@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.checkpoint.offsets import Partition
-from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.records import Commit, ShardResult, plain_name
 
 SUMMARY = "summary"
 #: Counter of a shard's answer: rows of its dead-letter file.
@@ -86,7 +86,7 @@ def load(meta: Mapping[str, Any]) -> Summary:
             told["commit"],
             {query: frozenset((s, p) for s, p in read) for query, read in told["taken"]},
             tuple(
-                Letters(commit, now_us, shard, name, rows, None if at is None else (at[0], at[1]))
+                Letters(commit, now_us, shard, plain_name(name), rows, None if at is None else (at[0], at[1]))
                 for commit, now_us, shard, name, rows, at in told["letters"]
             ),
         )

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Commit
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
 from windrow.core.chain import part_named, parts_of
-from windrow.core.errors import ConfigurationError
+from windrow.core.errors import ConfigurationError, CorruptState
 from windrow.core.messages import Token
 
 #: Hands panes to a sink. False where it refuses: nothing more is given then.
@@ -102,5 +103,14 @@ class Publisher:
 
     def _files(self, operator: str, definition: Any, files: Sequence[str]) -> PaneFiles:
         job = self._job
-        rows = sum(pq.read_metadata(f).num_rows for f in files)
+        rows = sum(_rows_of(f) for f in files)
         return PaneFiles(tuple(files), rows, operator, definition, job.job, job.epoch.epoch, job.check_epoch)
+
+
+def _rows_of(path: str) -> int:
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except pa.ArrowInvalid as error:
+        raise CorruptState(
+            f"{path}, which is not published yet, cannot be read: {error}. Restore it from a backup"
+        ) from error

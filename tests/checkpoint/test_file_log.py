@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 from tests.checkpoint.log_contract import claim, commit, intent, numbers, run
 from windrow.checkpoint import storage
 from windrow.checkpoint.log import FileLog
-from windrow.core.errors import BadLocation, Fenced, LogUnsupported
+from windrow.checkpoint.records import encode
+from windrow.core.errors import BadLocation, CorruptState, Fenced, LogUnsupported
 
 COMMITTER = """
 import sys
@@ -414,3 +416,13 @@ def test_many_openers_at_once_all_get_their_turn(tmp_path: Path) -> None:
         for done in [pool.submit(drive) for _ in range(8)]:
             done.result()
     assert sorted(epochs) == list(range(1, 49))
+
+
+def test_a_number_beyond_all_others_is_a_gap_and_takes_no_time_to_see(tmp_path: Path) -> None:
+    log = FileLog(tmp_path)
+    claim(log)
+    run(log, 1, 3)
+    assert log.epoch is not None
+    (tmp_path / f"{2**62}.wrl".zfill(24)).write_bytes(encode(replace(log.epoch, seq=2**62)))
+    with pytest.raises(CorruptState, match="log record 7 is missing"):
+        FileLog(tmp_path).tail()

@@ -30,6 +30,7 @@ from windrow.core.errors import CorruptState, NewerFormat
 int64 = st.integers(-(2**63), 2**63 - 1)
 counts = st.integers(0, 2**63 - 1)
 maybe_text = st.none() | st.text(max_size=5)
+maybe_name = st.none() | st.from_regex(r"[\w-][\w.-]{0,9}", fullmatch=True)
 partitions = st.tuples(st.text(max_size=5), st.integers(0, 2**31))
 offsets = st.dictionaries(partitions, counts, max_size=4)
 plain = st.recursive(
@@ -53,7 +54,7 @@ epochs = st.builds(
     opened_us=int64,
     driver=st.text(max_size=5),
     fingerprints=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
-    shards=counts,
+    shards=st.integers(0, 1 << 16),
     job=st.text(max_size=5),
     meta=maps,
     first_seq=counts,
@@ -85,11 +86,11 @@ marks = st.builds(Mark, max_time_us=st.none() | int64, seen_us=st.none() | int64
 results = st.builds(
     ShardResult,
     shard=counts,
-    segment=maybe_text,
+    segment=maybe_name,
     digest=maybe_text,
-    panes=maybe_text,
+    panes=maybe_name,
     panes_rows=counts,
-    snapshot=maybe_text,
+    snapshot=maybe_name,
     counters=counters,
 )
 commits = st.builds(
@@ -292,3 +293,38 @@ def test_any_single_damaged_byte_is_found(record: Record) -> None:
             decode(broken)
         with pytest.raises(CorruptState):
             decode(data[:n])
+
+
+@pytest.mark.parametrize("field", ["segment", "panes", "snapshot"])
+@pytest.mark.parametrize(
+    "name", ["", "../x", "a/b", "/etc/passwd", "..", ".hidden", "a\0b", "a\n", "x" * 300]
+)
+def test_a_name_that_leads_out_of_the_folders_is_damage(field: str, name: str) -> None:
+    shard = dataclasses.replace(COMMIT.shards[0], **{field: name})
+    with pytest.raises(CorruptState, match="is no name of a file of a job"):
+        decode(encode(dataclasses.replace(COMMIT, shards=(shard,))))
+
+
+@pytest.mark.parametrize("shards", [-1, (1 << 16) + 1, 2**63 - 1])
+def test_more_shards_than_anybody_could_go_through_are_damage(shards: int) -> None:
+    with pytest.raises(CorruptState, match=f"{shards} shards"):
+        decode(encode(dataclasses.replace(EPOCH, shards=shards)))
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"definitions": 1},
+        {"definitions": {"a": 1}},
+        {"watermarks": []},
+        {"watermarks": {"a": None}},
+        {"now_us": "x"},
+        {"ordinals": [1]},
+        {"sharding": {"t": "x"}},
+    ],
+    ids=str,
+)
+def test_what_readers_rely_on_in_meta_has_its_type(meta: dict[str, Any]) -> None:
+    for record in (EPOCH, COMMIT):
+        with pytest.raises(CorruptState, match=rf"{type(record).__name__}.meta: "):
+            decode(encode(dataclasses.replace(record, meta=meta)))
