@@ -6,6 +6,7 @@ same bits (Arrow's threaded `group_by` gave six different float sums in six runs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,10 +33,17 @@ def combine(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column
 
 
+def one_zero_one_nan(column: pa.Array) -> pa.Array:
+    """Floats as keys: -0.0 and 0.0 are one, as in SQL, and so are all NaNs, of which there are many by their bits."""
+    column = pc.add(column, pa.scalar(0.0, column.type))
+    nan = pc.is_nan(column)
+    return pc.if_else(nan, pa.scalar(math.nan, column.type), column) if pc.any(nan).as_py() else column
+
+
 def _dense(column: pa.Array) -> tuple[IntArray, int]:
     """Numbers of the distinct values of one column, null among them, in order of first appearance."""
     if pa.types.is_floating(column.type):
-        column = pc.add(column, pa.scalar(0.0, column.type))  # -0.0 and 0.0 are one key, as in SQL
+        column = one_zero_one_nan(column)
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     encoded = combine(encoded)
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.aggregations import Aggregation
@@ -30,6 +31,9 @@ from windrow.operators.aggregations.base import (
     present,
 )
 from windrow.operators.groups import Groups
+
+#: A power of two that makes squares of all numbers numbers.
+_SCALE = 2.0**-512
 
 
 class Variance(Kernel):
@@ -78,7 +82,7 @@ class Variance(Kernel):
             return {
                 "n": pa.array(total.astype(np.int64), mask=empty),
                 "mean": pa.array(first + shift, mask=empty),
-                "m2": pa.array(np.maximum(squares - rest * rest / total, 0.0), mask=empty),
+                "m2": pa.array(_without(squares, rest * rest / total), mask=empty),
             }
 
     def finish(
@@ -98,11 +102,27 @@ class Variance(Kernel):
             return None
         name = quoted(column_names[0])
         number = f"cast({name} as double)"
+        # Spark merges an empty buffer as 0 times a squared mean, which is NaN where that overflows: huge values are summed
+        # up apart, scaled down, and put together with the others here.
+        huge = f"abs({number}) > 1e140"
+        plain_ = f"case when not ({huge}) then {number} end"
+        scaled = f"case when {huge} then {number} * {_SCALE!r}D end"
+        low, high, n = f"count({plain_})", f"count({scaled})", f"count({name})"
+        means = f"(avg({scaled}) - coalesce(avg({plain_}), 0D) * {_SCALE!r}D)"
+        between = f"{means} * {means} * {low} * {high} / {n}"
+        mean = f"(coalesce(avg({plain_}), 0D) * {_SCALE!r}D * {low} + avg({scaled}) * {high}) / {n} * {1 / _SCALE!r}D"
+        squares = f"(var_pop({scaled}) * {high} + {between}) * {1 / _SCALE!r}D * {1 / _SCALE!r}D"
         return {
-            "n": f"count({name})",
-            "mean": f"avg({number})",
-            "m2": f"var_pop({number}) * count({name})",
+            "n": n,
+            "mean": f"case when {high} = 0 then avg({plain_}) else {mean} end",
+            "m2": f"case when {high} = 0 then var_pop({plain_}) * {n} "
+            f"else {squares} + coalesce(var_pop({plain_}), 0D) * {low} end",
         }
+
+
+def _without(squares: npt.NDArray[Any], rest: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What is beyond all numbers stays so."""
+    return np.where(np.isinf(squares), squares, np.maximum(squares - rest, 0.0))
 
 
 kernel("variance")(Variance)

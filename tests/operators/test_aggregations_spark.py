@@ -28,6 +28,8 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "float": (pa.float32(), [1.5, math.nan, -0.25, None]),
     "double": (pa.float64(), [1e6 + 1, 1e6 + 2, 1e6 + 4, None]),
     "wild": (pa.float64(), [math.nan, math.inf, -math.inf, -0.0]),
+    "huge": (pa.float64(), [1e300, -1e300, 1e300, 2e300]),
+    "mixed": (pa.float64(), [1.0, 3e145, 7e145, None]),
     "money": (pa.decimal128(10, 2), [Decimal("99999999.99"), Decimal("-0.01"), None, Decimal("3.00")]),
     "yes": (pa.bool_(), [True, False, None, True]),
     "day": (pa.date32(), [dt.date(1960, 1, 1), None, dt.date(2013, 7, 1), dt.date(2013, 6, 30)]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from windrow.operators.columns import (
     START,
     UPSERT,
 )
+from windrow.operators.groups import Groups
 from windrow.operators.intake import in_position_order
 from windrow.operators.state_rows import merge_rows
 
@@ -124,3 +126,13 @@ def test_rows_come_into_the_order_of_their_positions(places: list[Any], ordered:
     table = in_position_order(pa.table({**columns, "row": pa.array(np.arange(len(places)))}))
     rows = table.column("row").to_pylist()
     assert rows == sorted(range(len(places)), key=lambda i: (places[i], i))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_all_nans_are_one_key_whatever_their_bits(kind: Any) -> None:
+    nan = np.array([np.nan, -np.nan], dtype=kind)
+    bits = nan.view(np.uint32 if kind is np.float32 else np.uint64)
+    values = np.concatenate([bits, bits + 1]).view(kind)
+    assert len(set(values.view(bits.dtype).tolist())) == 4
+    groups = Groups([pa.array(np.append(values, kind(0.0)))], 5)
+    assert groups.codes.tolist() == [0, 0, 0, 0, 1]
