@@ -16,7 +16,7 @@ from typing import Any
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import Partition, merge
-from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
+from windrow.checkpoint.records import BY_VALUE, KEYS, Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.shard import PANES, PANES_OF
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letters_kept
@@ -115,6 +115,9 @@ class Job:
         )
         self.progress = _progress(self.log.state)
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
+        last = self.log.last_commit
+        #: True if equal keys of any type go to one shard. In jobs begun before that was so they go by Spark's type.
+        self.keys_by_value = last is None or last.meta.get(KEYS) == BY_VALUE
         self._read: dict[str | None, frozenset[Partition]] = {}
         self.seen = Seen(list(self.log.state.summary.letters))
         self.logger = logger.bind(job=self.job, location=self.folders.location)
@@ -279,7 +282,11 @@ class Job:
                 batch_id=batch_id,
                 floors={LETTERS_FROM: progress.letters_from} if progress.letters_from else {},
                 counters=totals,
-                meta={**(meta or {}), "watermarks": dict(watermarks_us)},
+                meta={
+                    **(meta or {}),
+                    "watermarks": dict(watermarks_us),
+                    **({KEYS: BY_VALUE} if self.keys_by_value else {}),
+                },
             )
         )
         self.progress = Progress(

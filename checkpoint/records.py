@@ -110,6 +110,8 @@ class ShardResult:
     kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
+#: What the commits of a job say in `meta` whose keys go to shards by their values; else they go by Spark's types.
+KEYS, BY_VALUE = "keys", "by value"
 #: What a commit says in `meta` that set a watermark or `now` back by hand: who, when, from where and to where.
 REPAIR = "repair"
 

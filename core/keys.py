@@ -52,6 +52,8 @@ _EPOCH_DATE: Final = dt.date(1970, 1, 1)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _FLIP: Final = bytes(255 - b for b in range(256))
 
+#: Bytes of every row of columns of key fields.
+Encode: TypeAlias = Callable[[Sequence[pa.Array | pa.ChunkedArray]], list[bytes]]
 Bytes2D: TypeAlias = npt.NDArray[np.uint8]
 Position: TypeAlias = tuple[str, int, int, int]
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
-from windrow.core.keys import encode_columns
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
@@ -328,7 +327,7 @@ class WindowAggregator(StoredWindows):
             if rows is None:
                 continue
             names = [rows.column(b) for b in self.limits.by]
-            keys = encode_columns(names) if names else [b""] * len(rows)
+            keys = self.limits.encode(names) if names else [b""] * len(rows)
             goes = np.array([k in by_start[start] for k in keys], dtype=bool)
             early = combine(rows.column(END)).to_numpy() > watermark_us
             waiting = combine(rows.column(PENDING)).to_numpy() > 0

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount
-from windrow.core.keys import encode_columns
+from windrow.core.keys import Encode, encode_columns
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.assigners import WindowAssigner, assigner_of
 from windrow.operators.calculation import Broken
@@ -36,8 +36,12 @@ class StoredWindows(Steps):
         self.assigner: WindowAssigner = assigner_of(definition.window)
         self.store = BlockWindows(self.windows_cf, self.aux_cf)
         self.limits = SizeLimits(definition, self.aux_cf)
+        self.writes_keys = self.limits.active and bool(self.limits.by)
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, self._span_us())
+
+    def _write_keys(self, encode: Encode) -> None:
+        self.limits.encode = encode
 
     def _windows(self, kv: KV, after_us: int, up_to_us: int) -> list[int]:
         """Starts of stored windows with `after < end <= up_to`."""

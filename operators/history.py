@@ -19,7 +19,7 @@ import xxhash
 
 from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import encode_columns
+from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.assigners import WindowAssigner
@@ -49,6 +49,7 @@ class History:
         layout = Layout.FIELDS_OFFSET if keyed else Layout.OFFSET if self.tuples else Layout.TIME_OFFSET
         self.store = MessageStore(layout, self.cf, self.index_cf)
         self.cfs: tuple[str, ...] = self.store.cfs
+        self.encode: Encode = encode_equal
 
     def add(
         self,
@@ -101,7 +102,7 @@ class History:
             self.store.put_rows(batch, rows.times, self._positions(rows, step), None, values)
         else:
             keys = (
-                encode_columns([rows.table.column(b) for b in self.definition.by])
+                self.encode([rows.table.column(b) for b in self.definition.by])
                 if self.definition.by
                 else None
             )

@@ -40,6 +40,7 @@ def refile(
     history, progress = operator.history, Progress.load(kv, operator.aux_cf)
     assert history is not None and progress.schema is not None, "nothing was filed before"
     operator._bind(progress.schema)
+    operator.choose_keys(kv, progress.schema)
     marked = table.append_column(_WATERMARK, pa.array(watermarks_us)).append_column(STEP, pa.array(steps))
     silent = DeadLetters(0)
     rows = take_in(operator.definition, marked, now_us, silent)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
-from windrow.core.keys import encode_columns
+from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.columns import END, MESSAGES, START
 from windrow.operators.groups import Groups, combine
@@ -35,6 +35,7 @@ class SizeLimits:
         self.windows, self.messages = retention.windows, retention.messages
         self.by = definition.by if retention.per == "key" else ()
         self.aux_cf = aux_cf
+        self.encode: Encode = encode_equal
 
     @property
     def active(self) -> bool:
@@ -43,7 +44,7 @@ class SizeLimits:
     def _keys(self, table: pa.Table) -> tuple[list[bytes], Groups]:
         groups = Groups([table.column(b) for b in self.by], len(table))
         first = pa.array(groups.first_rows)
-        return encode_columns([combine(table.column(b)).take(first) for b in self.by]) if self.by else [
+        return self.encode([combine(table.column(b)).take(first) for b in self.by]) if self.by else [
             b""
         ], groups
 

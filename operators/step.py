@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
+from windrow.core.keys import Encode, encode_columns, encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.calculation import Calculation
@@ -16,7 +17,7 @@ from windrow.operators.history import History
 from windrow.operators.ids import SeenIds
 from windrow.operators.intake import Slice, in_known_times
 from windrow.operators.learning import AggregateNeeds, in_learnt_types, learn
-from windrow.operators.progress import EMISSION, Progress
+from windrow.operators.progress import EMISSION, KEYS_BY_TYPE, KEYS_EQUAL, KEYS_MARK, Progress
 from windrow.operators.state_rows import in_window_order
 from windrow.stores.kv import KV, Batch
 
@@ -82,6 +83,8 @@ class Steps:
         self.needs = AggregateNeeds(definition)
         self._calculation: Calculation | None = None
         self._emission_noted = False
+        #: True if keys are part of the state's own keys.
+        self.writes_keys = False
 
     def cfs(self) -> tuple[str, ...]:
         ids = () if self.seen is None else (self.seen.cf,)
@@ -90,6 +93,8 @@ class Steps:
     def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
         progress = Progress.load(kv, self.aux_cf)
         progress.step += 1
+        if self.writes_keys:
+            self.choose_keys(kv, progress.schema, store=True)
         if progress.schema is not None:
             self._bind(progress.schema)
         return progress, StepResult(), DeadLetters(self.definition.dead_letter_limit)
@@ -102,6 +107,18 @@ class Steps:
         for reason, n in dead.counts.items():
             result.counts[f"dead.{reason}"] = n
         return result
+
+    def choose_keys(self, kv: KV, schema: pa.Schema | None, *, store: bool = False) -> None:
+        """Write keys as this state has them."""
+        mark = keys_mark(kv, self.aux_cf, schema, self.definition.by)
+        if store and kv.get(self.aux_cf, KEYS_MARK) is None:
+            batch = Batch()
+            batch.put(self.aux_cf, KEYS_MARK, mark)
+            kv.write(batch)
+        self._write_keys(encode_equal if mark == KEYS_EQUAL else encode_columns)
+
+    def _write_keys(self, encode: Encode) -> None:
+        """Where keys are part of the state: write them like that."""
 
     def _emission_changed(self, kv: KV) -> bool:
         """True in the first `advance` under another emission than that of the last one: what waits has to be looked for."""
@@ -156,6 +173,19 @@ class Steps:
     def calculation(self) -> Calculation:
         assert self._calculation is not None, "no input was seen yet"
         return self._calculation
+
+
+def keys_mark(kv: KV, aux_cf: str, schema: pa.Schema | None, by: tuple[str, ...]) -> bytes:
+    """How keys are written in a state: so that equal numbers are, whatever their type, since a column may widen.
+
+    State that was begun with keys of floats, decimals or times before that was so keeps what it has.
+    """
+    mark = kv.get(aux_cf, KEYS_MARK)
+    if mark is not None or schema is None:
+        return mark or KEYS_EQUAL
+    by_type = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_temporal)
+    kinds = [schema.field(b).type for b in by if b in schema.names]
+    return KEYS_BY_TYPE if any(is_one(kind) for is_one in by_type for kind in kinds) else KEYS_EQUAL
 
 
 def limit(time_us: int, minus_us: int) -> int:

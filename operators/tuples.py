@@ -7,15 +7,13 @@ is by count.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.definition import AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
-from windrow.core.keys import decode_i64, decode_key, encode_columns, encode_i64, encode_key
+from windrow.core.keys import Encode, decode_i64, encode_equal, encode_i64
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import Tuples
@@ -30,7 +28,7 @@ from windrow.operators.progress import Progress
 from windrow.operators.state_rows import delta_rows, merge_rows, without
 from windrow.operators.step import StepResult, Steps, together
 from windrow.stores.kv import KV, Batch
-from windrow.stores.windows import PlainWindows, pack_column
+from windrow.stores.windows import PlainWindows, encode_packed
 
 IntArray = npt.NDArray[np.int64]
 #: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with something that waits for a period,
@@ -48,6 +46,14 @@ class TupleAggregator(Steps):
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, None)
         self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by, key_first=True)
+        self.writes_keys = bool(definition.by)
+        self.encode: Encode = encode_equal
+
+    def _write_keys(self, encode: Encode) -> None:
+        self.encode = encode
+        self.store.encode = encode_equal if encode is encode_equal else encode_packed
+        if self.history is not None:
+            self.history.encode = encode
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -123,7 +129,7 @@ class TupleAggregator(Steps):
         by = self.definition.by
         groups = Groups([rows.table.column(b) for b in by], len(rows))
         first = pa.array(groups.first_rows)
-        encoded = encode_columns([combine(rows.table.column(b)).take(first) for b in by]) if by else [b""]
+        encoded = self.encode([combine(rows.table.column(b)).take(first) for b in by]) if by else [b""]
         return encoded, groups
 
     def _assign(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
@@ -180,9 +186,7 @@ class TupleAggregator(Steps):
         by = self.definition.by
         if not by:
             return [b""]
-        return [
-            encode_key(k) for k in dict.fromkeys(zip(*(pack_column(rows.column(b)) for b in by), strict=True))
-        ]
+        return list(dict.fromkeys(self.store.encode([rows.column(b) for b in by])))
 
     def _fire(
         self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: pa.Table, timing: str
@@ -217,7 +221,7 @@ class TupleAggregator(Steps):
         keys, values = [], []
         ranges: dict[bytes, tuple[int, int]] = {}
         encoded = (
-            encode_columns([state.column(b) for b in self.definition.by])
+            self.encode([state.column(b) for b in self.definition.by])
             if self.definition.by
             else [None] * len(state)
         )
@@ -279,13 +283,10 @@ class TupleAggregator(Steps):
         value = kv.get(self.aux_cf, _COUNTER + key)
         last = 0 if value is None else int.from_bytes(value, "big")
         low = max(1, last - self.size + 2)
-        table = self.store.read_key(kv, self._fields(key), low, last + 1)
+        table = self.store.read_key(kv, key, low, last + 1)
         if table is None:
             return None
         return table.filter(pa.array(combine(table.column(MESSAGES)).to_numpy() < self.size))
-
-    def _fields(self, key: bytes) -> tuple[Any, ...]:
-        return decode_key(key) if self.definition.by else ()
 
     def _retire(self, kv: KV) -> None:
         """Drop the oldest windows beyond the limits, as the step before left them; a partial window is never dropped."""
@@ -349,6 +350,7 @@ class TupleAggregator(Steps):
         if progress.schema is None:
             return None, {}
         self._bind(progress.schema)
+        self.choose_keys(kv, progress.schema)
         table = self.store.read_all(kv)
         if table is None:
             return None, {}

@@ -31,8 +31,9 @@ from windrow.operators.groups import combine
 from windrow.operators.intake import in_position_order
 from windrow.operators.join import JoinOperator
 from windrow.operators.join_rows import join_operator
-from windrow.operators.progress import Progress
+from windrow.operators.progress import KEYS_MARK, Progress
 from windrow.operators.refiling import STEP, drop_expired, refile, refile_join
+from windrow.operators.step import keys_mark
 from windrow.operators.tuples import TupleAggregator
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
@@ -249,7 +250,11 @@ def _tell(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
 def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, taken: _Taken) -> None:
     """All steps, on a store beside the shard's; then its messages are the shard's."""
     assert operator.history is not None
+    schema, aux_cf = Progress.load(kv, operator.aux_cf).schema, operator.aux_cf
+    keys = Batch()
+    keys.put(aux_cf, KEYS_MARK, keys_mark(kv, aux_cf, schema, operator.definition.by))
     with _beside(operator, spec) as scratch:
+        scratch.write(keys)
         for k, step in enumerate(taken.redo):
             if step.kind == "advance":
                 operator.advance(scratch, step.watermark_us, step.now_us)

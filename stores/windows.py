@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import decode_i64, encode_i64, encode_key, prefix_end
+from windrow.core.keys import Encode, decode_i64, encode_equal, encode_i64, encode_key, prefix_end
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
@@ -288,12 +288,13 @@ class PlainWindows:
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], *, key_first: bool) -> None:
         self.cf, self.aux, self.by, self.key_first = cf, aux, tuple(by), key_first
+        self.encode: Encode = encode_equal
 
     def _keys(self, rows: pa.Table) -> list[bytes]:
         starts = [encode_i64(s) for s in rows.column(START).to_pylist()]
         if not self.by:
             return starts
-        fields = [encode_key(k) for k in zip(*(key_values(rows.column(b)) for b in self.by), strict=True)]
+        fields = self.encode([rows.column(b) for b in self.by])
         if self.key_first:
             return [k + s for k, s in zip(fields, starts, strict=True)]
         return [s + k for k, s in zip(fields, starts, strict=True)]
@@ -358,16 +359,14 @@ class PlainWindows:
         batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
         kv.write(batch)
 
-    def drop_key(self, kv: KV, key: Sequence[Any], low: int, high: int) -> None:
-        """Forget the windows of one key with `low <= start < high`."""
-        prefix = encode_key(key) if self.by else b""
+    def drop_key(self, kv: KV, prefix: bytes, low: int, high: int) -> None:
+        """Forget the windows of one encoded key with `low <= start < high`."""
         batch = Batch()
         batch.delete_range(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))
         kv.write(batch)
 
-    def read_key(self, kv: KV, key: Sequence[Any], low: int, high: int) -> pa.Table | None:
-        """The rows of one key with `low <= start < high`."""
-        prefix = encode_key(key) if self.by else b""
+    def read_key(self, kv: KV, prefix: bytes, low: int, high: int) -> pa.Table | None:
+        """The rows of one encoded key with `low <= start < high`."""
         return self._table(
             kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))]
         )
@@ -377,9 +376,9 @@ class PlainWindows:
         return self._table(kv, [v for _, v in kv.scan(self.cf)])
 
 
-def key_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """Key fields as what `encode_key` takes: temporal values as integers, decimals as text."""
-    return pack_column(column)
+def encode_packed(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[bytes]:
+    """Keys as state has them that was begun long ago: temporal values as integers, decimals as text."""
+    return [encode_key(k) for k in zip(*(pack_column(column) for column in columns), strict=True)]
 
 
 def pack_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:

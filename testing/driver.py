@@ -34,7 +34,7 @@ from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMes
 from windrow.core.time import START_OF_TIME_US, Duration, Instant, instant_us
 from windrow.operators.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.output import to_panes
-from windrow.operators.progress import EMISSION, Progress
+from windrow.operators.progress import EMISSION, KEYS_MARK, Progress
 from windrow.operators.progress import KEY as PROGRESS_KEY
 from windrow.runners.embedded import EmbeddedOperator
 from windrow.testing.clock import ManualClock
@@ -281,7 +281,9 @@ class TestDriver:
         left: list[tuple[str, bytes]] = []
         for cf in operator.cfs():
             for key, value in kv.scan(cf):
-                kept = cf == operator.aux_cf and (key in (PROGRESS_KEY, EMISSION) or key[:1] in b"hs")
+                kept = cf == operator.aux_cf and (
+                    key in (PROGRESS_KEY, EMISSION, KEYS_MARK) or key[:1] in b"hs"
+                )
                 kept = kept or (cf == operator.aux_cf and key == BUCKETS_KEY and value == NO_BUCKETS)
                 counter = self.definition.tuple_window and cf == operator.aux_cf and key[:1] == b"c"
                 if not kept and not counter:

@@ -433,7 +433,7 @@ class BatchFunction:
                     df,
                     definition,
                     calculation,
-                    self.job.shards,
+                    plans.Sharding.of(self.job),
                     positions=positioned,
                     now_us=plan.now_us,
                     watermark_us=plan.watermarks_us[definition.name] if letters else None,
@@ -441,7 +441,7 @@ class BatchFunction:
                 columns = plans.partial_columns(definition, calculation)
                 assert columns is not None
                 return frame, tuple(columns)
-        return plans.prepare_rows(df, self.definitions, self.job.shards), None
+        return plans.prepare_rows(df, self.definitions, plans.Sharding.of(self.job)), None
 
     def _local(self, spark: SparkSession) -> str | None:
         """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""

@@ -180,20 +180,21 @@ def schemas(definition: Joining, frame: DataFrame) -> dict[str, pa.Schema]:
     return found
 
 
-def prepare(frame: DataFrame, definition: Joining, shards: int) -> DataFrame:
+def prepare(frame: DataFrame, definition: Joining, sharding: plans.Sharding) -> DataFrame:
     """Each row with the shard of its key; in a chain, of those of its fields that all operators share."""
     by_part = input_schemas(definition, schemas(definition, frame))
-    if shards == 1 or not definition.by:
+    if sharding.shards == 1 or not definition.by:
         return frame.selectExpr(f"0 as {SHARD}", "*")
     cases = []
     for given in definition.inputs:
-        group = f"pmod(xxhash64({', '.join(_keys(definition, given, by_part))}), {plans.KEY_GROUPS})"
-        shard = f"cast(({group} * {shards}) div {plans.KEY_GROUPS} as int)"
+        shard = sharding.shard(_keys(definition, given, by_part, frame))
         cases.append(f"when {INPUT} = {text(given.name)} then {shard}")
     return frame.selectExpr(f"case {' '.join(cases)} end as {SHARD}", "*")
 
 
-def _keys(definition: Joining, given: Input, by_part: Sequence[tuple[pa.Schema, ...]]) -> list[str]:
+def _keys(
+    definition: Joining, given: Input, by_part: Sequence[tuple[pa.Schema, ...]], frame: DataFrame
+) -> list[tuple[str, T.DataType]]:
     """SQL of the shared key fields of an input's rows, each in the type in which the joins that it passes compare it."""
     if isinstance(definition, ChainDefinition):
         first, columns = definition.key_columns(given)
@@ -202,13 +203,16 @@ def _keys(definition: Joining, given: Input, by_part: Sequence[tuple[pa.Schema, 
         first = 0
         columns = definition.left_keys if given.name == definition.left.name else definition.right_keys
         followed = tuple((name,) for name in definition.left_keys)
-    found = [f"{quoted(given.name)}.{quoted(column)}" for column in columns]
+    struct = frame.schema[given.name].dataType
+    assert isinstance(struct, T.StructType)
+    found = [(f"{quoted(given.name)}.{quoted(column)}", struct[column].dataType) for column in columns]
     for i, part in enumerate(parts_of(definition)):
         if i < first or not isinstance(part, JoinDefinition):
             continue
         types = {key[0]: key[3] for key in Columns.of(part, *by_part[i]).keys}
         for n, names in enumerate(followed):
-            found[n] = f"cast({found[n]} as {from_arrow_type(types[names[i]]).simpleString()})"
+            kind = from_arrow_type(types[names[i]])
+            found[n] = (f"cast({found[n][0]} as {kind.simpleString()})", kind)
     return found
 
 
@@ -249,7 +253,7 @@ class JoinBatchFunction(BatchFunction):
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        return prepare(df, self.joining, self.job.shards), None
+        return prepare(df, self.joining, plans.Sharding.of(self.job)), None
 
     def _watermark_partition(self, partition: Partition) -> Partition:
         """All files of one input are one partition of its watermark."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
+from windrow.checkpoint.job import Job
 from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.definition import AggregateDefinition, Watermark
 from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, TypeClash, UnknownColumn
@@ -60,12 +62,36 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return schema
 
 
-def shard_of(by: Sequence[str], shards: int) -> str:
-    """SQL of the shard of a row: a stable hash of its key, through key groups."""
-    if not by or shards == 1:
-        return "0"
-    group = f"pmod(xxhash64({', '.join(quoted(b) for b in by)}), {KEY_GROUPS})"
-    return f"cast(({group} * {shards}) div {KEY_GROUPS} as int)"
+@dataclass(frozen=True)
+class Sharding:
+    """How many shards there are, and how keys go to them.
+
+    by_value: equal keys go to one shard, whatever their type: a column may widen from int to bigint or double. Jobs that were
+    begun before hash by Spark's type, and go on so.
+    """
+
+    shards: int
+    by_value: bool = True
+
+    @classmethod
+    def of(cls, job: Job) -> Sharding:
+        return cls(job.shards, job.keys_by_value)
+
+    def shard(self, fields: Sequence[tuple[str, T.DataType]]) -> str:
+        """SQL of the shard of a row with these key fields: a stable hash, through key groups."""
+        if not fields or self.shards == 1:
+            return "0"
+        group = f"pmod(xxhash64({', '.join(self._hashed(*field) for field in fields)}), {KEY_GROUPS})"
+        return f"cast(({group} * {self.shards}) div {KEY_GROUPS} as int)"
+
+    def _hashed(self, sql: str, kind: T.DataType) -> str:
+        # What is equal as a number is equal as a double; what only a double cannot tell apart shares a shard.
+        return f"cast({sql} as double) + 0D" if self.by_value and isinstance(kind, T.NumericType) else sql
+
+
+def shard_of(df: DataFrame, by: Sequence[str], sharding: Sharding) -> str:
+    """SQL of the shard of a row of `df`."""
+    return sharding.shard([(quoted(b), df.schema[b].dataType) for b in by])
 
 
 def event_micros(df: DataFrame, definition: AggregateDefinition) -> str:
@@ -294,14 +320,14 @@ def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
 
 
 def prepare_rows(
-    df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition], shards: int
+    df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition], sharding: Sharding
 ) -> DataFrame:
     """The rows route: each row once for each operator, with its shard."""
     columns = [quoted(c) for c in df.columns]
     if len(definitions) == 1:
-        return df.selectExpr(f"{shard_of(definitions[0].by, shards)} as {SHARD}", *columns)
+        return df.selectExpr(f"{shard_of(df, definitions[0].by, sharding)} as {SHARD}", *columns)
     targets = [
-        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of(d.by, shards)})"
+        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of(df, d.by, sharding)})"
         for i, d in enumerate(definitions)
     ]
     return df.selectExpr(f"explode(array({', '.join(targets)})) as __to", *columns).selectExpr(
@@ -318,7 +344,7 @@ def prepare_partials(
     df: DataFrame,
     definition: AggregateDefinition,
     calculation: Calculation,
-    shards: int,
+    sharding: Sharding,
     *,
     positions: bool,
     now_us: int,
@@ -366,7 +392,7 @@ def prepare_partials(
     groups = base.groupBy(*[quoted(k) for k in keys]).agg(
         *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
     )
-    return groups.selectExpr(f"{shard_of(definition.by, shards)} as {SHARD}", "*")
+    return groups.selectExpr(f"{shard_of(df, definition.by, sharding)} as {SHARD}", "*")
 
 
 def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: int | None) -> str:

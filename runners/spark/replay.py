@@ -50,11 +50,11 @@ def replay_messages(
             kept_from_us = _kept_from(definition, commits[-1], shard)
             ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
     if batch.reads is None:
-        rows = plans.prepare_rows(_source(batch, ranges, spark), definitions, job.shards)
+        rows = plans.prepare_rows(_source(batch, ranges, spark), definitions, plans.Sharding.of(job))
     elif task.reads is not None:
         rows = _nothing(spark, job.shards)
     else:
-        rows = plans.prepare_rows(_topic(batch.reads, ranges, spark), definitions, job.shards)
+        rows = plans.prepare_rows(_topic(batch.reads, ranges, spark), definitions, plans.Sharding.of(job))
     on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
     answers = on_shards.mapInArrow(again, tasks.OUTPUT).collect()

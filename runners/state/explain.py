@@ -12,7 +12,6 @@ import pyarrow as pa
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.view import metadata_of
-from windrow.core.keys import encode_key
 from windrow.core.messages import Position, TupleWindow, WindowInfo
 from windrow.operators.columns import MESSAGES, OFFSET, ORDINAL, PARTITION, SOURCE, START, UPSERT
 from windrow.operators.groups import combine
@@ -104,7 +103,8 @@ def _in_time(info: WindowInfo, operator: Any, kv: KV) -> Slice | None:
 def _in_tuple(info: WindowInfo, operator: TupleAggregator, kv: KV) -> Slice | None:
     assert isinstance(info.window, TupleWindow) and operator.history is not None
     by = operator.definition.by
-    key = encode_key([info.key[b] for b in by]) if by else None
+    schema = operator.calculation.schema
+    key = operator.encode([pa.array([info.key[b]], schema.field(b).type) for b in by])[0] if by else None
     low, high = (0, ("", 0, info.window.first)), (0, ("", 0, info.window.last))
     keys, values = operator.history.store.scan_between(kv, low, high, key)
     return operator.history.decode(kv, keys, values, operator.calculation)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from windrow.checkpoint.records import Commit
 from windrow.core.errors import ConfigurationError
 from windrow.core.join import JoinDefinition
-from windrow.core.keys import decode_position, encode_key
+from windrow.core.keys import decode_position, encode_equal
 from windrow.core.messages import WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 from windrow.core.types import concat
@@ -193,9 +193,7 @@ def _merged(found: list[Slice], by: Sequence[str], *, fields_first: bool) -> Sli
     times = np.concatenate([rows.times for rows in found])
     table = concat([rows.table for rows in found])
     rows = Slice(table, times)
-    fields = (
-        [encode_key(k) for k in zip(*(table.column(b).to_pylist() for b in by), strict=True)] if by else None
-    )
+    fields = encode_equal([table.column(b) for b in by]) if by else None
     positions = rows.order.to_pylist() if rows.order is not None else list(range(len(times)))
     stamps = times.tolist()
     if fields is None:

@@ -1,15 +1,18 @@
 """What the search against the oracle has found, each once more by hand."""
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 import windrow as wr
-from windrow.core.messages import Window
+from windrow.core.messages import TupleWindow, Window
 from windrow.operators.intake import FIRST_US, LAST_US
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
+DAY = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def test_a_message_too_late_for_one_hopping_window_is_not_counted_there_by_a_median() -> None:
@@ -104,3 +107,49 @@ def test_windows_at_the_ends_of_time_are_the_same_in_panes_and_queries(window: A
         assert told == [info.window for info in driver.windows()] != []
         driver.drain()
         assert {pane.window for pane in driver.panes()} == set(told)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["small", "full"])
+def test_a_key_that_widens_stays_the_same_key_of_a_tuple_window(full: bool) -> None:
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tuples(3),
+        agg={"n": wr.count(), **({"middle": wr.median("t2")} if full else {})},
+        retention=wr.Retain(windows=1),
+        emit=wr.Emit(early=wr.every("5 seconds")),
+    )
+    with TestDriver(definition) as driver:
+        for k in (1, 1.0, 2.5, 1, 2, 1.0, 2.0, 1, 1):
+            driver.feed([{"t": S, "t2": 1, "k": k}])
+            driver.advance_clock("5 seconds")
+        driver.next_offsets()
+        driver.restart()
+        driver.feed([{"t": S, "t2": 1, "k": 1.0}])
+        assert [(p.key["k"], p["n"], p.window) for p in driver.committed_panes() if p.is_last] == [
+            (1, 3, TupleWindow(1, 3)),
+            (1, 3, TupleWindow(4, 6)),
+        ]
+        driver.check()
+
+
+@pytest.mark.parametrize(
+    "keys", [(1, 1.0), (Decimal("1"), Decimal("1.00")), (DAY, DAY)], ids=["number", "decimal", "time"]
+)
+@pytest.mark.parametrize("window", [wr.tuples(2), wr.tumbling("10 seconds")], ids=["tuples", "time"])
+def test_limits_by_size_hold_for_keys_of_any_type(window: Any, keys: tuple[Any, Any]) -> None:
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=window,
+        agg={"n": wr.count()},
+        retention=wr.Retain(windows=1),
+        emit=wr.Emit(early=wr.every("5 seconds")),
+    )
+    with TestDriver(definition) as driver:
+        for i in range(7):
+            driver.feed([{"t": i * 7 * S, "k": keys[i % 2]}])
+            driver.advance_clock("5 seconds")
+        driver.timeout()
+        assert len(driver.windows()) <= 2
+        driver.check()

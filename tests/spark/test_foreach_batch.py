@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors.exceptions.captured import PythonException, StreamingQueryException
+from pyspark.sql import types as T
 
 import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported, StateError
 from windrow.core.time import to_datetime
+from windrow.runners.spark.plan import Sharding
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import DEFAULT_START, ManualClock
 
@@ -130,6 +132,26 @@ def test_the_number_of_shards_does_not_change_the_panes(spark: Any, feed: Any, t
 
 
 @pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
+def test_a_key_that_widens_between_two_runs_stays_in_its_shard(spark: Any, tmp_path: Any) -> None:
+    definition = wr.Aggregate(
+        by="k", event_time="t", window=wr.tuples(5), agg={"n": wr.count()}, retention=wr.forever
+    )
+    sink = wr.sinks.memory()
+    for batch, kind in enumerate(("int", "bigint", "decimal(12,2)", "double", "float")):
+        function = definition.foreach_batch(str(tmp_path / "state"), sink=sink, shards=4, clock=ManualClock())
+        numbers = spark.range(20).selectExpr(f"cast(id as {kind}) as k", "timestamp_micros(id) as t")
+        function(numbers, batch)
+        function.close()
+    assert sorted((pane.key["k"], pane["n"]) for pane in sink.panes) == [(k, 5) for k in range(20)]
+
+
+def test_jobs_begun_before_keys_were_hashed_by_value_hash_them_by_type() -> None:
+    fields = [("`k`", T.IntegerType()), ("`s`", T.StringType())]
+    group = "pmod(xxhash64(`k`, `s`), 4096)"
+    assert Sharding(4, by_value=False).shard(fields) == f"cast(({group} * 4) div 4096 as int)"
+    assert "xxhash64(cast(`k` as double) + 0D, `s`)" in Sharding(4).shard(fields)
+
+
 def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     spark: Any, feed: Any, tmp_path: Any, agg: Any
 ) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import encode_i64
+from windrow.core.keys import encode_i64, encode_key
 from windrow.stores.changelog import ChangeloggedKV
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
@@ -145,8 +145,8 @@ def test_dropping_a_range_of_windows_leaves_the_others(kv: KV) -> None:
 def test_one_keys_windows_are_read_and_dropped_without_the_others(kv: KV) -> None:
     store = PlainWindows("windows", "aux", ["k"], key_first=True)
     store.append(kv, rows((1, "a", 1), (4, "a", 2), (1, "ab", 3)), upsert=True)
-    assert plain(store.read_key(kv, ("a",), 1, 5)) == [(1, "a", 1), (4, "a", 2)]
-    store.drop_key(kv, ("a",), 1, 4)
+    assert plain(store.read_key(kv, encode_key(["a"]), 1, 5)) == [(1, "a", 1), (4, "a", 2)]
+    store.drop_key(kv, encode_key(["a"]), 1, 4)
     assert plain(store.read_all(kv)) == [(1, "ab", 3), (4, "a", 2)]
 
 
