@@ -34,7 +34,7 @@ FIELDS_END: Final = b"\x00"
 _NULL, _FALSE, _TRUE = 0x02, 0x04, 0x05
 _INT_BELOW, _INT, _INT_ABOVE = 0x10, 0x11, 0x12  # below int64, int64, above int64
 _FLOAT, _DECIMAL = 0x18, 0x1C
-_DATE, _DATETIME_NAIVE, _DATETIME = 0x20, 0x21, 0x22
+_DATE, _DATETIME_NAIVE, _DATETIME, _TIME, _DURATION = 0x20, 0x21, 0x22, 0x23, 0x24
 _STR, _BYTES = 0x30, 0x31
 
 _END: Final = b"\x00\x01"
@@ -136,7 +136,7 @@ def unescape(data: bytes, start: int = 0) -> tuple[bytes, int]:
 def encode_key(values: Sequence[Any]) -> bytes:
     """Bytes of a tuple of key fields; `encode_key(a) + encode_key(b) == encode_key(a + b)`.
 
-    Takes None, bool, int of any size, float, Decimal, date, datetime, str and bytes (numpy scalars too).
+    Takes None, bool, int of any size, float, Decimal, date, datetime, time, timedelta, str and bytes (numpy scalars too).
     """
     return b"".join([_encode_field(value) for value in values])
 
@@ -177,6 +177,11 @@ def _encode_field(value: Any) -> bytes:
         return _TAGGED_I64.pack(tag, (value - epoch) // _MICROSECOND + _SIGN)
     if isinstance(value, dt.date):
         return _TAGGED_I64.pack(_DATE, (value - _EPOCH_DATE).days + _SIGN)
+    if isinstance(value, dt.time):
+        since_midnight = dt.datetime.combine(_EPOCH_DATE, value) - _EPOCH
+        return _TAGGED_I64.pack(_TIME, since_midnight // _MICROSECOND + _SIGN)
+    if isinstance(value, dt.timedelta):
+        return _TAGGED_I64.pack(_DURATION, value // _MICROSECOND + _SIGN)
     if isinstance(value, Decimal):
         return bytes((_DECIMAL,)) + _encode_decimal(value)
     raise TypeClash(
@@ -227,7 +232,7 @@ def _decode_field(data: bytes, i: int) -> tuple[Any, int]:
             return _decode_big_int(data, i)
         if tag == _DECIMAL:
             return _decode_decimal(data, i + 1)
-        if tag in (_INT, _FLOAT, _DATE, _DATETIME_NAIVE, _DATETIME):
+        if tag in (_INT, _FLOAT, _DATE, _DATETIME_NAIVE, _DATETIME, _TIME, _DURATION):
             return _decode_fixed(tag, decode_u64(data, i + 1)), i + 9
     except (struct.error, IndexError, ValueError) as error:
         raise CorruptState(f"key {data.hex()} ends inside the field that starts at byte {i}") from error
@@ -240,6 +245,10 @@ def _decode_fixed(tag: int, bits: int) -> Any:
     n = bits - _SIGN
     if tag == _INT:
         return n
+    if tag == _TIME:
+        return (_EPOCH + dt.timedelta(microseconds=n)).time()
+    if tag == _DURATION:
+        return dt.timedelta(microseconds=n)
     if tag == _DATE:
         return _EPOCH_DATE + dt.timedelta(days=n)
     return (_EPOCH_UTC if tag == _DATETIME else _EPOCH) + dt.timedelta(microseconds=n)

@@ -21,6 +21,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that values of a column of type `kind` have here: neither dictionaries nor views."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(plain_type(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
     if kind == pa.string_view():
         return pa.string()
     return pa.binary() if kind == pa.binary_view() else kind
@@ -50,6 +56,23 @@ def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
     except (pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
+
+
+def is_key(kind: pa.DataType) -> bool:
+    """True if values of that type have an order and bytes of their own, so that they can be keys."""
+    t = pa.types
+    plain = (
+        t.is_null,
+        t.is_boolean,
+        t.is_integer,
+        t.is_float32,
+        t.is_float64,
+        t.is_decimal,
+        t.is_date,
+        t.is_timestamp,
+    )
+    more = (t.is_time, t.is_duration, is_text, t.is_binary, t.is_large_binary, t.is_fixed_size_binary)
+    return any(is_one(plain_type(kind)) for is_one in (*plain, *more))
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -12,7 +12,7 @@ from windrow.core.definition import RESERVED_COLUMNS, AggregateDefinition
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.join import JoinDefinition
-from windrow.core.types import as_type, widened
+from windrow.core.types import as_type, is_key, widened
 from windrow.operators.aggregations import KERNELS
 from windrow.operators.groups import combine
 from windrow.operators.join_output import Names, prefixes
@@ -46,6 +46,25 @@ def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.T
     return table
 
 
+def key_refusal(name: str, kind: pa.DataType) -> str | None:
+    """Why a column of that type cannot be a key; None where it can."""
+    if is_key(kind):
+        return None
+    return (
+        f"key {name!r} is of type {kind}: keys are text, bytes, numbers, booleans, dates or times; make one of it, "
+        "e.g. cast it to text, or take one of its fields"
+    )
+
+
+def check_keys(names: Iterable[str], schema: pa.Schema) -> None:
+    """Raise `TypeClash` where a key is of a type that cannot be one."""
+    for name in names:
+        if name in schema.names:
+            refusal = key_refusal(name, schema.field(name).type)
+            if refusal is not None:
+                raise TypeClash(refusal)
+
+
 class Needs(Protocol):
     """What an operator needs of the columns of an input."""
 
@@ -72,7 +91,8 @@ class AggregateNeeds:
         self.definition = definition
         self.whole = definition.full_state and any(_whole(a) for a in definition.agg.values())
         ids = () if definition.ids is None else definition.ids.columns
-        self._names = {definition.event_time, *definition.by, *ids}
+        self.keys = (*definition.by, *ids)
+        self._names = {definition.event_time, *self.keys}
         for aggregation in definition.agg.values():
             self._names.update(aggregation.columns)
 
@@ -84,6 +104,9 @@ class AggregateNeeds:
         return {}
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        refusal = key_refusal(name, kind) if name in self.keys else None
+        if refusal is not None:
+            return refusal
         types = {**known, name: kind}
         options = {"integer_overflow": self.definition.integer_overflow}
         for aggregation in self.definition.agg.values():
@@ -161,6 +184,10 @@ class JoinNeeds:
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         itself = self._definition.is_self_join
         for pair in self._definition.on:
+            if name in (pair if itself else pair[self._side : self._side + 1]):
+                refusal = key_refusal(name, kind)
+                if refusal is not None:
+                    return refusal
             for side in (0, 1) if itself else (self._side,):
                 partner, schema = pair[1 - side], self._sides[1 - side]
                 if pair[side] != name or (itself and partner == name):

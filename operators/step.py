@@ -16,7 +16,7 @@ from windrow.operators.dead import DeadLetters
 from windrow.operators.history import History
 from windrow.operators.ids import SeenIds
 from windrow.operators.intake import Slice, in_known_times
-from windrow.operators.learning import AggregateNeeds, in_learnt_types, learn
+from windrow.operators.learning import AggregateNeeds, check_keys, in_learnt_types, learn
 from windrow.operators.progress import EMISSION, KEYS_BY_TYPE, KEYS_EQUAL, KEYS_MARK, Progress
 from windrow.operators.state_rows import in_window_order
 from windrow.stores.kv import KV, Batch
@@ -138,6 +138,7 @@ class Steps:
         return not self.definition.full_state and emit.mode != "discarding" and (unsaid or emit.remembers)
 
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
+        check_keys(self.needs.keys, schema)
         known = [] if progress.schema is None else progress.schema.names
         only = None if self.needs.whole else self.needs.named({*known, *schema.names})
         progress.schema = learn(progress.schema, schema, only)

@@ -32,6 +32,7 @@ from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate import WindowAggregator
 from windrow.operators.intake import user_columns
+from windrow.operators.learning import check_keys
 from windrow.operators.output import to_infos, to_panes
 from windrow.operators.sifting import culprits, is_of_data, sifted
 from windrow.operators.step import StepResult
@@ -124,6 +125,8 @@ class EmbeddedOperator(Engine):
         self._check_open()  # the sink may have refused
 
     def _take_table(self, table: pa.Table) -> None:
+        ids = () if self.definition.ids is None else self.definition.ids.columns
+        check_keys((*self.definition.by, *ids), table.schema)
         placed = with_positions(table, self.definition.positions, self._offsets)
         self._take_slice(placed, Passed({"replayed": len(table) - len(placed)}))
 

@@ -32,6 +32,7 @@ from windrow.operators.calculation import Calculation
 from windrow.operators.columns import ACCUMULATOR, MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.intake import FIRST_US, LAST_US, event_times, last_times
+from windrow.operators.learning import check_keys
 from windrow.operators.step import limit, passed
 from windrow.runners.tasks import (
     CONTROL,
@@ -167,7 +168,10 @@ def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition | Cha
     check_unique(df)
     check_names(df.columns, definitions)
     for definition in definitions:
-        check_event_time(df, parts_of(definition)[0])
+        first: Any = parts_of(definition)[0]
+        check_event_time(df, first)
+        keys = [name for name in definition.needs if name != first.event_time]
+        check_keys(keys, pa.schema([(k, to_arrow_type(df.schema[k].dataType, timezone="UTC")) for k in keys]))
 
 
 def check_unique(df: DataFrame) -> None:

@@ -131,7 +131,6 @@ def test_the_number_of_shards_does_not_change_the_panes(spark: Any, feed: Any, t
     assert plain(one) == plain(four) != []
 
 
-@pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
 def test_a_key_that_widens_between_two_runs_stays_in_its_shard(spark: Any, tmp_path: Any) -> None:
     definition = wr.Aggregate(
         by="k", event_time="t", window=wr.tuples(5), agg={"n": wr.count()}, retention=wr.forever
@@ -152,6 +151,7 @@ def test_jobs_begun_before_keys_were_hashed_by_value_hash_them_by_type() -> None
     assert "xxhash64(cast(`k` as double) + 0D, `s`)" in Sharding(4).shard(fields)
 
 
+@pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
 def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     spark: Any, feed: Any, tmp_path: Any, agg: Any
 ) -> None:

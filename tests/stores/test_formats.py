@@ -53,6 +53,8 @@ KEYS: dict[str, list[Any]] = {
     "key-decimal": [Decimal("-12.5")],
     "key-date": [dt.date(2020, 1, 1)],
     "key-datetime": [UTC_SECOND],
+    "key-time": [dt.time(1)],
+    "key-duration": [dt.timedelta(microseconds=-1)],
     "key-text": ["a\0b"],
     "key-bytes": [b"\xff"],
     "key-composite": ["JFK", 7],
