@@ -69,6 +69,7 @@ def rendered() -> dict[str, Any]:
         "emit": aggregate(emit=wr.Emit(early=wr.every(3), late=wr.never, mode="retracting", only_if_changed=True)),
         "emit by time": aggregate(emit=wr.Emit(early=wr.every("2 seconds"), late=wr.every_batch, on_time=False)),
         "update": aggregate(emit=wr.Emit.update()),
+        "final": aggregate(emit=wr.Emit.final()),
         "sliding": wr.Join(left=left, right=right, on={"k": "key"}, how="left", retention=timedelta(days=1, microseconds=3)),
         "within": wr.Join(left=left, right=right, on=["k"], within=(timedelta(seconds=-1), "1 minute"), closed="right"),
         "rows": wr.Join(
