@@ -97,7 +97,7 @@ def compact(folders: JobFolders, shard: int, cfs: Sequence[str], kv: KV, commit:
     write_segment(folders.changelog(base_name(commit, shard)), commit, shard, Batch(), {"parts": parts})
     yield
     kept = bases_of(folders, shard)[:2]
-    for name in os.listdir(folders.changelogs):
+    for name in sorted(os.listdir(folders.changelogs)):
         kind, *rest = name.partition(".")[0].split("-")  # of what a killed process has left, too
         old = kind in ("base", "base_part") and int(rest[0]) == shard and int(rest[1]) < kept[-1]
         if old:
@@ -117,7 +117,7 @@ def sweep_local(local: str, shard: int) -> None:
     made, and what is younger than `SWEEP_GRACE_S`, may be in use, and stays.
     """
     horizon_ns = now_ns(local) - int(SWEEP_GRACE_S * 1e9)
-    for name in os.listdir(local):
+    for name in sorted(os.listdir(local)):
         match = _LEFT.match(name)
         if (
             match is None

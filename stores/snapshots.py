@@ -184,7 +184,9 @@ class SnapshotStore:
             with contextlib.suppress(CorruptState):  # gone meanwhile, or damaged: it restores nothing
                 named.update(self.read(name).blobs)
         horizon_ns = now_ns(self.directory) - int(grace_s * 1e9)
-        unnamed = [os.path.join(self._blobs, name) for name in os.listdir(self._blobs) if name not in named]
+        unnamed = [
+            os.path.join(self._blobs, name) for name in sorted(os.listdir(self._blobs)) if name not in named
+        ]
         torn = [os.path.join(self._manifests, n) for n in os.listdir(self._manifests) if n.endswith(".tmp")]
         freed = 0
         for path in unnamed + torn:
