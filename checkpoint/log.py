@@ -225,9 +225,9 @@ class RecordLog:
             fold(self._state, record)  # ValueError: the driver breaks the protocol
             try:
                 created = self._create(record)
-            except (OSError, KafkaFailed) as error:
+            except (OSError, KafkaFailed, MemoryError, KeyboardInterrupt) as error:
                 self._stopped = Fenced(
-                    f"creating record {record.seq} failed ({error}), it may exist or not: open the job again"
+                    f"creating record {record.seq} failed ({error!r}), it may exist or not: open the job again"
                 )
                 raise
             if not created:

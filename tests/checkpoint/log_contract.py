@@ -280,17 +280,20 @@ class LogContract:
             claim(place.open(), accept=refuse)
         run(log, 3, 3)
 
-    def test_after_a_failed_creation_nothing_more_is_appended(self, place: Place) -> None:
+    @pytest.mark.parametrize("error", [OSError("the disk is gone"), KeyboardInterrupt("Ctrl-C")])
+    def test_after_a_failed_creation_nothing_more_is_appended(
+        self, place: Place, error: BaseException
+    ) -> None:
         log = place.open()
         claim(log)
         create: Callable[[int, bytes], bool] = log.files.create
 
         def fail(seq: int, data: bytes) -> bool:
             create(seq, data)
-            raise OSError("the disk is gone")
+            raise error
 
         log.files.create = fail  # type: ignore[method-assign]
-        with pytest.raises(OSError, match="the disk is gone"):
+        with pytest.raises(type(error), match=str(error)):
             log.append(commit(1, 1))
         log.files.create = create  # type: ignore[method-assign]
         with pytest.raises(Fenced, match=r"may exist or not: open the job again"):
