@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import windrow as wr
-from tests.console.small_jobs import Said, counts, run_job
+from tests.console.small_jobs import Said, counts, messages, run_job
 
 Run = Callable[..., Said]
 
@@ -56,6 +56,7 @@ def test_describe_only_reads(windrow: Run, job: Path) -> None:
 
 def test_describe_works_while_the_job_runs(windrow: Run, tmp_path: Path) -> None:
     with counts().open(str(tmp_path / "job")) as operator:
+        operator.add_messages(messages(range(3)))
         operator.timeout()
         [facts] = windrow("describe", tmp_path / "job", "--json").lines
         assert facts["commit"] == operator.last_commit == 1
