@@ -91,6 +91,33 @@ def test_a_message_that_cannot_be_counted_is_one_dead_letter_wherever_it_comes(
         assert op.counters["rows"] == 15 and op.next_offsets() == {("s", 0): 15}
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_in_a_join_a_message_that_cannot_be_counted_is_one_dead_letter_too(
+    location: str, together: bool
+) -> None:
+    join = wr.Join(
+        left=wr.Input("l", event_time="t"),
+        right=wr.Input("r", event_time="t"),
+        on="k",
+        within=("0 seconds", "5 seconds"),
+        where=wr.lit(6) / wr.col("v") > 1,
+        retention="1 day",
+    )
+    with join.open(location, clock=ManualClock()) as op:
+        op.add_message(without(0, "v"), "l")
+        right = [message(0), message(1, v=0), message(2, k="\ud800"), message(3, v="x"), message(4, v=3)]
+        if together:
+            op.add_messages({"r": right})
+        else:
+            for one in right:
+                op.add_message(one, "r")
+        assert len(op.get_result()) == 2
+        assert [(x.reason, x.position, x.input) for x in op.dead_letters()] == [
+            ("malformed", wr.Position("s", 0, offset), "r") for offset in (1, 2, 3)
+        ]
+        assert op.next_offsets() == {"l": {("s", 0): 1}, "r": {("s", 0): 5}}
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_column_that_one_message_lacks_is_null_and_one_of_ours_is_passed_over(
     location: str, way: str
