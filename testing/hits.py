@@ -57,6 +57,11 @@ class Hit:
         self.at: str | None = None
         self._left = nth
 
+    @property
+    def passed(self) -> int:
+        """How many lines or calls were run, up to `nth`."""
+        return self.nth - self._left
+
     def __enter__(self) -> Hit:
         if self.calls:
             self._before: Any = sys.getprofile()

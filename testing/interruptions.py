@@ -28,15 +28,23 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from tqdm import tqdm
 
 import windrow as wr
+from windrow.checkpoint import job
+from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.log import FileLog
+from windrow.checkpoint.records import Commit
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles
 from windrow.core.errors import OperatorClosed, WindrowError
 from windrow.core.join import JoinDefinition
 from windrow.core.messages import Message, Position, Token
+from windrow.operators.join_output import to_joined
+from windrow.operators.output import to_panes
+from windrow.runners.embedded import engine
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
 from windrow.testing.hits import Error, Hit, disk_broken, disk_full, interrupt, no_memory
@@ -137,9 +145,13 @@ class Report:
 def play(seed: int, *, hits: int | None = None) -> Report:
     """Play a seed, with the first so many of its hits (default: all)."""
     shared = "/dev/shm"
-    with tempfile.TemporaryDirectory(
-        prefix="windrow-", dir=shared if os.path.isdir(shared) else None, ignore_cleanup_errors=True
-    ) as folder:
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="windrow-", dir=shared if os.path.isdir(shared) else None, ignore_cleanup_errors=True
+        ) as folder,
+        patch.object(engine, "SNAPSHOT_EVERY", 4),
+        patch.object(job, "KEEP_COMMITS", 6),
+    ):
         reader = Reader(seed, folder, hits)
         failure: BaseException | None = None
         try:
@@ -173,10 +185,13 @@ class Reader:
         self.clock = ManualClock(START_US + 3_600 * S)
         self.with_sink = self.random.random() < 0.6
         self.panes, self.letters = Outlet(self._refuses), Outlet(self._refuses)
-        #: Commits whose panes `get_result` gave, and those that were acknowledged.
-        self.given: set[int] = set()
+        #: What `get_result` gave, by commit, and up to which commit it was acknowledged.
+        self.given: dict[int, list[Any]] = {}
         self.acknowledged = 0
+        #: All commits of the log, which keeps only the last few.
+        self.commits: dict[int, Commit] = {}
         self.hits, self._most_hits = 0, most_hits
+        self._lengths: dict[tuple[str, bool], int] = {}  # of deeds, in lines or calls, as last seen
         self.calm = False
         self.story: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -212,8 +227,10 @@ class Reader:
                 escaped = True
             else:
                 escaped = False
+            self._note_commits()
             if escaped:
                 self._go_on()
+                self._note_commits()
         self.calm = True
         self.say("from here on nothing goes wrong")
         if self.op is None or not self._still_good():
@@ -223,11 +240,23 @@ class Reader:
         while any(self._next(source, 50) for source in self.topics):
             for source in self.topics:
                 self._add_messages(source, self._next(source, 50))
+                self._note_commits()
         self.op.drain()
         self._take_results()
+        self._note_commits()
         self.op.close()
+        self._note_commits()
         self.op = None
         self._check()
+
+    def _note_commits(self) -> None:
+        """Read the log on, before what is settled goes from it."""
+        folder = JobFolders(self.location).log
+        if os.path.isdir(folder):
+            log = FileLog(folder)
+            if log.tail().last_commit is not None:
+                self.commits |= {record.commit: record for record in log.commits()}
+            log.close()
 
     def _still_good(self) -> bool:
         try:
@@ -275,7 +304,9 @@ class Reader:
         error, calls = chance.choice(ERRORS), chance.random() < 0.4
         if calls and error is interrupt:
             error = disk_full
-        nth = int(10 ** chance.uniform(0, 2 if calls else 3.7))
+        # Where a deed begins there is most to be struck, and each of its later parts should have its turn.
+        length = self._lengths.get((what.partition(" ")[0], calls), 100 if calls else 5_000)
+        nth = chance.randint(1, length) if chance.random() < 0.7 else int(length ** chance.random())
         hit = Hit(error, nth, calls=calls, answered=chance.random() < 0.5)
         if self._most_hits is not None and self.hits >= self._most_hits:
             deed()
@@ -284,7 +315,9 @@ class Reader:
             with hit:
                 deed()
         finally:
-            if hit.at is not None:
+            if hit.at is None:
+                self._lengths[what.partition(" ")[0], calls] = hit.passed + 1
+            else:
                 self.hits += 1
                 self.say(f"    hit {self.hits}: {hit.at}")
                 self.counts["hits"] += 1
@@ -387,10 +420,11 @@ class Reader:
         """What `get_result` gives is kept, and acknowledged by `flush`."""
         try:
             results = self.op.get_result()
-            commits = {r.commit for r in results}
+            commits = {r.commit: [one for one in results if one.commit == r.commit] for r in results}
             if commits and min(commits) <= self.acknowledged:
                 raise Wrong(f"commit {min(commits)} was given again, {self.acknowledged} was acknowledged")
-            self.given |= commits
+            if any(self.given.setdefault(commit, some) != some for commit, some in commits.items()):
+                raise Wrong(f"of the commits {sorted(commits)} one was given twice, with other panes")
             self.op.flush()
             self.acknowledged = max(commits, default=self.acknowledged)
         except OperatorClosed:
@@ -413,35 +447,32 @@ class Reader:
                             {**message.payload, "t": None, "k": None, "v": None}, message.position
                         )
                     driver.know(known, *((name,) if self.join else ()))
-            expected = driver.check()
+            driver.commits = lambda: [record for _, record in sorted(self.commits.items())]
+            if sorted(self.commits) != list(range(1, driver.op.last_commit + 1)):
+                raise Wrong(f"commits {sorted(self.commits)} were seen, the last is {driver.op.last_commit}")
+            told = self._told()
+            expected = driver.check(told)
             total = sum(len(m) for m in self.topics.values())
             taken = sum(step.rows for step in driver.steps())
             if taken != total:
                 raise Wrong(f"{taken} messages were taken, there are {total}")
-            panes = expected.rows if self.join else expected.panes
-            self.counts["panes"] += len(panes)
+            self.counts["panes"] += len(told)
             self.counts["dead letters"] += len(expected.dead_letters)
-            self._check_told(driver, len(panes), len(expected.dead_letters))
+            if self.with_sink and self.letters.rows(DEAD_LETTERS) != len(expected.dead_letters):
+                raise Wrong(
+                    f"the sink has {self.letters.rows(DEAD_LETTERS)} dead letters, {len(expected.dead_letters)} were told"
+                )
         finally:
             driver.op._abandon()
 
-    def _check_told(self, driver: Any, panes: int, letters: int) -> None:
-        """Who asked for panes and letters has got those of every commit, once."""
-        told = {
-            r.commit for r in driver.commits() for files in driver.op._job.pane_files(r).values() if files
-        }
+    def _told(self) -> list[Any]:
+        """All panes, or rows of the join, that came out, commit by commit."""
         if not self.with_sink:
-            if told - self.given:
-                raise Wrong(f"the panes of commits {sorted(told - self.given)} were never given")
-            if self.given - told:
-                raise Wrong(f"panes of commits {sorted(self.given - told)} were given that are none")
-            return
-        for what, outlet, name, wanted in (
-            ("panes", self.panes, "panes", panes),
-            ("dead letters", self.letters, DEAD_LETTERS, letters),
-        ):
-            if outlet.rows(name) != wanted:
-                raise Wrong(f"the sink has {outlet.rows(name)} {what}, {wanted} were told")
+            return [one for _, some in sorted(self.given.items()) for one in some]
+        tables = {commit: table for (name, commit), table in self.panes.tables.items() if name == "panes"}
+        if self.join:
+            return [row for _, table in sorted(tables.items()) for row in to_joined(table, "")]
+        return [pane for _, table in sorted(tables.items()) for pane in to_panes(self.definition, table, "")]
 
 
 # -- command ------------------------------------------------------------------------------------------------------------
