@@ -359,7 +359,11 @@ class Reader:
         if self.with_sink:
             options = {"sink": self.panes, "dead_letters": self.letters}
         self.op = self.definition.open(self.location, clock=self.clock, **options)
-        self._ask_offsets()
+        try:
+            self._ask_offsets()
+        except BaseException:
+            self.let_go()  # where to read on from is not known
+            raise
 
     def _close(self) -> None:
         op, self.op = self.op, None
