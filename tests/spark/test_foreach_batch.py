@@ -506,3 +506,11 @@ def test_spark_connect_is_refused_with_the_reason() -> None:
 
     with pytest.raises(SparkUnsupported, match=r"WR501.*Spark Connect"):
         check_session(ConnectSession())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("unit", "each"), [("ms", 1_000), ("ns", 1_000_000_000)])
+def test_integers_are_times_in_the_unit_that_is_given(spark: Any, unit: Any, each: int) -> None:
+    definition = define({"n": wr.count()}, event_time_unit=unit, emit=wr.Emit.append())
+    rows = [("a", 100 * each + 1), ("a", 109 * each), ("a", -5 * each - 1), ("b", 2**63 - 1)]
+    told = definition.apply(spark.createDataFrame(rows, "k string, t bigint")).collect()
+    assert sorted((r["window"]["start"].timestamp(), r["n"]) for r in told) == [(-10.0, 1), (100.0, 2)]
