@@ -94,7 +94,7 @@ def test_the_first_value_of_a_sum_decides_nothing_where_it_can_be_no_number(
 @pytest.mark.parametrize(
     "odd",
     [("n/a", 1, 2.5), (1, "n/a", [1]), ({"a": 1}, {"a": "x"}, 5), ("\ud800", b"\xff", object())],
-    ids=repr,
+    ids=["text and numbers", "a number and a list", "structs", "no Unicode, bytes, an object"],
 )
 @pytest.mark.parametrize("at_once", [True, False], ids=["one step", "step by step"])
 def test_a_column_that_nobody_uses_kills_no_message(
