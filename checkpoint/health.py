@@ -1,7 +1,8 @@
-"""How a job is, from its last commit and the time it is: nothing else is read."""
+"""How a job is, from its last commit, what its driver last said, and the time it is: nothing else is read."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from windrow.operators.watermarks import holder_of
 
 @dataclass(frozen=True)
 class Health:
-    """commit: 0 where there is none. age_us: since the last commit. watermark_us: the least of the operators. held_by: the
+    """commit: 0 where there is none. age_us: since the last commit, or since a driver last
+    found that nothing had come and nothing was due. watermark_us: the least of the operators. held_by: the
     partition that holds it back (see `holder_of`). unpublished: commits of which not everything is with the sinks. lag_us: how
     far the watermark lies behind the clock; None before the first message, and at the end of time.
     """
@@ -40,8 +42,14 @@ class Health:
         }
 
 
-def health_of(last: Commit | None, definitions: Sequence[Any], published: int, now_us: int) -> Health:
-    """The health of a job whose last commit is `last`, `published` the highest commit that is out."""
+def health_of(
+    last: Commit | None,
+    definitions: Sequence[Any],
+    published: int,
+    now_us: int,
+    alive_us: int | None = None,
+) -> Health:
+    """The health of a job whose last commit is `last`, `published` the highest commit that is out; alive_us: `alive_at`."""
     if last is None:
         return Health()
     reached = dict(last.meta.get("watermarks", {}))
@@ -55,12 +63,27 @@ def health_of(last: Commit | None, definitions: Sequence[Any], published: int, n
         held_by = holder_of(slowest, marks, seen, at_us)
     return Health(
         last.commit,
-        None if at_us is None else max(0, now_us - at_us),
+        None if at_us is None else max(0, now_us - max(at_us, alive_us or at_us)),
         watermark_us,
         held_by,
         max(0, last.commit - published),
         now_us - watermark_us if START_OF_TIME_US < watermark_us < END_OF_TIME_US else None,
     )
+
+
+def note_alive(path: str, now_us: int) -> None:
+    """Say that a driver looked and had nothing to commit. It is told to probes, and part of nothing: it may be lost."""
+    with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
+        file.write(str(now_us))
+
+
+def alive_at(path: str) -> int | None:
+    """When that was said last; None where it was not, or just is."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
 
 
 def size_of(folder: str) -> int:

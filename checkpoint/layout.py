@@ -7,6 +7,7 @@ segments/    messages a commit filed, per shard           <commit>-<shard>-<atte
 panes/       panes of a commit, per shard and operator    <commit>-<shard>-<attempt>.<operator>.parquet
 dead/        dead letters of a commit, per shard          <commit>-<shard>-<attempt>.parquet
 snapshots/   copies of shards' stores, content-addressed
+alive        when a driver last found nothing to commit: a time, for `windrow health`
 local/       shards' own stores, where no other local folder is given: a cache
 """
 
@@ -45,6 +46,10 @@ class JobFolders:
     @property
     def snapshots(self) -> str:
         return os.path.join(self.location, "snapshots")
+
+    @property
+    def alive(self) -> str:
+        return os.path.join(self.location, "alive")
 
     @property
     def local(self) -> str:

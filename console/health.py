@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.compaction import snapshot_at
-from windrow.checkpoint.health import Health, health_of, size_of
+from windrow.checkpoint.health import Health, alive_at, health_of, size_of
 from windrow.checkpoint.records import REPAIR
 from windrow.checkpoint.transport import FILES
 from windrow.console.state import instant
@@ -72,7 +72,8 @@ def _health(seen: lifecycle.Look) -> Health:
     opened |= {c.name: c for c in definitions.chains.values()}
     known = list(opened.values()) if not definitions.missing else []
     last = seen.last_commit
-    return health_of(last, known, 0 if last is None else last.published + 1, SystemClock().now_us())
+    published = 0 if last is None else last.published + 1
+    return health_of(last, known, published, SystemClock().now_us(), alive_at(seen.folders.alive))
 
 
 def _long(us: int | None) -> str | None:
@@ -83,7 +84,7 @@ def _worse(found: Health, options: argparse.Namespace) -> list[str]:
     """What is worse than the bounds that were given."""
     wrong = []
     for what, us, bound in (
-        ("the last commit is older", found.age_us, options.max_age),
+        ("the last sign of life is older", found.age_us, options.max_age),
         ("the watermark is farther behind", found.lag_us, options.max_lag),
     ):
         if bound is not None and us is not None and us > duration_us(bound, "bound"):

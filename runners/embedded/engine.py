@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import snapshot_at
-from windrow.checkpoint.health import Health, health_of
+from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 #: A snapshot every so many commits, and then the rest of step 6.
 SNAPSHOT_EVERY = 256
+#: A job that has nothing to commit says so as often, for probes.
+ALIVE_US = 1_000_000
 
 
 class Engine:
@@ -78,6 +80,7 @@ class Engine:
         #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
         self.awaited: set[Partition] = set()
         self._paused: BaseException | None = None
+        self._told_alive_us = START_OF_TIME_US
         self._owes = False  # the sinks lack something, or may lack it
         self._outputs: list[pa.Table] = []
         self._taken: str | None = None
@@ -243,6 +246,9 @@ class Engine:
         silent = all(r.silent for r in attempt.results) and attempt.watermark_us == before_us
         if fresh and silent and only_time_passed(self._shard.kv, attempt.kv.batch):
             self._idle = True
+            if now_us - self._told_alive_us >= ALIVE_US:
+                self._told_alive_us = now_us
+                note_alive(self._job.folders.alive, now_us)
             self._tidy()
         else:
             self._commit()
@@ -327,7 +333,10 @@ class Engine:
     def health(self) -> Health:
         """How the job is, as of its last commit: age, watermark and what holds it, what is not published yet."""
         job = self._job
-        return health_of(job.log.last_commit, [self._whole], job.progress.published, self._clock.now_us())
+        alive_us = alive_at(job.folders.alive)
+        return health_of(
+            job.log.last_commit, [self._whole], job.progress.published, self._clock.now_us(), alive_us
+        )
 
     # -- commit -----------------------------------------------------------------------------------------------------
 

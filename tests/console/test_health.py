@@ -1,6 +1,7 @@
 """`windrow health`: what a probe asks, from the end of the log."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import windrow as wr
 from tests.console.small_jobs import SECOND, Said, counts, run_job
 from windrow.checkpoint import log as logs
+from windrow.core.clock import SystemClock
 from windrow.testing import ManualClock
 
 Run = Callable[..., Said]
@@ -29,7 +31,7 @@ def test_health_says_how_a_job_is_in_times_with_their_zone(windrow: Run, tmp_pat
 @pytest.mark.parametrize(
     ("bounds", "wrong"),
     [
-        (("--max-age", "5m"), "the last commit is older than 5m"),
+        (("--max-age", "5m"), "the last sign of life is older than 5m"),
         (("--max-lag", "1 hour"), "the watermark is farther behind than 1 hour"),
         (("--max-unpublished", "-1"), "0 commits are not known to be published, -1 are allowed"),
         (("--max-age", "1000 weeks", "--max-unpublished", "0"), None),
@@ -73,3 +75,18 @@ def test_an_open_operator_tells_its_health(tmp_path: Path) -> None:
         well = op.health()
         assert (well.commit, well.age_us, well.lag_us) == (1, 10 * SECOND, 15 * SECOND)
         assert well.held_by == ("topic", 3)
+
+
+def test_a_job_that_has_nothing_to_commit_is_well_as_long_as_it_says_so(windrow: Run, tmp_path: Path) -> None:
+    clock = ManualClock()
+    clock.advance(timedelta(microseconds=SystemClock().now_us() - clock.now_us(), hours=-1))
+    with counts().open(str(tmp_path), clock=clock) as op:
+        op.add_message(wr.Message({"k": "a", "t": clock.now_us(), "x": 1}, wr.Position("topic", 3, 0)))
+        op.timeout()
+        assert windrow("health", tmp_path, "--max-age", "5m").code == 1
+        clock.advance("59 minutes")
+        op.timeout()
+        assert op.last_commit == 1 and op.health().age_us == 0
+        assert windrow("health", tmp_path, "--max-age", "5m").code == 0
+    (tmp_path / "alive").write_text("")  # being written
+    assert windrow("health", tmp_path, "--max-age", "5m").code == 1
