@@ -47,11 +47,12 @@ from windrow.operators.join_output import joined_rows
 from windrow.operators.join_rows import join_operator
 from windrow.operators.output import pane_rows, pane_schema
 from windrow.operators.progress import Progress
+from windrow.operators.sifting import sifted
 from windrow.operators.state_rows import Windows, without
 from windrow.operators.step import StepResult, passed
 from windrow.operators.tuples import TupleAggregator
 from windrow.runners import ranges
-from windrow.stores.kv import Overlay
+from windrow.stores.kv import KV, Overlay
 
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
 #: Whose row it is, where two inputs travel as one frame; a struct of the input's name holds its columns.
@@ -303,7 +304,7 @@ def _aggregate(
             _ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters)
         )
     elif len(mine):
-        steps.append(operator.ingest(overlay, mine, plan.now_us))
+        steps.append(_ingest(operator, overlay, mine, plan.now_us))
     for step in steps:
         _note(step, answer, dead, counters, definition.name)
     if operator.history is not None:
@@ -330,7 +331,7 @@ def _join(
     operator = join_operator(definition)
     steps = [operator.advance(overlay, plan.watermarks_us[definition.name], plan.now_us)]
     # Inputs without rows too, so that the columns of both sides are known.
-    steps.append(operator.ingest(overlay, tables_of_inputs(definition, mine), plan.now_us))
+    steps.append(_ingest(operator, overlay, tables_of_inputs(definition, mine), plan.now_us))
     for step in steps:
         _note(step, answer, dead, counters, definition.name)
     told = [p for s in steps for p in s.panes]
@@ -350,12 +351,28 @@ def _chain(
     operator = ChainOperator(definition, plan.tell)
     steps = operator.advance(overlay, plan.watermarks_us[definition.name], plan.now_us)
     if definition.by_input:
-        steps = steps.then(operator.ingest(overlay, tables_of_inputs(definition, mine), plan.now_us))
+        steps = steps.then(_ingest(operator, overlay, tables_of_inputs(definition, mine), plan.now_us))
     elif len(mine):
-        steps = steps.then(operator.ingest(overlay, mine, plan.now_us))
+        steps = steps.then(_ingest(operator, overlay, mine, plan.now_us))
     _note(steps, answer, dead, counters, definition.name)
     told = {**steps.inner, **({definition.name: steps.panes} if steps.panes else {})}
     return {name: operator.told(name, panes, plan.commit) for name, panes in told.items()}
+
+
+def _ingest(
+    operator: Any, overlay: Overlay, given: pa.Table | dict[str, pa.Table], now_us: int
+) -> StepResult:
+    """An `ingest` in which rows that make it raise are dead letters, and the others count."""
+    attempt = Overlay(overlay)
+    by_input = isinstance(given, dict)
+
+    def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
+        result: StepResult = operator.ingest(kv, tables if by_input else tables[""], now_us)
+        return result
+
+    result: StepResult = sifted(step, attempt, given if isinstance(given, dict) else {"": given})
+    overlay.write(attempt.batch)
+    return result
 
 
 def tables_of_inputs(definition: JoinDefinition | ChainDefinition, table: pa.Table) -> dict[str, pa.Table]:

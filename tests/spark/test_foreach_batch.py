@@ -449,6 +449,19 @@ def test_apply_takes_any_name_of_a_column_and_hands_out_its_dead_letters(spark: 
     assert sorted(r.reason for r in found) == ["malformed", "null_key"]
 
 
+def test_a_value_on_which_an_expression_raises_is_one_dead_letter(spark: Any) -> None:
+    few = {"n": wr.count(), "few": wr.count().where(wr.lit(10) / wr.col("v") > 1)}
+    rows = [("a", at(1), 1), ("a", at(2), 0), ("a", at(3), 2)]
+    letters: list[str] = []
+    panes = define(few, emit=wr.Emit()).apply(
+        spark.createDataFrame(rows, "k string, t timestamp, v bigint"),
+        dead_letters=lambda token, files: letters.extend(files),
+    )
+    assert [(p["n"], p["few"]) for p in panes.collect()] == [(2, 2)]
+    [letter] = spark.read.parquet(*letters).collect()
+    assert letter.reason == "malformed" and "divide by zero" in letter.detail
+
+
 def test_apply_on_a_bounded_frame_gives_the_final_windows(spark: Any, tmp_path: Any) -> None:
     rows = [r for batch in ROWS for r in batch]
     df = spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))
