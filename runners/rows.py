@@ -48,8 +48,8 @@ def table_of(
         for i, m in enumerate(messages):
             if m.payload.get(name) is not None:
                 made.spoil(i, why)
-    columns: dict[str, pa.Array] = {}
-    for name in names:
+    columns: dict[str, pa.Array] = dict.fromkeys(names)
+    for name in sorted(names, key=lambda name: name != event_time):  # a wrong time is told before all else
         if name == event_time:
             columns[name] = _times(
                 [m.payload.get(name) for m in messages], name, time_zone, event_time_unit, made
@@ -76,11 +76,11 @@ def table_of(
 def _names(
     messages: Sequence[Message], schema: pa.Schema | None, event_time: str, wrong: list[str | None]
 ) -> list[str]:
-    """The columns of a slice, times first. A name that is none makes a message malformed; `__...` is ours, and passed over."""
-    names: dict[Any, None] = {event_time: None}
-    names.update(dict.fromkeys(schema.names if schema is not None else ()))
+    """The columns of a slice, as they came. A name that is none makes a message malformed; `__...` is ours, and passed over."""
+    names: dict[Any, None] = dict.fromkeys(schema.names if schema is not None else ())
     for m in messages:
         names.update(dict.fromkeys(m.payload))
+    names.setdefault(event_time)
     bad = [name for name in names if not is_name(name)]
     for i, m in enumerate(messages if bad else ()):
         for name in bad:
