@@ -1,6 +1,6 @@
 """What is said of all tests: how long one may take, and which of them share a process.
 
-A test that waits for ever is stopped, naming itself. `make test` says -n 2: what needs one JVM, or one broker, stays together
+A test that waits for ever is stopped, naming itself. `make test` says -n 3: what needs one JVM, or one broker, stays together
 and begins first.
 """
 
