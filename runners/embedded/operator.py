@@ -297,7 +297,9 @@ class EmbeddedOperator(Engine):
         """Save everything and clear the results: they are acknowledged, and not given again after a crash."""
         self._ready()
         self._commit()
-        if self._paused is not None:
+        if self._owes and self._paused is None:
+            self._publish()  # which was interrupted
+        if self._owes:
             return  # a sink refuses, and only it acknowledges
         if self._outputs:
             self._outputs = []

@@ -136,3 +136,19 @@ def test_what_is_no_sink_is_refused_before_anything_is_made(tmp_path: Path, bad:
     with pytest.raises(e.ConfigurationError, match=r"'delays'.*'aggregate'"):
         DEFINITION.open(str(tmp_path / "job"), sink={"delays": wr.sinks.memory()})
     assert not (tmp_path / "job").exists()
+
+
+def test_flush_acknowledges_nothing_that_an_interrupted_call_has_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = Letters()
+    options = {"sink": wr.sinks.memory(), "dead_letters": letters}
+    with DEFINITION.open(str(tmp_path), clock=ManualClock(), **options) as op:
+        op.add_message(message(None))
+        with monkeypatch.context() as patch:
+            patch.setattr(letters, "publish", lambda token, panes: (_ for _ in ()).throw(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                op.get_result()
+        op.get_result()
+        op.flush()
+    assert letters.got == [(1, "dead_letters", 1)]
