@@ -26,7 +26,7 @@ def _group(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    shared = config.getoption("dist", "no") == "loadgroup"
+    shared = bool(config.getoption("loadgroup", False))
     for item in items:
         group = _group(item)
         takes_long = group in TOGETHER or item.get_closest_marker("slow")
