@@ -68,7 +68,7 @@ cluster: .venv/stamp
 test: lint $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker)
 	@[ -z "$(filter none,$(KAFKA))" ] || [ "$$CI" != true ] || { \
 	  echo "KAFKA=none is for people: CI runs the Kafka tests." >&2; exit 1; }
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --durations 20 $(if $(filter none,$(KAFKA)),--ignore=tests/kafka)
+	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 20 $(if $(filter none,$(KAFKA)),--ignore=tests/kafka)
 
 bench: .venv/stamp
 	$(BIN)/python -m benchmarks
