@@ -157,7 +157,8 @@ def _expected(
     if not messages:
         return {}
     oracle = AggregateOracle(definition)
-    step = oracle.ingest(messages, 0, START_OF_TIME_US)
+    # Ahead of its `now` nothing is: what was, the job has set aside itself.
+    step = oracle.ingest(messages, END_OF_TIME_US, START_OF_TIME_US)
     panes = step.panes + oracle.advance(END_OF_TIME_US, END_OF_TIME_US).panes
     last = {(p.window, tuple(p.key.items())): p for p in panes if p.kind is Kind.INSERT}
     return {_cell(definition, row): row for row in _as_written(definition, list(last.values()), schema)}

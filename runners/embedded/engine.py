@@ -18,7 +18,8 @@ from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
 from windrow.checkpoint.replay import FILING, STEP_OF, filing
-from windrow.checkpoint.shard import Replay, Shard, ShardSpec
+from windrow.checkpoint.shard import PANES_OF, Replay, Shard, ShardSpec
+from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
@@ -244,7 +245,9 @@ class Engine:
         before_us, self._idle_since_us = self._watermark_us, self._last_advance_us
         attempt = self._advance_to(self._watermark(now_us), now_us)
         silent = all(r.silent for r in attempt.results) and attempt.watermark_us == before_us
-        if fresh and silent and only_time_passed(self._shard.kv, attempt.kv.batch):
+        # That its panes are out only a later commit says; else a sink that cannot tell would be given them again.
+        told = self._gives and _tells(self._job.log.last_commit)
+        if fresh and silent and not told and only_time_passed(self._shard.kv, attempt.kv.batch):
             self._idle = True
             if now_us - self._told_alive_us >= ALIVE_US:
                 self._told_alive_us = now_us
@@ -471,3 +474,9 @@ class Engine:
                 self._shard.close()
             finally:
                 self._job.close()
+
+
+def _tells(record: Commit | None) -> bool:
+    """True if a commit has panes or dead letters."""
+    names = [name for result in (record.shards if record is not None else ()) for name in result.counters]
+    return any(name == DEAD_FILE or name.startswith(PANES_OF) for name in names)

@@ -104,13 +104,14 @@ class TruncationContract:
             remove(seq)
 
         log.files.remove = stop  # type: ignore[method-assign]
-        if removed < 6:
+        at_once = getattr(place, "removes_at_once", False)  # what was begun is then done
+        if removed < 6 and not (at_once and removed):
             with pytest.raises(KeyboardInterrupt):
                 log.truncate(3)
         else:
             log.truncate(3)
         log.files.remove = remove  # type: ignore[method-assign]
-        assert place.numbers()[0] == removed
+        assert place.numbers()[0] == (6 if at_once and removed else removed)
         assert numbers(place.open()) == [3, 4]
         claim(place.open())
         assert place.numbers() == [*range(6, 11)]

@@ -51,6 +51,28 @@ def test_an_idle_job_makes_no_commits_and_no_files(tmp_path: Path) -> None:
         assert op.last_commit == commits + 1
 
 
+class Given:
+    """A sink that cannot say what it has."""
+
+    def __init__(self) -> None:
+        self.commits: list[int] = []
+
+    def __call__(self, panes: Any, token: wr.Token) -> None:
+        self.commits.append(token.commit)
+
+
+def test_what_a_sink_was_given_is_noted_by_the_next_tick(tmp_path: Path) -> None:
+    clock, sink = ManualClock(0), Given()
+    for _ in range(3):
+        with definition(emit=wr.Emit(early=wr.every_batch)).open(str(tmp_path), clock=clock, sink=sink) as op:
+            if not op.last_commit:
+                op.add_message(message(1))
+            for _ in range(3):
+                op.timeout()
+            assert op.last_commit == 2
+    assert sink.commits == [1]
+
+
 def panes_of(folder: Path, **more: Any) -> list[str]:
     """What a job says, and when, whose heartbeat is every second."""
     clock = ManualClock(0)

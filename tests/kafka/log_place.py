@@ -12,6 +12,8 @@ from windrow.connectors.kafka.topics import delete_below
 
 
 class KafkaPlace:
+    removes_at_once = True
+
     def __init__(self, kafka: wr.Kafka) -> None:
         self.kafka, self.topic = kafka, f"t-{uuid.uuid4().hex[:12]}-log"
 

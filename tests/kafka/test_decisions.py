@@ -176,7 +176,7 @@ def test_a_location_that_was_emptied_begins_anew(
     runner.run(source, 10)
 
 
-def test_a_log_that_was_deleted_alone_begins_anew_beside_what_is_left(
+def test_a_log_that_was_deleted_alone_is_never_begun_anew_beside_what_is_left(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
     topic = new_topic(1)
@@ -187,7 +187,8 @@ def test_a_log_that_was_deleted_alone_begins_anew_beside_what_is_left(
     if isinstance(runner, Spark):
         shutil.rmtree(runner.checkpoint)
     send(sender, topic)
-    runner.run(source, 10)
+    with pytest.raises(Exception, match="WR207"):
+        runner.run(source, 10)
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])

@@ -309,8 +309,7 @@ def test_refused_before_anything_runs(says: str, make: Callable[[], object]) -> 
 
 def test_a_broker_that_is_not_there_pauses_intake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.connectors.kafka.cluster.TIMEOUT_S", 0.5)
-    op = TOTALS.open(str(tmp_path), clock=ManualClock(0))
-    op._sink = wr.sinks.kafka("t", "127.0.0.1:1")
+    op = TOTALS.open(str(tmp_path), clock=ManualClock(0), sink=wr.sinks.kafka("t", "127.0.0.1:1"))
     op.add_messages([message(0, 1), message(1, 12)])
     op.timeout()
     with pytest.raises(wr.WindrowError, match=r"did not answer.*call timeout\(\)"):

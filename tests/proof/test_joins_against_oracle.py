@@ -102,6 +102,7 @@ class Run:
                 positions,
                 event_time=source.event_time,
                 time_zone=source.time_zone,
+                event_time_unit=source.event_time_unit,
                 schema=self.case.schemas[name],
                 needs=self.operator.inputs.needs_of(self.kv, name),
             )
