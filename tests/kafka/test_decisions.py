@@ -170,8 +170,8 @@ def test_a_location_that_was_emptied_begins_anew(
     source = wr.sources.kafka(kafka, topic, value=VALUE)
     send(sender, topic)
     runner.run(source, 5)
-    for folder in runner.place.iterdir():
-        shutil.rmtree(folder)
+    shutil.rmtree(runner.place)
+    runner.place.mkdir()
     send(sender, topic)
     runner.run(source, 10)
 
