@@ -22,7 +22,7 @@ TOGETHER = ("spark", "kafka")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rooms = {item: item.path.relative_to(HERE).parts[0] for item in items}
     for item, room in rooms.items():
-        takes_long = room in (*TOGETHER, "drills") or any(item.get_closest_marker(name) for name in ("slow", "spark"))
+        takes_long = room in TOGETHER or any(item.get_closest_marker(name) for name in ("slow", "spark"))
         if takes_long and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONG_S))
     rank = {room: n for n, room in enumerate(TOGETHER)}
