@@ -1,7 +1,7 @@
 """A job as its driver sees it: the log, what the last commit left, the next commit, and publishing.
 
 Both runners drive this: the embedded one in its own process, the Spark one in `foreachBatch`. Step numbers are those of
-docs/commit-protocol.md.
+docs/explanation/commit-protocol.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The log of a job: one totally ordered sequence of epochs, intents and commits.
 
 One sequence is what fences: a driver that has lost its epoch cannot create any record, because the number
-that it would take next is taken by the epoch that replaced it. docs/commit-protocol.md is the specification;
-L1, O1 and T1 here are its steps. docs/adr/0002 says why one log and not a sequence per kind.
+that it would take next is taken by the epoch that replaced it. docs/explanation/commit-protocol.md is the specification;
+L1, O1 and T1 here are its steps. docs/explanation/adr/0002 says why one log and not a sequence per kind.
 
     reader: log = FileLog(path); log.tail(); log.commits(7)
     driver: log = FileLog(path); log.open_epoch(...); log.append(Intent(...)); log.append(Commit(...))

@@ -2,10 +2,10 @@
 
 A record is a value: what one driver claimed (`Epoch`), was about to do (`Intent`) or has done (`Commit`).
 All three share one sequence of numbers, so that whoever claims an epoch also takes the number that the
-driver before it would have used next (docs/adr/0002).
+driver before it would have used next (docs/explanation/adr/0002).
 
 Bytes: the envelope of `windrow.core.envelope` with kind `LOG_RECORD`, around one msgpack map from field
-name to value, with `"record"` naming the type. docs/commit-protocol.md lists the fields. Maps keyed by
+name to value, with `"record"` naming the type. docs/explanation/commit-protocol.md lists the fields. Maps keyed by
 partition are lists of `[source, partition, ...]`, sorted, so that equal records have equal bytes. A field
 that is missing, unknown or of the wrong type is corruption: a release that adds one writes a higher
 version. Version 2 has `kept` in the shards of a commit.

@@ -4,7 +4,7 @@
 
 No function here reads a file or a clock; the driver and the shards look, ask, and do what they are told. So
 every combination of facts can be tabled, and tests/checkpoint/test_recovery.py does. The steps of
-docs/commit-protocol.md that ask: `on_startup` in 0.4, `on_batch` in 1.2 and 4.1, `on_shard_open` in 3.1.
+docs/explanation/commit-protocol.md that ask: `on_startup` in 0.4, `on_batch` in 1.2 and 4.1, `on_shard_open` in 3.1.
 """
 
 from __future__ import annotations

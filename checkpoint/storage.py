@@ -173,7 +173,7 @@ class FolderRecords:
         """Nothing to do: a link is made once, by whomever."""
 
     def create(self, seq: int, data: bytes) -> bool:
-        """Steps L1 to L4 of docs/commit-protocol.md."""
+        """Steps L1 to L4 of docs/explanation/commit-protocol.md."""
         temp, final = self._temp(seq), self._file(seq)
         try:
             inode = _write(temp, data)  # L1: a temporary file, synced

@@ -2,7 +2,7 @@
 
 Offsets, marks, watermarks, counters and what is published stand in every commit: the first one that is kept says them for all
 before it. Two things do not, and are kept here: what the commits of each query have read, and which dead letters there are.
-A driver that truncates the log puts the summary into its claim (`meta["summary"]`, T1 of docs/commit-protocol.md).
+A driver that truncates the log puts the summary into its claim (`meta["summary"]`, T1 of docs/explanation/commit-protocol.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 With files there is nothing to carry: what a task writes below the job's location is where everybody looks. A broker carries
 copies: a task keeps there what it wrote, and its answer says at which offsets; whoever needs a committed file and has it
 not, fetches it. The location is then a cache of that machine. Window metadata that is committed is copied once more, key by
-key, to a compacted changelog. docs/adr/0009 says why it is so.
+key, to a compacted changelog. docs/explanation/adr/0009 says why it is so.
 """
 
 from __future__ import annotations

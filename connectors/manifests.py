@@ -2,8 +2,8 @@
 
 `<path>/_manifests/<job>~<operator>/<number>.wrl` is JSON. A record names the files of a commit. Now and then one names all
 files up to a commit: then small files were merged into few, and the records before it are removed. What makes this safe is
-the log's own rule (docs/commit-protocol.md): numbers are created exclusively, in order, by who has read up to the one
-before. So of two drivers that publish or merge at once one goes on from what the other has made, and a number that is free
+the log's own rule (docs/explanation/commit-protocol.md): numbers are created exclusively, in order, by who has read up to the
+one before. So of two drivers that publish or merge at once one goes on from what the other has made, and a number that is free
 again because its record was removed is found out.
 """
 
@@ -232,7 +232,7 @@ class Manifest:
         return False
 
     def _is_passed(self) -> bool:
-        """True if records were removed beyond the last that we know (L5 of docs/commit-protocol.md)."""
+        """True if records were removed beyond the last that we know (L5 of docs/explanation/commit-protocol.md)."""
         if self._next == 0:
             return self.records.is_truncated()
         return self.records.read(self._next - 1) != self._last_data

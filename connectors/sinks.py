@@ -1,6 +1,6 @@
 """Where panes go. A sink is idempotent on the token (job, commit): it may be given the same one again after a crash.
 
-Publishing is step 5 of docs/commit-protocol.md: commit c+1 waits until the panes of c are out.
+Publishing is step 5 of docs/explanation/commit-protocol.md: commit c+1 waits until the panes of c are out.
 """
 
 from __future__ import annotations

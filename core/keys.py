@@ -2,7 +2,7 @@
 
 A store compares keys byte by byte, so every key is written such that byte order is value order, and such that
 no key is the beginning of another value's key: joining fields by a separator is how expiring `b"key"` came to
-delete `b"key2"` elsewhere. The format is drawn in `docs/formats.md`.
+delete `b"key2"` elsewhere. The format is drawn in `docs/reference/formats.md`.
 
     key       = field*                      each field: one type tag, then a body that tells where it ends
     position  = escaped source, u32 partition, i64 offset, u32 ordinal

@@ -4,7 +4,7 @@ A streaming query reads files of flights in order of landing, keeps hourly and r
 carrier, emits early, on time and late, and drains. Then everything is computed again with pandas over the whole data
 set and compared, and the query is run a second time on the same checkpoint, which must do nothing.
 
-docs/demo.md walks through it; flights_data.py says where the data comes from. Exit code 1: something was not equal.
+docs/tutorial/flights.md walks through it; flights_data.py says where the data comes from. Exit code 1: something was not equal.
 """
 
 from __future__ import annotations

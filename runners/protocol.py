@@ -1,6 +1,6 @@
 """One batch of a query as one commit: what the driver does before and after the action over all shards.
 
-The numbers are those of docs/commit-protocol.md. Nothing here knows Spark: `foreachBatch` and the simulator
+The numbers are those of docs/explanation/commit-protocol.md. Nothing here knows Spark: `foreachBatch` and the simulator
 (`windrow.testing.simulation`) both call it. What they give is the action: a function of the plan and the decision that runs
 every shard and returns the answers of one attempt.
 """

@@ -1,4 +1,4 @@
-"""Panes and dead letters go out: step 5 of docs/commit-protocol.md, for both runners.
+"""Panes and dead letters go out: step 5 of docs/explanation/commit-protocol.md, for both runners.
 
 A commit is published when its panes and its dead letters are with their sinks. Both are given in the order of commits, under
 the commit's token, and given again where nobody knows whether they arrived.

@@ -1,4 +1,4 @@
-"""What runs on an executor: one shard of one commit (step 3 of docs/commit-protocol.md). It imports no pyspark."""
+"""What runs on an executor: one shard of one commit (step 3 of docs/explanation/commit-protocol.md). It imports no pyspark."""
 
 from __future__ import annotations
 

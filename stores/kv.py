@@ -124,7 +124,7 @@ class Batch:
 
     def encode(self) -> bytes:
         """msgpack [[cf, [start, ...], [end, ...], [key, ...], [value or nil, ...]], ...]; see
-        docs/formats.md."""
+        docs/reference/formats.md."""
         return bytes(
             msgpack.packb(
                 [

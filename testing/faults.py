@@ -142,7 +142,7 @@ def damage_file(path: str | os.PathLike[str], at: int) -> None:
 
 
 class CommitPoint(enum.StrEnum):
-    """Where in a commit of the embedded runner the process dies; the numbers of docs/commit-protocol.md apply."""
+    """Where in a commit of the embedded runner the process dies; the numbers of docs/explanation/commit-protocol.md apply."""
 
     BEFORE_SEGMENT = "before segment"  # nothing of the commit is on disk
     BEFORE_RECORD = "before record"  # the segment is, no record names it

@@ -6,7 +6,8 @@
 
 The code under test is the real one: the log, the job, shards, recovery, operators, segments, snapshots, sinks, and what the
 driver decides (`runners.protocol`). Simulated are the media (`testing.simulated_world`, `testing.simulated_kafka`) and Spark:
-a checkpoint that repeats a batch until it is noted, tasks that are tried again or twice. docs/simulation.md tells more.
+a checkpoint that repeats a batch until it is noted, tasks that are tried again or twice. More:
+docs/explanation/simulation.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An accumulator is a handful of Arrow columns ("parts"), one row per (key, window). Parts of an older commit
 and of a newer one meet in one table, the older first, so `merge` is a left fold in commit order and in
 position order inside a commit. A part may be null or missing altogether (the input's type widened since, or
-only rows have it and states do not): that is the identity. `docs/aggregations.md` lists the parts of every
+only rows have it and states do not): that is the identity. `docs/reference/aggregations.md` lists the parts of every
 kind.
 """
 

@@ -1,6 +1,6 @@
 """One batch of a streaming query as one commit: the function that goes to `DataStreamWriter.foreachBatch`.
 
-The numbers are those of docs/commit-protocol.md.
+The numbers are those of docs/explanation/commit-protocol.md.
 """
 
 from __future__ import annotations

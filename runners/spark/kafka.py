@@ -43,7 +43,7 @@ FORMAT = "windrow-kafka"
 
 
 class KafkaDataSource(DataSource):
-    """Options: those of Spark's Kafka source (docs/kafka.md lists them), and
+    """Options: those of Spark's Kafka source (docs/howto/kafka.md lists them), and
 
     resumeFrom: the location of a windrow job. A query without a Spark checkpoint begins where the job stopped
     includeTopicId: "true" (default) adds the column `topicId`, which makes a topic that is made anew another source

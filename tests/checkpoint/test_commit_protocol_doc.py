@@ -1,4 +1,4 @@
-"""docs/commit-protocol.md against the code: its bytes, its fields, its actions, its step numbers."""
+"""docs/explanation/commit-protocol.md against the code: its bytes, its fields, its actions, its step numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windrow.checkpoint import log, records, recovery, storage
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, Epoch, Intent, Mark, Record, ShardResult, Step, decode, encode
 
-PAGE = (Path(__file__).parents[2] / "docs" / "commit-protocol.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "commit-protocol.md").read_text(encoding="utf-8")
 FLIGHTS = ("flights", 0)
 OPENED_US, NOW_US = 1_372_636_800_000_000, 1_372_636_805_000_000
 EXAMPLE: list[Record] = [

@@ -12,6 +12,7 @@ import re
 import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +126,47 @@ def test_every_block_of_python_is_found_and_skipped_only_for_a_cluster(page: Pat
         assert not block.skipped or SKIPPABLE.search(block.code), f"{page.name}:{block.line} could run"
 
 
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What a link may name after `#`: the headings of a page, as GitHub spells them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings)
+
+
+def dead_links(page: Path) -> list[str]:
+    """Links to a file or a heading that is not there."""
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)", prose(page)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            dead.append(target)
+    return dead
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    targets = [
-        t for t in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in t and not t.startswith("mailto:")
-    ]
-    assert [t for t in targets if not (page.parent / t).exists()] == []
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert dead_links(page) == []
+
+
+def test_every_page_that_code_names_is_there() -> None:
+    named = {
+        (str(file.relative_to(ROOT)), mention)
+        for file in ROOT.rglob("*")
+        if file.suffix in (".py", ".toml", ".md", ".sh", ".yml") or file.name == "Makefile"
+        if not any(
+            part.startswith(".") or part in ("src", "build", "out") for part in file.parts[len(ROOT.parts) :]
+        )
+        for mention in re.findall(r"(?<![\w/.])docs/[\w./-]*\w", file.read_text(encoding="utf-8"))
+    }
+    assert sorted(n for n in named if not any(ROOT.glob(f"{n[1]}*"))) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""docs/formats.md is true: what it shows of the topics is what is written."""
+"""docs/reference/formats.md is true: what it shows of the topics is what is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from windrow.connectors.kafka.changelog import encode_key, encode_marker
 from windrow.connectors.kafka.segments import encode_chunk
 
-PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
 WRITTEN = {
     "log-chunk": encode_chunk("segments/7-2-aa.seg", 0, 2, b"hay"),
     "log-copied-key": encode_key("w", b"\x01\x02"),

@@ -1,4 +1,4 @@
-"""docs/aggregations.md: its examples run, and its tables know every kind and every part."""
+"""docs/reference/aggregations.md: its examples run, and its tables know every kind and every part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from windrow.core import aggregations as wr
 from windrow.operators.aggregations import KERNELS, Rows, make_kernel
 
-PAGE = Path(__file__).parents[2] / "docs" / "aggregations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "aggregations.md"
 TEXT = PAGE.read_text()
 
 

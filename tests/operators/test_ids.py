@@ -17,7 +17,7 @@ from windrow.operators.tuples import TupleAggregator
 from windrow.stores.kv import Batch, MemoryKV
 
 S = 1_000_000
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 
 
 def define(**changed: Any) -> wr.Aggregate:

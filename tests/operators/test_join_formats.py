@@ -1,4 +1,4 @@
-"""What docs/formats.md shows of a join's state is what the operator writes, and what it reads again."""
+"""What docs/reference/formats.md shows of a join's state is what the operator writes, and what it reads again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.messages import Layout
 from windrow.stores.windows import unpack_table
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 S = 1_000_000
 
 

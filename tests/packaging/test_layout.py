@@ -1,4 +1,4 @@
-"""The folders at the root are one package: links, wheel, imports, layers and pins (docs/adr/0001)."""
+"""The folders at the root are one package: links, wheel, imports, layers and pins (docs/explanation/adr/0001)."""
 
 import os
 import re

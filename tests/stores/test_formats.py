@@ -1,4 +1,4 @@
-"""docs/formats.md is true: every block of hex on it is what is written, and reads back."""
+"""docs/reference/formats.md is true: every block of hex on it is what is written, and reads back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from windrow.stores.messages import HOUR_US, Layout, MessageStore
 from windrow.stores.segment import decode_segment, digest_of, encode_segment, read_segment
 from windrow.stores.snapshots import SnapshotStore, StoredFile
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
 BLOCK = re.compile(r"^```hex ([a-z0-9-]+)\n(.*?)^```$", re.M | re.S)
 # Sections whose examples other tests read.
 ELSEWHERE = re.compile(r"log-|window-|join-")
