@@ -1,8 +1,9 @@
 """A job from outside, while no driver of it runs: look at it, clear it, copy it.
 
 None of these needs the definitions. `reset` never renumbers the log: its last record is a claim with which the log
-begins anew, so a driver that slept through it can create nothing (docs/explanation/commit-protocol.md, L5). A fork's log begins, as
-a truncated log does, with a commit: the original's last, without its files; what those held is in snapshots of its own.
+begins anew, so a driver that slept through it can create nothing (docs/explanation/commit-protocol.md, L5). A fork's log
+begins, as a truncated log does, with a commit: the original's last, without its files; what those held is in
+snapshots of its own.
 """
 
 from __future__ import annotations

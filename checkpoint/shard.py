@@ -1,7 +1,7 @@
 """One shard: its store, brought up to the last commit, and what it writes in the next one.
 
-The numbers are those of docs/explanation/commit-protocol.md. A shard changes nothing but files under names of its own; its store
-only ever holds committed segments (log first, apply later), so it never rolls back.
+The numbers are those of docs/explanation/commit-protocol.md. A shard changes nothing but files under names of its own; its
+store only ever holds committed segments (log first, apply later), so it never rolls back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Panes to Kafka, exactly once: the panes of a commit and a record that says so are one transaction.
 
-Step 5 of docs/explanation/commit-protocol.md. The transactional id is stable per (job, operator): a driver that begins fences the
-one before it, which aborts what that had open. Only then does it look whether it still owns the job, and which commit the topic
-holds; so nobody can publish behind its back. The answer to a commit that was lost on the way is in the same place.
+Step 5 of docs/explanation/commit-protocol.md. The transactional id is stable per (job, operator): a driver that begins fences
+the one before it, which aborts what that had open. Only then does it look whether it still owns the job, and which commit the
+topic holds; so nobody can publish behind its back. The answer to a commit that was lost on the way is in the same place.
 """
 
 from __future__ import annotations
