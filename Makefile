@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather lint docker cluster test bench format clean
+.PHONY: help tools .venv demo weather lint docker cluster test bench features format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -18,6 +18,7 @@ help:
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
 	@echo "make test     lint, docker, then pytest"
 	@echo "make bench    run the benchmarks"
+	@echo "make features write docs/features.md from the marks on tests"
 	@echo "make format   format the code and sort imports"
 	@echo "make clean    remove caches, build output and written data (keeps .venv)"
 
@@ -72,6 +73,9 @@ test: lint $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker)
 
 bench: .venv/stamp
 	$(BIN)/python -m benchmarks
+
+features: .venv/stamp
+	$(BIN)/python -m tests.docs.features
 
 format: .venv/stamp
 	$(BIN)/ruff check --fix-only --select I .

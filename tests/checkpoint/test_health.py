@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import windrow as wr
 from windrow.checkpoint.health import Health, health_of
 from windrow.checkpoint.job import Job
@@ -21,6 +23,9 @@ DEFINITION = wr.Aggregate(
 )
 
 
+@pytest.mark.proves(
+    "Spark: `lastProgress` tells how the job is: age, watermark and who holds it, what is not out"
+)
 def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_path: Path) -> None:
     clock = ManualClock()
     with DEFINITION.open(str(tmp_path), clock=clock) as op:

@@ -117,6 +117,7 @@ def batch_facts() -> Iterator[BatchFacts]:
         yield replace(facts, published=max(facts.commit - behind, 0))
 
 
+@pytest.mark.proves("Coming back: every combination of facts decided")
 def test_every_batch_is_decided_and_every_action_happens() -> None:
     seen = set()
     for facts in batch_facts():
@@ -409,6 +410,7 @@ def bases(facts: ShardFacts) -> dict[ShardAction, set[int]]:
     }
 
 
+@pytest.mark.proves("Coming back: every combination of facts decided")
 def test_every_shard_comes_back_by_the_cheapest_way_that_is_complete() -> None:
     seen = set()
     for facts in shard_facts():

@@ -190,6 +190,7 @@ def test_a_reader_is_overtaken_anywhere(tmp_path: Path) -> None:
     assert at > 5
 
 
+@pytest.mark.proves("Sinks: Parquet, small files merged")
 def test_files_and_records_are_few_however_many_commits_there_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
+@pytest.mark.proves("Tools: `windrow windows`, `windrow messages`, `windrow explain`")
 def test_windows_of_a_running_job(windrow: Run, tmp_path: Path) -> None:
     with aggregate().open(str(tmp_path / "job"), clock=ManualClock(), sink=wr.sinks.memory()) as op:
         feed(op, range(60))
@@ -59,6 +60,7 @@ def test_keys_are_read_as_their_column_is(windrow: Run, tmp_path: Path) -> None:
         assert (code, out) == (1, "") and why in err
 
 
+@pytest.mark.proves("Tools: `windrow windows`, `windrow messages`, `windrow explain`")
 def test_messages_between_two_bounds(windrow: Run, job: Path) -> None:
     lines = windrow("messages", job, "--start", "10000000@11", "--end", 13 * SECOND, "--json").lines
     assert [r["x"] for r in lines] == [11, 12, 13]
@@ -79,6 +81,10 @@ def test_messages_of_one_input_of_a_join(windrow: Run, tmp_path: Path) -> None:
     assert code == 1 and "is a join" in err
 
 
+@pytest.mark.proves(
+    "Queries: a window explained by the positions of its messages",
+    "Tools: `windrow windows`, `windrow messages`, `windrow explain`",
+)
 def test_a_window_is_explained_by_the_positions_of_its_messages(windrow: Run, job: Path) -> None:
     [one] = windrow("explain", job, "1970-01-01 00:00:30", "--key", "b", "--json").lines
     assert [p["offset"] for p in one["positions"]] == [31, 34, 37]
@@ -91,6 +97,7 @@ def test_a_window_is_explained_by_the_positions_of_its_messages(windrow: Run, jo
     assert said[-1].split() == ["4", "3", "topic/0", "[30,", "40)"]
 
 
+@pytest.mark.proves("Queries: a window explained by the positions of its messages")
 def test_without_messages_first_and_last_position_and_commits_explain(windrow: Run, tmp_path: Path) -> None:
     hour = aggregate(window=wr.tumbling("1 hour"), by=(), retention="2 hours")
     begun(hour, tmp_path / "job", range(30))

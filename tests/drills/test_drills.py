@@ -35,6 +35,7 @@ def params() -> list[Any]:
     ]
 
 
+@pytest.mark.proves("Tools: drills, and a checker of topics for your own jobs")
 @pytest.mark.parametrize("drill", params())
 def test_nothing_is_lost_and_nothing_comes_twice(drill: Drill, request: pytest.FixtureRequest) -> None:
     kafka: wr.Kafka | None = None

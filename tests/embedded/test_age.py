@@ -70,6 +70,7 @@ def answers(op: Any) -> Any:
     return op.get_windows(), op.get_messages(), op.next_offsets(), op.watermark, op.dead_letters()
 
 
+@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
 @pytest.mark.parametrize("lost", ["nothing", "store", "store and newest snapshot", "store and snapshots"])
 def test_what_a_job_keeps_is_bounded_and_leads_back_to_its_state(tmp_path: Path, lost: str) -> None:
     job = Aging(tmp_path / "job", define(n=wr.count()) if lost.endswith("snapshots") else None)
@@ -96,6 +97,7 @@ def test_what_a_job_keeps_is_bounded_and_leads_back_to_its_state(tmp_path: Path,
         job.live(op, 20)
 
 
+@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
 def test_many_short_runs_take_snapshots_and_stay_small(tmp_path: Path) -> None:
     job = Aging(tmp_path / "job")
     for _ in range(30):
@@ -119,6 +121,7 @@ def test_an_old_job_is_forked_and_backed_up(tmp_path: Path) -> None:
         assert verify(str(tmp_path / copy)).wrong == []
 
 
+@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
 @pytest.mark.parametrize("slices", range(0, 40, 5))
 def test_a_crash_between_two_slices_loses_nothing(tmp_path: Path, slices: int) -> None:
     job = Aging(tmp_path / "job")

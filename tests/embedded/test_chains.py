@@ -84,6 +84,7 @@ def test_a_replay_after_opening_again_tells_nothing_more(tmp_path: Path) -> None
         assert values(op) == []
 
 
+@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @pytest.mark.parametrize("how", ["inner", "left", "anti", "semi"])
 def test_rows_that_wait_for_a_partner_are_on_time_for_the_next(tmp_path: Path, how: str) -> None:
     """The partner comes five seconds of event time later, or not at all: a window of one second still waits for the row."""

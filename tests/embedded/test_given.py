@@ -43,6 +43,7 @@ def found(op: Any) -> list[tuple[Any, ...]]:
     return [(w.key["k"], w.messages, w.values["total"]) for w in op.get_windows()]
 
 
+@pytest.mark.proves("Embedded: messages as dicts, tables and data frames; threads take turns")
 @pytest.mark.parametrize(
     "many",
     [
@@ -147,6 +148,7 @@ def test_a_join_is_told_which_of_its_columns_no_message_has(location: str) -> No
         assert op.dead_letters() == []
 
 
+@pytest.mark.proves("Embedded: messages as dicts, tables and data frames; threads take turns")
 def test_threads_that_share_an_operator_take_turns(location: str) -> None:
     failed: list[BaseException] = []
     with COUNTS.open(location, clock=ManualClock()) as op:

@@ -107,6 +107,7 @@ def goes_on(location: Path, definition: wr.Join, tmp_path: Path) -> None:
     assert ended[0][0] != []
 
 
+@pytest.mark.proves("Joins: killed anywhere and fed again, every row comes once")
 @BY_NAME
 @pytest.mark.parametrize("every", [2, 256], ids=["snapshot", "segments"])
 @pytest.mark.parametrize("lost", ["local", "nothing", "CURRENT", "one file"])

@@ -71,6 +71,7 @@ BAD: dict[str, tuple[dict[Any, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.proves("Embedded: what cannot be counted is one dead letter, wherever it comes")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", BAD)
 def test_a_message_that_cannot_be_counted_is_one_dead_letter_wherever_it_comes(
@@ -254,6 +255,7 @@ def fed(op: Any, first: int, total: int) -> Iterator[Callable[[], object]]:
         yield op.timeout if at % 8 else op.get_windows
 
 
+@pytest.mark.proves("Embedded: a call that raises, or is interrupted, loses and doubles nothing")
 @pytest.mark.parametrize("job", JOBS)
 def test_interrupts_at_any_line_lose_nothing_and_double_nothing(location: str, job: str) -> None:
     chance, total, hits = random.Random(job), 0, 0

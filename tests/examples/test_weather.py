@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FLOWN, WITHOUT, CANCELLED = 50_173, 68, 1_782
 
 
+@pytest.mark.proves("Joins: inner, left, right, full, semi, anti, as-of")
 @pytest.mark.spark
 @pytest.mark.slow
 def test_every_row_of_both_joins_is_what_pandas_joins(tmp_path: Path) -> None:

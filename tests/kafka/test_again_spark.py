@@ -64,6 +64,7 @@ def lose(place: Path) -> None:
         shutil.rmtree(place / "windrow" / folder)
 
 
+@pytest.mark.proves("Coming back: messages lost: read from their topic again, embedded and Spark")
 @pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
 @pytest.mark.parametrize(
     "definitions",

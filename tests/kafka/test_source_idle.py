@@ -68,6 +68,7 @@ def test_a_topic_that_is_gone_or_was_made_anew_has_nothing_newer(
     assert wr.KafkaSource(kafka).newest(read) == {**read, (topic, 0): 1}
 
 
+@pytest.mark.proves("Spark: a silent Kafka partition is idle only if the broker has nothing newer")
 @pytest.mark.spark
 @pytest.mark.parametrize("more", [False, True], ids=["nothing newer", "more unread"])
 @pytest.mark.parametrize("form", FORMATS)

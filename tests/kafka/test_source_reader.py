@@ -91,6 +91,7 @@ def test_time_of_arrival_is_told_as_such(
     assert table(bounded(kafka, topic))["timestampType"].to_pylist() == [1]
 
 
+@pytest.mark.proves('Spark: a Kafka source without jars, `format("windrow-kafka")`')
 def test_a_range_that_ends_in_aborted_records_and_control_records_is_read_to_its_end(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:

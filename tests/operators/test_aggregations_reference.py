@@ -387,6 +387,18 @@ def test_every_kind_has_a_reference() -> None:
     assert {k.aggregation.kind for k in KINDS} == set(KERNELS)
 
 
+@pytest.mark.proves(
+    "Aggregations: `count`, `sum`, `min`, `max`, `avg`",
+    "Aggregations: `variance`, `stddev`, of sample or population",
+    "Aggregations: `weighted_avg`",
+    "Aggregations: `first`, `last` by position",
+    "Aggregations: `earliest`, `latest` by event time",
+    "Aggregations: `any_value`",
+    "Aggregations: `min_by`, `max_by`",
+    "Aggregations: `top_k`",
+    "Aggregations: `collect_list`, `collect_set`",
+    "Aggregations: `count_distinct`",
+)
 @pytest.mark.parametrize(("kind", "columns"), EVERY)
 def test_any_cut_and_any_bracketing_give_the_reference(kind: Kind, columns: tuple[str, ...]) -> None:
     kernel = make_kernel(kind.aggregation, [COLUMNS[c][0] for c in columns])

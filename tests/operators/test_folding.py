@@ -64,6 +64,7 @@ def live(folder: Path, emit: wr.Emit, window: Any) -> tuple[list[str], int, int]
     return told + [repr(w) for w in infos], most, size
 
 
+@pytest.mark.proves("Windows: long ones of many commits stay small")
 @pytest.mark.parametrize(
     ("emit", "window"),
     [*((e, wr.tumbling("1 hour")) for e in EMISSIONS), (wr.Emit(), wr.hopping("30 seconds", "20 seconds"))],
@@ -79,6 +80,7 @@ def test_nobody_can_tell_whether_windows_were_folded(
     assert len(plain) > 3
 
 
+@pytest.mark.proves("Windows: long ones of many commits stay small")
 def test_a_long_window_of_few_rows_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, blocks, size = live(tmp_path / "folded", wr.Emit(), wr.tumbling("1 hour"))
     monkeypatch.setattr(windows, "FOLD_AT", 10**6)

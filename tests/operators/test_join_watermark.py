@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import windrow as wr
 from windrow.core.time import START_OF_TIME_US
@@ -45,6 +46,7 @@ def test_an_idle_input_does_not_and_is_named() -> None:
     assert (watermark, idle) == (50 * S, {("b:y", 0)})
 
 
+@pytest.mark.proves("Joins: a static input, or one that changes slowly: never late, holds nobody back")
 def test_a_static_input_neither_holds_it_back_nor_moves_it() -> None:
     join = define({}, {"static": True})
     assert at(join, {"a:x": 50, "b:y": 10})[0] == 50 * S

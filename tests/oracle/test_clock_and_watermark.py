@@ -14,6 +14,7 @@ from windrow.testing.plain_watermark import WatermarkOracle
 S = SECOND_US
 
 
+@pytest.mark.proves("Tools: manual clock")
 def test_the_clock_starts_in_2020_and_moves_only_by_hand() -> None:
     clock = ManualClock()
     as_clock: Clock = clock

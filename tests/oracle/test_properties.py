@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,7 @@ class Played:
             self.panes += self.oracle.advance(watermark_us, self.now).panes
 
 
+@pytest.mark.proves("Emission: the ledger always adds up")
 @given(definition=definitions(), steps=STEPS)
 @settings(max_examples=200)
 def test_the_ledger_always_adds_up(definition: AggregateDefinition, steps: list[Any]) -> None:

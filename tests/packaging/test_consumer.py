@@ -28,6 +28,7 @@ def check(file: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, str(file)], capture_output=True, text=True, check=False, cwd=folder)
 
 
+@pytest.mark.proves("Definitions: typed: a user's job passes `mypy --strict`")
 @pytest.mark.slow
 def test_a_user_s_job_passes_strict_type_checking(tmp_path: Path) -> None:
     done = check(JOB, tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -332,6 +333,7 @@ def play(case: Case, actions: list[tuple[str, Any]]) -> Run:
     return run
 
 
+@pytest.mark.proves("Tools: oracle, and operators compared with it")
 @given(case=cases(), actions=st.lists(ACTIONS, min_size=1, max_size=14), drained=st.booleans())
 @settings(PROFILE)
 def test_the_operator_gives_what_the_oracle_makes_of_the_recorded_steps(
@@ -377,6 +379,7 @@ def _size(window: TupleWindow) -> int:
     return window.last - window.first + 1
 
 
+@pytest.mark.proves("Tools: oracle, and operators compared with it")
 @given(
     case=cases(unbounded=True, modes=("accumulating", "retracting")),
     rows=st.lists(messages(good=True), min_size=1, max_size=15),

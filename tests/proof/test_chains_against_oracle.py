@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -334,6 +335,7 @@ ACTIONS = st.one_of(
 )
 
 
+@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @given(chain=chains(), actions=st.lists(ACTIONS, min_size=3, max_size=12))
 @settings(PROFILE)
 def test_a_chain_gives_what_the_oracles_give_one_after_the_other(
@@ -342,6 +344,7 @@ def test_a_chain_gives_what_the_oracles_give_one_after_the_other(
     _prove(chain, actions)
 
 
+@pytest.mark.proves("Joins: three and more inputs, by joining what an operator of a chain tells")
 @given(chain=chains_of_joins(), actions=st.lists(ACTIONS, min_size=3, max_size=12))
 @settings(PROFILE)
 def test_joins_of_three_inputs_give_what_the_oracles_give_one_after_the_other(
@@ -373,6 +376,7 @@ PER_TEN = wr.Aggregate(
 )  # fmt: skip
 
 
+@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @given(actions=st.lists(ACTIONS, min_size=2, max_size=10), append=st.booleans())
 @settings(PROFILE)
 def test_sums_of_counts_are_the_counts_of_one_aggregate(actions: list[tuple[str, Any]], append: bool) -> None:

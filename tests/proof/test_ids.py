@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def again(run: Run, n: int) -> None:
         run.driver.feed(twice)
 
 
+@pytest.mark.proves("Ids: a second message of a key and id is a duplicate, within retention")
 @given(
     case=cases(ids=True),
     actions=st.lists(st.one_of(FEEDS, FEEDS, OTHERS), min_size=2, max_size=14),
@@ -62,6 +64,7 @@ def test_with_ids_the_operator_gives_what_the_oracle_makes_of_the_recorded_steps
         driver.check()
 
 
+@pytest.mark.proves("Ids: a second message of a key and id is a duplicate, within retention")
 @given(
     case=cases(ids=True, unbounded=True, modes=("accumulating", "retracting")),
     rows=st.lists(named(messages(good=True)), min_size=1, max_size=15),
@@ -77,6 +80,7 @@ def test_which_of_two_is_the_duplicate_does_not_depend_on_the_cut(
     assert values_equal(told, told_too)
 
 
+@pytest.mark.proves("Ids: a second message of a key and id is a duplicate, within retention")
 @given(
     seconds=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), min_size=1, max_size=25),
     lives=st.lists(st.integers(1, 9), max_size=4),

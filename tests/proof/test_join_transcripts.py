@@ -39,6 +39,7 @@ def drivers() -> Iterator[Drivers]:
         driver.close()
 
 
+@pytest.mark.proves("Joins: scenarios as data, in any cut and order")
 @pytest.mark.parametrize(("transcript", "variation"), RUNS)
 def test_the_join_does_what_the_transcript_says(
     transcript: Transcript, variation: str, drivers: Drivers

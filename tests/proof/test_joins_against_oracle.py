@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -144,6 +145,10 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.proves(
+    "Joins: inner, left, right, full, semi, anti, as-of",
+    "Joins: windows of rows, a stream with itself, conditions on pairs",
+)
 @given(case=cases(), steps=st.lists(STEPS, min_size=2, max_size=14), after=st.lists(rows(), max_size=3))
 @settings(PROFILE)
 def test_the_operator_gives_what_the_oracle_gives(
@@ -177,6 +182,9 @@ def in_pieces(case: JoinCase, arrivals: Sequence[dict[str, Any]], cuts: Sequence
     return run
 
 
+@pytest.mark.proves(
+    "Joins: `within`, windows over time on either input; which rows come does not depend on the cut"
+)
 @given(
     case=cases(rows=False),
     arrivals=st.lists(rows(good=True), min_size=2, max_size=16),

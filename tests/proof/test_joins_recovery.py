@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,7 @@ ACTIONS = st.one_of(
 )
 
 
+@pytest.mark.proves("Joins: killed anywhere and fed again, every row comes once")
 @given(case=cases(), actions=st.lists(ACTIONS, min_size=3, max_size=10), last=st.sampled_from(DEATHS))
 @settings(PROFILE)
 def test_a_join_that_is_killed_anywhere_tells_every_row_once(

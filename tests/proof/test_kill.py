@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 import windrow as wr
 from windrow.connectors.sinks import pane_files
@@ -76,6 +77,7 @@ def run(location: Path, out: Path, watched: Path | None, grown: int = 0) -> int:
     return code
 
 
+@pytest.mark.proves("Coming back: process killed anywhere")
 def test_no_pane_is_lost_or_sent_twice_however_often_the_process_is_killed(tmp_path: Path) -> None:
     job, out = tmp_path / "job", tmp_path / "out"
     chance = random.Random(20)

@@ -124,6 +124,7 @@ def test_window_metadata_comes_back_from_its_changelog(job: Path, monkeypatch: p
         assert driver.windows() == windows
 
 
+@pytest.mark.proves("Coming back: process killed anywhere")
 @pytest.mark.parametrize("at", [None, *CommitPoint])
 @pytest.mark.parametrize("definition", BY_NAME)
 def test_a_crash_anywhere_in_a_commit_loses_nothing_and_repeats_nothing(
@@ -144,6 +145,7 @@ def test_a_crash_anywhere_in_a_commit_loses_nothing_and_repeats_nothing(
 # -- damaged ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("Coming back: RocksDB damaged: found, moved aside, built anew")
 @pytest.mark.parametrize("definition", BY_NAME)
 @pytest.mark.parametrize("part", range(8))
 def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
@@ -175,6 +177,7 @@ def test_a_store_that_came_from_a_snapshot_can_be_damaged_without_it(job: Path) 
     goes_on(INCREMENTAL, job)
 
 
+@pytest.mark.proves("Coming back: a damaged snapshot is passed over")
 @pytest.mark.usefixtures("often")
 def test_a_damaged_snapshot_is_passed_over(job: Path) -> None:
     fed(INCREMENTAL, job).close()
@@ -214,6 +217,7 @@ def test_a_log_of_a_newer_windrow_is_refused(job: Path, monkeypatch: pytest.Monk
         TestDriver(INCREMENTAL, job)
 
 
+@pytest.mark.proves("Coming back: state of a newer windrow is refused")
 def test_state_of_a_newer_windrow_is_refused(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
         newer.setattr("windrow.operators.progress.FORMAT", 2)

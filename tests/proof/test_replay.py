@@ -6,6 +6,7 @@ import os
 import shutil
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def check(case: Case, before: list[Any], after: list[Any]) -> None:
 LATER = st.lists(ACTIONS, min_size=1, max_size=6)
 
 
+@pytest.mark.proves("Coming back: messages lost: replayed from the source, embedded")
 @given(case=cases(full=True), before=st.lists(ACTIONS, min_size=1, max_size=10), after=LATER)
 @settings(PROFILE, max_examples=2_000 if DEEP else 60)
 def test_lost_messages_come_back_from_the_source(case: Case, before: list[Any], after: list[Any]) -> None:

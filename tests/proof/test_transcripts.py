@@ -39,6 +39,32 @@ def drivers() -> Iterator[Drivers]:
         driver.close()
 
 
+@pytest.mark.proves(
+    "Windows: tumbling, with an offset",
+    "Windows: hopping, also where the hop does not divide the size",
+    "Windows: hopping with gaps, refused unless asked for",
+    "Windows: calendar: days, weeks, months, quarters, years of a zone",
+    "Windows: tuple windows: tumbling, hopping, sliding",
+    "Windows: global window",
+    "Emission: early, on time and late panes",
+    "Emission: periods of `now` on one grid",
+    "Emission: counts of messages, judged once a step",
+    "Emission: every batch",
+    "Emission: only if changed",
+    "Emission: a closing pane on request; `is_last`",
+    "Emission: one final pane when a window closes",
+    "Emission: modes accumulating, discarding, retracting",
+    "Emission: the ledger always adds up",
+    "Watermarks: bounded, minimum over partitions; idle and declared partitions",
+    "Watermarks: fixed",
+    "Lateness and retention: allowed lateness, retention by default",
+    "Lateness and retention: retention by time",
+    "Lateness and retention: retention by size: windows, messages, per key, per job",
+    "Aggregations: exact integer sums; beyond int64 a dead letter or a decimal",
+    "Aggregations: `median`, `percentile`",
+    "Aggregations: filters and expressions",
+    "Tools: transcripts: scenarios as data, in any cut and order",
+)
 @pytest.mark.parametrize(("transcript", "variation"), RUNS)
 def test_the_operator_does_what_the_transcript_says(
     transcript: Transcript, variation: str, drivers: Drivers

@@ -22,6 +22,7 @@ BLOCK = 16
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+@pytest.mark.proves("Tools: a fuzzer of errors and interrupts at any line and any call")
 @pytest.mark.parametrize("block", range(3))
 def test_whatever_is_raised_every_message_counts_once(block: int) -> None:
     """A failure names its seed: python -m windrow.testing.interruptions --seed N --shrink"""
@@ -57,6 +58,7 @@ def _no_letters(self: Any, record: Any, outputs: Any = Publisher._outputs) -> It
     return (one for one in outputs(self, record) if one[1].operator != DEAD_LETTERS)
 
 
+@pytest.mark.proves("Tools: a fuzzer of errors and interrupts at any line and any call")
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [

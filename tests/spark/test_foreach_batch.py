@@ -114,6 +114,10 @@ def same(left: list[Any], right: list[Any]) -> bool:
     return True
 
 
+@pytest.mark.proves(
+    "Spark: bare: `foreachBatch`",
+    "Spark: pre-aggregation in the JVM",
+)
 @pytest.mark.parametrize(
     "agg", [INCREMENTAL, {**INCREMENTAL, "mid": wr.median("v")}], ids=["partials", "rows"]
 )
@@ -151,6 +155,9 @@ def test_jobs_begun_before_keys_were_hashed_by_value_hash_them_by_type() -> None
     assert "xxhash64(cast(`k` as double) + 0D, `s`)" in Sharding(4).shard(fields)
 
 
+@pytest.mark.proves(
+    "Lateness and retention: dead letters with reason, position and payload; all counted, kept up to a limit"
+)
 @pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
 def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     spark: Any, feed: Any, tmp_path: Any, agg: Any
@@ -186,6 +193,7 @@ def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     ]
 
 
+@pytest.mark.proves("Spark: bare: `foreachBatch`")
 def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: Any, tmp_path: Any) -> None:
     sink = wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink)
@@ -212,6 +220,7 @@ def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: 
     again.close()
 
 
+@pytest.mark.proves("Spark: a folder that executors do not share is found before the first commit")
 def test_a_folder_that_tasks_see_otherwise_than_the_driver_is_refused(spark: Any, tmp_path: Any) -> None:
     function = define().foreach_batch(str(tmp_path), sink=wr.sinks.memory())
     function._open(spark)
@@ -223,6 +232,7 @@ def test_a_folder_that_tasks_see_otherwise_than_the_driver_is_refused(spark: Any
     function.close()
 
 
+@pytest.mark.proves("Coming back: Spark's checkpoint deleted")
 def test_rows_without_positions_of_another_query_are_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
     source = feed()
     run(spark, source, tmp_path, define(), ROWS)
@@ -272,6 +282,7 @@ def test_a_batch_that_spark_plans_again_with_more_in_it_brings_its_new_rows(
     function.close()
 
 
+@pytest.mark.proves("Ids: on Spark, a new query without positions")
 def test_rows_with_ids_of_another_query_are_counted_once(spark: Any, feed: Any, tmp_path: Any) -> None:
     definition = define({"n": wr.count()}, ids=wr.ids("o"))
     first = run(spark, feed("first", NUMBERED), tmp_path, definition, [FLAT[:6], FLAT[3:10]], shards=2)
@@ -287,6 +298,7 @@ def test_rows_with_ids_of_another_query_are_counted_once(spark: Any, feed: Any, 
     function.close()
 
 
+@pytest.mark.proves("Ids: on Spark, a new query without positions")
 def test_with_ids_another_query_is_let_in_from_its_beginning_only(
     spark: Any, feed: Any, tmp_path: Any
 ) -> None:
@@ -313,6 +325,7 @@ def test_another_query_that_begins_elsewhere_is_refused(
         run(spark, feed("again", NUMBERED), tmp_path, definition, [rows])
 
 
+@pytest.mark.proves("Coming back: panes of a commit go out once")
 def test_a_sink_that_refuses_fails_the_query_and_a_restart_publishes_first(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +346,7 @@ def test_a_sink_that_refuses_fails_the_query_and_a_restart_publishes_first(
     assert same(plain(panes), embedded(tmp_path, define(), ROWS))
 
 
+@pytest.mark.proves("Sinks: a function of a DataFrame (Spark)")
 def test_a_function_as_sink_gets_a_dataframe_and_a_token(spark: Any, feed: Any, tmp_path: Any) -> None:
     got: list[Any] = []
     function = define().foreach_batch(
@@ -395,6 +409,7 @@ def test_the_settings_of_the_session_are_as_before_when_a_batch_is_done(
     assert seen[0] == seen[1] and seen[0][1] == "5"
 
 
+@pytest.mark.proves("Spark: speculation is refused")
 def test_speculation_is_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
     conf = spark.sparkContext._conf
     conf.set("spark.speculation", "true")
@@ -405,6 +420,7 @@ def test_speculation_is_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
         conf.set("spark.speculation", "false")
 
 
+@pytest.mark.proves("Coming back: two drivers: only the newer goes on")
 def test_two_drivers_on_one_state_only_the_newer_goes_on(spark: Any, feed: Any, tmp_path: Any) -> None:
     source = feed()
     older = define().foreach_batch(str(tmp_path / "state"), sink=wr.sinks.memory())
@@ -419,6 +435,7 @@ def test_two_drivers_on_one_state_only_the_newer_goes_on(spark: Any, feed: Any, 
     assert max(p.commit for p in sink.panes) == 2
 
 
+@pytest.mark.proves("Spark: several operators in one commit")
 def test_several_operators_on_one_input_are_one_commit(spark: Any, feed: Any, tmp_path: Any) -> None:
     hourly = define({"n": wr.count()}, name="tens")
     total = define({"n": wr.count()}, name="total", by=(), window=wr.hopping("20 seconds", "10 seconds"))
@@ -434,6 +451,7 @@ def test_several_operators_on_one_input_are_one_commit(spark: Any, feed: Any, tm
     assert sum({p.window: p["n"] for p in totals.panes}.values()) == 2 * messages
 
 
+@pytest.mark.proves("Spark: columns of any name; `apply` hands out its dead letters")
 @pytest.mark.parametrize("agg", [wr.sum("v`.w"), wr.median("v`.w")], ids=["partials", "rows"])
 def test_apply_takes_any_name_of_a_column_and_hands_out_its_dead_letters(spark: Any, agg: Any) -> None:
     definition = define(
@@ -462,6 +480,7 @@ def test_a_value_on_which_an_expression_raises_is_one_dead_letter(spark: Any) ->
     assert letter.reason == "malformed" and "divide by zero" in letter.detail
 
 
+@pytest.mark.proves("Spark: `apply` on a bounded DataFrame")
 def test_apply_on_a_bounded_frame_gives_the_final_windows(spark: Any, tmp_path: Any) -> None:
     rows = [r for batch in ROWS for r in batch]
     df = spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))
@@ -480,6 +499,7 @@ def test_apply_on_a_bounded_frame_counts_each_id_once(spark: Any) -> None:
     assert sorted((r["k"], r["n"]) for r in panes.collect()) == [("a", 1), ("b", 1)]
 
 
+@pytest.mark.proves("Watermarks: `withWatermark` on the DataFrame is honoured, another refused")
 def test_the_watermark_of_the_dataframe_is_honoured_and_another_refused(
     spark: Any, feed: Any, tmp_path: Any
 ) -> None:
@@ -491,6 +511,7 @@ def test_the_watermark_of_the_dataframe_is_honoured_and_another_refused(
     define(watermark="7 seconds").writeStream(stream)
 
 
+@pytest.mark.proves("Watermarks: event times without a zone, in a declared one")
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.string()], ids=["timestamp_ntz", "text"])
 def test_times_without_a_zone_are_of_the_zone_that_is_declared(
     spark: Any, feed: Any, tmp_path: Any, kind: pa.DataType
@@ -505,6 +526,7 @@ def test_times_without_a_zone_are_of_the_zone_that_is_declared(
     assert to_datetime(pane.window.start_us) == datetime(2013, 7, 1, 9, tzinfo=UTC)
 
 
+@pytest.mark.proves("Watermarks: custom")
 def test_a_watermark_of_the_users_own_moves_the_job(spark: Any, feed: Any, tmp_path: Any) -> None:
     half = wr.custom(lambda marks, now_us: max(marks.values(), default=0) // 2, name="half")
     definition = define({"n": wr.count()}, watermark=half, emit=wr.Emit())
@@ -513,6 +535,7 @@ def test_a_watermark_of_the_users_own_moves_the_job(spark: Any, feed: Any, tmp_p
     assert [(p.timing.value, p.commit, p["n"]) for p in panes] == [("ON_TIME", 3, 1)]
 
 
+@pytest.mark.proves("Spark: Spark Connect is refused with the reason")
 def test_spark_connect_is_refused_with_the_reason() -> None:
     class ConnectSession:
         """What a session of Spark Connect looks like from here: it has no JVM behind it."""

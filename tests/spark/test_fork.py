@@ -34,6 +34,7 @@ def rows_of(out: Path) -> list[tuple[Any, ...]]:
     return sorted((r["window"]["start"], r["k"], r["n"], r["mid"]) for r in current)
 
 
+@pytest.mark.proves("Tools: `windrow fork`, of a Spark job")
 @pytest.mark.parametrize("with_checkpoint", [False, True])
 def test_a_fork_counts_no_file_again(spark: Any, feed: Any, tmp_path: Path, with_checkpoint: bool) -> None:
     source = feed()

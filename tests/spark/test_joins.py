@@ -77,6 +77,7 @@ def by_spark(spark: Any, how: str, seed: int = 7, n: int = 120) -> Counter[tuple
     return told(utc)
 
 
+@pytest.mark.proves("Joins: on Spark: two streams, one commit; bounded frames")
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
 def test_two_streams_join_like_spark_sql_over_all_rows(
     spark: Any, feed: Any, tmp_path: Path, how: str
@@ -96,6 +97,7 @@ def test_two_streams_join_like_spark_sql_over_all_rows(
     assert query.lastProgress["counters"]["rows"] == 240
 
 
+@pytest.mark.proves("Joins: on Spark: two streams, one commit; bounded frames")
 def test_a_bounded_join_gives_the_same_rows(spark: Any) -> None:
     orders, shipments = generated(7, 120)
     frame = define(how="full").apply(
@@ -171,6 +173,7 @@ def test_a_stream_joins_itself(spark: Any, feed: Any, tmp_path: Path) -> None:
     assert sorted((r["left_value"], r["right_value"]) for r in sink.panes) == [(1, 4), (4, 9)]
 
 
+@pytest.mark.proves("Joins: watermark: the least of both inputs, idle ones left out")
 def test_the_watermark_is_the_least_of_both_inputs(spark: Any, feed: Any, tmp_path: Path) -> None:
     orders, shipments = feed("orders", ORDERS), feed("shipments", SHIPMENTS)
     orders.add([{"time": at(100), "id": 1, "value": 1}])
@@ -218,6 +221,7 @@ def test_what_cannot_work_is_refused_before_it_runs(spark: Any, feed: Any, tmp_p
         define().foreach_batch(str(tmp_path / "w"))(spark.createDataFrame(ORDERS.empty_table()), 0)
 
 
+@pytest.mark.proves("Joins: a static input, or one that changes slowly: never late, holds nobody back")
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_a_stream_joins_a_static_frame_and_is_not_held_back_by_it(
     spark: Any, feed: Any, tmp_path: Path, how: str

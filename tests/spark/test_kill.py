@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DRILL = Path(__file__).resolve().parents[2] / "examples" / "kill_drill.py"
 
 
+@pytest.mark.proves("Coming back: process killed anywhere")
 def test_ten_kills_lose_nothing_and_double_nothing() -> None:
     done = subprocess.run(
         [sys.executable, str(DRILL), "--kills", "10", "--files", "30"], capture_output=True, text=True

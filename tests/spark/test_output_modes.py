@@ -86,6 +86,7 @@ def theirs(
     return told
 
 
+@pytest.mark.proves("Emission: rows of Spark's append mode")
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("seed", [1])
 def test_append_gives_the_rows_of_sparks_append_mode(
@@ -99,6 +100,7 @@ def test_append_gives_the_rows_of_sparks_append_mode(
     assert sum(map(len, got)) == sum(map(len, expected)) > 5
 
 
+@pytest.mark.proves("Emission: rows of Spark's update mode")
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("seed", [1])
 def test_update_gives_the_rows_of_sparks_update_mode_batch_by_batch(

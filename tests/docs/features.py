@@ -1,0 +1,122 @@
+"""docs/features.md: what there is, and which tests prove it, as the marks on tests say.
+
+    @pytest.mark.proves("Windows: tumbling, with an offset")
+
+`make features` writes the page; `test_features.py` fails where the page says something else. Marks are read from the source
+of the tests, which imports nothing. A feature is "Group: name"; a new group is added to GROUPS, a misspelt one is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "features.md"
+GROUPS = (
+    "Definitions",
+    "Windows",
+    "Joins",
+    "Aggregations",
+    "Emission",
+    "Watermarks",
+    "Lateness and retention",
+    "Ids",
+    "Embedded",
+    "Spark",
+    "Kafka",
+    "Sinks",
+    "Queries",
+    "Coming back",
+    "Security",
+    "Tools",
+)
+#: Features that lack something, and what.
+PARTLY: dict[str, str] = {
+    "Definitions: a value: equal, hashed, pickled, printed as what builds it": (
+        "expressions print in Arrow's notation, functions of yours by name"
+    ),
+    "Ids: on Spark, a new query without positions": "what it leaves out is not noticed",
+    "Kafka: log, segments and changelog in topics; the location is a cache": "fork, reset and verify work on files",
+    'Spark: state as DataFrames, `spark.read.format("windrow")`': (
+        "PySpark does not tell a Python source the columns"
+    ),
+    "Tools: `windrow watermark`: a time that ran ahead is set back": "not of joins, nor of logs in Kafka",
+}
+#: What people look for and will not find.
+MISSING: tuple[str, ...] = (
+    "Windows: session windows",
+    "Windows: relative and sliding intervals, statistics over them",
+    "Joins: lost messages replayed from the sources, on Spark",
+    "Windows: temporal operators",
+    "Coming back: resharding",
+    "Tools: a web page",
+)
+HEAD = """# What there is, and what proves it
+
+<!-- Written by `make features` from the marks `@pytest.mark.proves(...)` on tests. -->
+
+Each line is a feature and the tests that prove it. `make test` runs these tests, and checks that this page is what they say.
+What is not there yet is [at the end](#not-there-yet).
+"""
+
+
+class BadMark(Exception):
+    """A mark that says nothing that the page could show."""
+
+
+def marked(path: Path) -> Iterator[tuple[str, str]]:
+    """Each feature that a test of the file proves, and the name of the test as pytest takes it."""
+    name = path.relative_to(ROOT).as_posix()
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    scopes = [("", module.body)]
+    scopes += [(f"{c.name}::", c.body) for c in module.body if isinstance(c, ast.ClassDef)]
+    for scope, body in scopes:
+        for node in body:
+            for call in getattr(node, "decorator_list", ()):
+                if not isinstance(call, ast.Call) or ast.unparse(call.func) != "pytest.mark.proves":
+                    continue
+                if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
+                    raise BadMark(f"{name}:{node.lineno}: a mark is on a test function")
+                for feature in call.args:
+                    if not isinstance(feature, ast.Constant) or not isinstance(feature.value, str):
+                        raise BadMark(
+                            f"{name}:{feature.lineno}: a feature is a literal, or the page cannot show it"
+                        )
+                    yield feature.value, f"{name}::{scope}{node.name}"
+
+
+def proofs() -> dict[str, list[str]]:
+    """Tests by the feature that they prove, both in order."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for feature, test in marked(path):
+            group, colon, rest = feature.partition(": ")
+            if group not in GROUPS or not colon or not rest or "|" in rest:
+                raise BadMark(f"{test}: {feature!r} does not begin with a group of {GROUPS}")
+            found[feature].add(test)
+    return {feature: sorted(found[feature]) for feature in sorted(found, key=lambda f: (f.casefold(), f))}
+
+
+def page() -> str:
+    """What docs/features.md has to say."""
+    by_feature = proofs()
+    unknown = [f for f in PARTLY if f not in by_feature] + [f for f in MISSING if f in by_feature]
+    if unknown:
+        raise BadMark(f"PARTLY names what no test proves, or MISSING what one does: {unknown}")
+    text = [HEAD]
+    for group in GROUPS:
+        text.append(f"\n## {group}\n\n| feature | proved by |\n|---|---|\n")
+        for feature, tests in by_feature.items():
+            if feature.startswith(f"{group}: "):
+                lacks = f" (partly: {PARTLY[feature]})" if feature in PARTLY else ""
+                named = "<br>".join(f"`{test}`" for test in tests)
+                text.append(f"| {feature.removeprefix(f'{group}: ')}{lacks} | {named} |\n")
+    text.append("\n## Not there yet\n\n" + "".join(f"- {feature}\n" for feature in MISSING))
+    return "".join(text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
