@@ -11,7 +11,7 @@ from typing import Any
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, iso
-from windrow.operators.watermarks import holder_of
+from windrow.operators.steps.watermarks import holder_of
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letter
 from windrow.checkpoint.tidying import Seen, tidy
 from windrow.checkpoint.transport import FILES, At, Transport, refuse_lost_log
 from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
-from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
-from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.watermarks import watermark_of
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.graph.definition import ChainDefinition, parts_of
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.watermarks import watermark_of
 from windrow.stores.slices import Slices
 
 logger = get_logger()

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, ShardResult, Step
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import StateLost
-from windrow.core.join import JoinDefinition
 from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.join.definition import JoinDefinition
 
 IntArray = npt.NDArray[np.int64]
 #: partition -> [first, next) offset.

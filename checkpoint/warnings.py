@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from windrow.checkpoint.records import Step
-from windrow.core.chain import parts_of
 from windrow.core.clock import STEP_US
 from windrow.core.logs import Logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_duration, show_instant
+from windrow.operators.graph.definition import parts_of
 
 #: Counters of dead letters, by reason.
 LETTERS = "dead."

@@ -19,8 +19,8 @@ import pyarrow.json as arrow_json
 
 from windrow.core.errors import ConfigurationError, RegistryFailed
 from windrow.core.extras import need
-from windrow.operators.columns import MALFORMED_ROW, RAW
-from windrow.operators.dead import PAYLOAD_LIMIT
+from windrow.operators.steps.columns import MALFORMED_ROW, RAW
+from windrow.operators.steps.dead import PAYLOAD_LIMIT
 
 Values = Sequence[bytes | None]
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import pyarrow as pa
 
 from windrow.connectors.manifests import Manifest, manifests, read_file
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import BadLocation, ConfigurationError
-from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
 from windrow.core.messages import JoinedRow, Pane, Token
 from windrow.core.types import concat
-from windrow.operators.join_output import to_joined
-from windrow.operators.output import to_panes
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.output import to_panes
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import to_joined
 from windrow.stores.files import sync_directory
 
 if TYPE_CHECKING:

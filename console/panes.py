@@ -9,9 +9,9 @@ from typing import Any, TextIO
 from windrow.connectors.manifests import FOLDER, manifests
 from windrow.connectors.sinks import read_panes
 from windrow.console.text import say_json, say_table, shown
-from windrow.core.definition import RESERVED_COLUMNS
 from windrow.core.errors import ConfigurationError, JobMismatch
 from windrow.core.location import local_path
+from windrow.core.policy import RESERVED_COLUMNS
 from windrow.runners.panes import latest
 
 

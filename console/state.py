@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from windrow.console.text import modules_from_here, say_facts, say_json, say_table, shown
 from windrow.core.errors import ConfigurationError
-from windrow.core.join import JoinDefinition
 from windrow.core.messages import Position, TupleWindow, Window
 from windrow.core.time import instant_us, iso
+from windrow.operators.join.definition import JoinDefinition
 from windrow.runners.state import State, read_state
 from windrow.runners.state.definitions import imported, place
 from windrow.runners.state.explain import Explanation

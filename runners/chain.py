@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError
-from windrow.core.join import JoinDefinition
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.graph.definition import ChainDefinition, parts_of
+from windrow.operators.join.definition import JoinDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

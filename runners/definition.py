@@ -11,21 +11,29 @@ import pyarrow.compute as pc
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.aggregations import Aggregation
 from windrow.core.clock import Clock
-from windrow.core.definition import (
-    AggregateDefinition,
-    Forever,
-    NullKeys,
-    Retention,
-    Watermark,
-    normalise,
-)
 from windrow.core.emit import Emit
 from windrow.core.errors import ConfigurationError
-from windrow.core.join import How, JoinDefinition, Where, make_input, normalise_join
-from windrow.core.join import Input as JoinInput
+from windrow.core.inputs import Input as JoinInput
+from windrow.core.inputs import make_input
+from windrow.core.policy import (
+    Forever,
+    Retention,
+    Watermark,
+)
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import JoinWindowSpec, WindowSpec
+from windrow.operators.aggregate.definition import (
+    AggregateDefinition,
+    NullKeys,
+    normalise,
+)
+from windrow.operators.join.definition import (
+    How,
+    JoinDefinition,
+    Where,
+    normalise_join,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

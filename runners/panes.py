@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from windrow.core import aggregations
 from windrow.core.errors import ConfigurationError
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 
 def latest(what: Any, by: str | Sequence[str] | None = None) -> Any:

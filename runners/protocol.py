@@ -26,7 +26,7 @@ from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.chain import operator_of
+from windrow.operators.graph.logic import operator_of
 from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import SNAPSHOT_EVERY, Answer
 from windrow.stores.slices import whole

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Commit
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
-from windrow.core.chain import part_named, parts_of
 from windrow.core.errors import ConfigurationError, CorruptState
 from windrow.core.messages import Token
+from windrow.operators.graph.definition import part_named, parts_of
 
 #: Hands panes to a sink. False where it refuses: nothing more is given then.
 Give = Callable[[Sink, Token, PaneFiles], bool]

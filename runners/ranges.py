@@ -13,7 +13,7 @@ from windrow.connectors.kafka.offsets import Range
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import SourceLost
 from windrow.core.positions import topic_source
-from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
+from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 TOPIC, ID, NUMBER, START, END = "topic", "topicId", "partition", "start", "end"
 SCHEMA = pa.schema(

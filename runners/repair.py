@@ -16,11 +16,11 @@ from windrow.checkpoint.records import REPAIR, Commit, Mark, ShardResult
 from windrow.checkpoint.replay import STEP_OF
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import ConfigurationError, JobMismatch
-from windrow.core.join import JoinDefinition
 from windrow.core.time import show_instant
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.chain import operator_of
-from windrow.operators.progress import Progress
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.graph.logic import operator_of
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.progress import Progress
 from windrow.runners.state.definitions import Definitions
 from windrow.stores.kv import Batch
 from windrow.stores.scratch import scratch

@@ -21,20 +21,24 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, steps_again
 from windrow.checkpoint.shard import ShardSpec
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import StateLost
-from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.columns import OFFSET, PARTITION, SOURCE
-from windrow.operators.groups import combine
-from windrow.operators.intake import in_position_order
-from windrow.operators.join import JoinOperator
-from windrow.operators.join_rows import join_operator
-from windrow.operators.progress import KEYS_MARK, Progress
-from windrow.operators.refiling import STEP, drop_expired, refile, refile_join
-from windrow.operators.step import keys_mark
-from windrow.operators.tuples import TupleAggregator
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.aggregate.refiling import (
+    drop_expired,
+    refile,
+)
+from windrow.operators.aggregate.tuples import TupleAggregator
+from windrow.operators.join.counted import join_operator
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.refiling import refile_join
+from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import in_position_order
+from windrow.operators.steps.progress import KEYS_MARK, Progress
+from windrow.operators.steps.step import keys_mark
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
 

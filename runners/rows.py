@@ -15,9 +15,9 @@ import pyarrow as pa
 from windrow.core.messages import Message, Position
 from windrow.core.time import TIME_UNITS, TimeUnit, instant_us
 from windrow.core.types import as_type, is_text, plain_type, widened
-from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
-from windrow.operators.dead import PAYLOAD_LIMIT
-from windrow.operators.learning import Needs
+from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
+from windrow.operators.steps.dead import PAYLOAD_LIMIT
+from windrow.operators.steps.learning import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
 _I64 = range(-(2**63), 2**63)

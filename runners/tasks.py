@@ -18,17 +18,22 @@ from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.chain import ChainDefinition
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import BadLocation
-from windrow.core.join import JoinDefinition
 from windrow.core.keys import position_keys
 from windrow.core.location import local_path
 from windrow.core.sql import as_given
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.assigners import assigner_of
-from windrow.operators.chain import ChainOperator
-from windrow.operators.columns import (
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.aggregate.output import pane_rows, pane_schema
+from windrow.operators.aggregate.state_rows import Windows, without
+from windrow.operators.aggregate.tuples import TupleAggregator
+from windrow.operators.graph.definition import ChainDefinition
+from windrow.operators.graph.logic import ChainOperator
+from windrow.operators.join.counted import join_operator
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import joined_rows
+from windrow.operators.steps.assigners import assigner_of
+from windrow.operators.steps.columns import (
     ACCUMULATOR,
     FIRST,
     LAST,
@@ -39,18 +44,13 @@ from windrow.operators.columns import (
     POSITION_COLUMNS,
     SOURCE,
 )
-from windrow.operators.dead import SCHEMA as DEAD_SCHEMA
-from windrow.operators.dead import of_operator
-from windrow.operators.groups import combine
-from windrow.operators.intake import last_times
-from windrow.operators.join_output import joined_rows
-from windrow.operators.join_rows import join_operator
-from windrow.operators.output import pane_rows, pane_schema
-from windrow.operators.progress import Progress
-from windrow.operators.sifting import sifted
-from windrow.operators.state_rows import Windows, without
-from windrow.operators.step import StepResult, passed
-from windrow.operators.tuples import TupleAggregator
+from windrow.operators.steps.dead import SCHEMA as DEAD_SCHEMA
+from windrow.operators.steps.dead import of_operator
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import last_times
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.sifting import sifted
+from windrow.operators.steps.step import StepResult, passed
 from windrow.runners import ranges
 from windrow.stores.kv import KV, Overlay
 

@@ -14,14 +14,14 @@ from windrow.connectors.kafka.encoding import json_rows
 from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.definition import AggregateDefinition
 from windrow.core.emit import Never
 from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Kind, Message, Pane, Position, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.calculation import Calculation
-from windrow.operators.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
-from windrow.operators.output import pane_schema
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.output import pane_schema
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.testing.ledger import values_equal
 from windrow.testing.oracle import AggregateOracle
 

@@ -28,14 +28,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.records import Commit, Step
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import CorruptState
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, WindowInfo
 from windrow.core.time import START_OF_TIME_US, Duration, Instant, instant_us
-from windrow.operators.ids import BUCKETS_KEY, NO_BUCKETS
-from windrow.operators.output import to_panes
-from windrow.operators.progress import EMISSION, KEYS_MARK, Progress
-from windrow.operators.progress import KEY as PROGRESS_KEY
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.output import to_panes
+from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
+from windrow.operators.steps.progress import EMISSION, KEYS_MARK, Progress
+from windrow.operators.steps.progress import KEY as PROGRESS_KEY
 from windrow.runners.embedded import EmbeddedOperator
 from windrow.testing.clock import ManualClock
 from windrow.testing.faults import CommitPoint, SimulatedCrash, die_at

@@ -40,10 +40,10 @@ from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles
 from windrow.core.errors import OperatorClosed, WindrowError
-from windrow.core.join import JoinDefinition
 from windrow.core.messages import Message, Position, Token
-from windrow.operators.join_output import to_joined
-from windrow.operators.output import to_panes
+from windrow.operators.aggregate.output import to_panes
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import to_joined
 from windrow.runners.embedded import engine
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver

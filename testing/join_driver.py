@@ -18,11 +18,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, StoredMessage
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
-from windrow.operators.join_output import to_joined
-from windrow.operators.progress import KEY as PROGRESS_KEY
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import to_joined
+from windrow.operators.steps.progress import KEY as PROGRESS_KEY
 from windrow.runners.embedded import EmbeddedJoin
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver, _compare, _slice

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from windrow.core.join import JoinDefinition
 from windrow.core.messages import Message, Position
 from windrow.core.time import DAY_US, duration_us
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing.join_driver import JoinDriver
 from windrow.testing.transcript_parser import (
     TranscriptError,

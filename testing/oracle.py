@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.messages import (
     DeadLetter,
@@ -26,8 +25,10 @@ from windrow.core.messages import (
     Window,
     WindowInfo,
 )
+from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Tuples
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.ledger import LedgerBroken as LedgerBroken
 from windrow.testing.ledger import all_panes_equal as all_panes_equal
 from windrow.testing.ledger import ledger as ledger

@@ -12,7 +12,10 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from windrow.checkpoint.records import Step
-from windrow.core.chain import (
+from windrow.core.inputs import Input
+from windrow.core.messages import DeadLetter, JoinedRow, Message, Pane, Position, Window, WindowInfo
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.operators.graph.definition import (
     WINDOW_COLUMNS,
     WINDOW_END,
     WINDOW_START,
@@ -20,9 +23,7 @@ from windrow.core.chain import (
     ChainDefinition,
     handed_input,
 )
-from windrow.core.join import Input, JoinDefinition
-from windrow.core.messages import DeadLetter, JoinedRow, Message, Pane, Position, Window, WindowInfo
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing.oracle import AggregateOracle
 from windrow.testing.oracle_join import JoinOracle
 

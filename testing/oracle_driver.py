@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import DeadLetter, Message, Pane, WindowInfo
 from windrow.core.time import END_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.clock import ManualClock
 from windrow.testing.ledger import all_panes_equal
 from windrow.testing.oracle import AggregateOracle, WatermarkOracle

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, Timing
+from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Rows
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing.plain_cells import Key, key_field
 from windrow.testing.plain_columns import JoinColumns
 from windrow.testing.plain_pairs import fits, latest_partner, open_until

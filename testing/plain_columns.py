@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.core.join import JoinDefinition
+from windrow.operators.join.definition import JoinDefinition
 
 Payload = Mapping[str, Any]
 

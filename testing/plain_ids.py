@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
+from windrow.core.policy import UNBOUNDED_US
 from windrow.core.windows import Hopping, Tuples
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.plain_aggregates import is_nan
 from windrow.testing.plain_cells import Key, Taken
 from windrow.testing.plain_windows import windows_of

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from math import inf
 
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
 from windrow.core.windows import Hopping, JoinWindowSpec, Sliding, Tumbling
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing.plain_windows import windows_of
 
 Range = tuple[float, float]

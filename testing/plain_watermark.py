@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from windrow.core.definition import Watermark
-from windrow.core.join import JoinDefinition
+from windrow.core.policy import Watermark
 from windrow.core.time import START_OF_TIME_US
+from windrow.operators.join.definition import JoinDefinition
 
 Partition = tuple[str, int]
 

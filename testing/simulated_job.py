@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import windrow as wr
 from windrow.checkpoint.offsets import Partition
-from windrow.core.definition import AggregateDefinition
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.runners.tasks import OLD
 
 S = 1_000_000

@@ -15,8 +15,8 @@ from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.connectors.sinks import PaneFiles, Sink
 from windrow.core.errors import Fenced
 from windrow.core.messages import Pane, Token
-from windrow.operators.chain import told_schema
-from windrow.operators.output import to_panes
+from windrow.operators.aggregate.output import to_panes
+from windrow.operators.graph.logic import told_schema
 from windrow.runners.protocol import PUBLISH_ATTEMPTS
 from windrow.testing.simulated_job import (
     PARTITIONS,

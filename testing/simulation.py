@@ -40,8 +40,8 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, SourceBehind
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.tuples import TupleAggregator
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.runners.tasks import TaskPlan
 from windrow.testing.simulated_checks import Checks
 from windrow.testing.simulated_job import (

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Kind, Message, Position, Timing, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, duration_us, instant_us, to_datetime
 from windrow.core.windows import Tuples
+from windrow.operators.aggregate.definition import AggregateDefinition
 
 
 class TranscriptError(AssertionError):

@@ -36,9 +36,9 @@ from typing import Any, Protocol
 
 import yaml
 
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import DeadLetter, Kind, Message, Pane, WindowInfo
 from windrow.core.time import DAY_US
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.ledger import LedgerBroken, ledger, ledger_key, values_equal
 from windrow.testing.oracle_driver import OracleDriver as OracleDriver
 from windrow.testing.transcript_parser import (

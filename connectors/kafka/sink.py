@@ -21,10 +21,10 @@ from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
 from windrow.connectors.kafka.encoding import json_rows
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles
 from windrow.core.errors import ConfigurationError, KafkaFailed
-from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
-from windrow.operators.groups import Groups
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.groups import Groups
 
 logger = get_logger()
 

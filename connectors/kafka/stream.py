@@ -21,7 +21,7 @@ from windrow.connectors.kafka.resuming import begun, resumed
 from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
 from windrow.core.logs import get_logger
 from windrow.core.positions import topic_of, topic_source
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 logger = get_logger()
 

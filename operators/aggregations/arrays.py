@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.operators.groups import IntArray, stable_order
+from windrow.operators.steps.groups import IntArray, stable_order
 
 BoolArray = npt.NDArray[np.bool_]
 _SIGN = np.uint64(1 << 63)

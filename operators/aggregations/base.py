@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from windrow.core.aggregations import Aggregation
 from windrow.core.errors import BadAggregate
 from windrow.core.types import as_type, concat, plain_type
-from windrow.operators.groups import Groups, IntArray, combine
+from windrow.operators.steps.groups import Groups, IntArray, combine
 
 Parts = dict[str, pa.Array]
 

@@ -30,7 +30,7 @@ from windrow.operators.aggregations.base import (
     plain,
     present,
 )
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 _LIMB = 32
 _MASK = (1 << _LIMB) - 1

@@ -35,7 +35,7 @@ from windrow.operators.aggregations.base import (
     plain,
     present,
 )
-from windrow.operators.groups import Groups, IntArray, stable_order
+from windrow.operators.steps.groups import Groups, IntArray, stable_order
 
 
 class CollectList(Kernel):

@@ -33,7 +33,7 @@ from windrow.operators.aggregations.base import (
     plain,
     present,
 )
-from windrow.operators.groups import Groups, stable_order
+from windrow.operators.steps.groups import Groups, stable_order
 
 _LIST = pa.list_(pa.float64())
 

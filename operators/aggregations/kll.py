@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.operators.aggregations.arrays import BoolArray, bounds
-from windrow.operators.groups import IntArray, stable_order
+from windrow.operators.steps.groups import IntArray, stable_order
 
 FloatArray = npt.NDArray[np.float64]
 

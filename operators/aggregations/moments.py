@@ -30,7 +30,7 @@ from windrow.operators.aggregations.base import (
     plain,
     present,
 )
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 #: A power of two that makes squares of all numbers numbers.
 _SCALE = 2.0**-512

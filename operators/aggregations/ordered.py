@@ -40,7 +40,7 @@ from windrow.operators.aggregations.base import (
     present,
     take_or_null,
 )
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 
 class Choice(Kernel):

@@ -35,7 +35,7 @@ from windrow.operators.aggregations.base import (
 )
 from windrow.operators.aggregations.basic import extremes
 from windrow.operators.aggregations.exact import double_lists
-from windrow.operators.groups import Groups, stable_order
+from windrow.operators.steps.groups import Groups, stable_order
 
 _INT64_END = 2.0**63
 _EXACT = Context(prec=76)

@@ -13,7 +13,7 @@ from windrow.core.aggregations import Aggregation, UserFunction
 from windrow.core.errors import BadAggregate
 from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
 from windrow.operators.aggregations.base import Failure, Kernel, Parts, Rows, kernel, plain, present
-from windrow.operators.groups import Groups, stable_order
+from windrow.operators.steps.groups import Groups, stable_order
 
 
 def pack_state(state: Any) -> bytes:

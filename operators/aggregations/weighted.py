@@ -21,7 +21,7 @@ from windrow.operators.aggregations.base import (
     plain,
     present,
 )
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 
 class WeightedAvg(Kernel):

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Mark, Step
-from windrow.operators.step import StepResult
+from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Overlay
 
 

@@ -7,18 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
 from windrow.core.messages import JoinedRow, Pane, StoredMessage, WindowInfo
 from windrow.core.time import Instant
-from windrow.operators.chain import ChainOperator
-from windrow.operators.join_output import to_joined
-from windrow.operators.learning import Needs
-from windrow.operators.output import to_infos, to_panes
-from windrow.operators.progress import Progress
-from windrow.operators.step import StepResult
+from windrow.operators.aggregate.output import to_infos, to_panes
+from windrow.operators.graph.definition import ChainDefinition
+from windrow.operators.graph.logic import ChainOperator
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import to_joined
+from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
 from windrow.runners.embedded.attempt import one_at_a_time
 from windrow.runners.embedded.join import EmbeddedJoin
 from windrow.runners.embedded.operator import EmbeddedOperator

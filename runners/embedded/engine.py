@@ -24,17 +24,17 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.sinks import PaneFiles, Sink, as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.errors import CorruptState, Fenced, StateError
-from windrow.core.join import JoinDefinition
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.calculation import Calculation
-from windrow.operators.chain import operator_of as operator_of
-from windrow.operators.chain import told_rows
-from windrow.operators.dead import of_operator
-from windrow.operators.progress import Progress, only_time_passed
-from windrow.operators.step import StepResult
-from windrow.operators.watermarks import watermark_of
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.graph.logic import operator_of as operator_of
+from windrow.operators.graph.logic import told_rows
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.dead import of_operator
+from windrow.operators.steps.progress import Progress, only_time_passed
+from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.watermarks import watermark_of
 from windrow.runners.embedded.attempt import Attempt, Whole
 from windrow.runners.embedded.positions import NOTHING, Passed
 from windrow.runners.embedded.replay import ReadAgain, ReadInputsAgain, replay_of

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import InputError, TypeClash, UnknownColumn
 from windrow.core.messages import Message, Position
-from windrow.operators.calculation import Calculation
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations.calculation import Calculation
 from windrow.runners.rows import is_name
 
 #: One message: a dict is one without a position.

@@ -11,19 +11,21 @@ import pyarrow.compute as pc
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.shard import Replay
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.core.chain import parts_of
 from windrow.core.clock import Clock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import InputError, UnknownColumn
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
 from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, WindowInfo
 from windrow.core.time import Instant
 from windrow.core.types import concat
-from windrow.operators.columns import SOURCE
-from windrow.operators.join_output import Columns, to_joined
-from windrow.operators.learning import JoinNeeds, Needs, learn
-from windrow.operators.sifting import sifted
-from windrow.operators.step import StepResult
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.graph.definition import parts_of
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.needs import JoinNeeds
+from windrow.operators.join.output import Columns, to_joined
+from windrow.operators.steps.columns import SOURCE
+from windrow.operators.steps.learning import Needs, learn
+from windrow.operators.steps.sifting import sifted
+from windrow.operators.steps.step import StepResult
 from windrow.runners.embedded.attempt import one_at_a_time
 from windrow.runners.embedded.given import (
     Given,

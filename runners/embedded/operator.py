@@ -20,7 +20,6 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Mark
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import (
     OperatorClosed,
     OperatorPaused,
@@ -30,12 +29,13 @@ from windrow.core.errors import (
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.intake import user_columns
-from windrow.operators.learning import check_keys
-from windrow.operators.output import to_infos, to_panes
-from windrow.operators.sifting import culprits, is_of_data, sifted
-from windrow.operators.step import StepResult
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.aggregate.output import to_infos, to_panes
+from windrow.operators.steps.intake import user_columns
+from windrow.operators.steps.learning import check_keys
+from windrow.operators.steps.sifting import culprits, is_of_data, sifted
+from windrow.operators.steps.step import StepResult
 from windrow.runners.embedded.attempt import Attempt, one_at_a_time
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.given import Given, Many, check_columns, many_of, message_of

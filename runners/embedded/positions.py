@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from windrow.checkpoint.offsets import Partition
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Positions
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 
 @dataclass(frozen=True)

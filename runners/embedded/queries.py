@@ -15,15 +15,15 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.keys import encode_key, plain_number
 from windrow.core.messages import DeadLetter, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
-from windrow.operators.groups import combine
-from windrow.operators.intake import Slice, user_columns
-from windrow.operators.join import JoinOperator
-from windrow.operators.join_windows import windows_of_input
-from windrow.operators.progress import Progress
-from windrow.operators.state_rows import in_window_order
-from windrow.operators.tuples import TupleAggregator
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.aggregate.tuples import TupleAggregator
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.windows import windows_of_input
+from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, user_columns
+from windrow.operators.steps.progress import Progress
 from windrow.stores.kv import KV
 
 Operator = WindowAggregator | TupleAggregator

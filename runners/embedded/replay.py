@@ -11,15 +11,17 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import Ranges
 from windrow.checkpoint.shard import Replay, ShardSpec
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Positions
-from windrow.operators.columns import OFFSET, SOURCE
-from windrow.operators.join_rows import join_operator
-from windrow.operators.learning import AggregateNeeds, Needs
-from windrow.operators.progress import Progress
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.needs import AggregateNeeds
+from windrow.operators.join.counted import join_operator
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.columns import OFFSET, SOURCE
+from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded.positions import with_positions
 from windrow.runners.embedded.runs import runs
 from windrow.runners.replay import (

@@ -17,17 +17,18 @@ import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Mark, Step
-from windrow.core.definition import UNBOUNDED_US, AggregateDefinition
 from windrow.core.emit import EveryPeriod, Never
 from windrow.core.messages import Position
+from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Hopping
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.columns import MALFORMED_ROW
-from windrow.operators.groups import combine
-from windrow.operators.intake import countable
-from windrow.operators.step import limit, passed
-from windrow.operators.watermarks import idle_partitions, watermark_us
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.steps.columns import MALFORMED_ROW
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import countable
+from windrow.operators.steps.step import limit, passed
+from windrow.operators.steps.watermarks import idle_partitions, watermark_us
 
 
 def runs(definition: AggregateDefinition) -> bool:

@@ -30,16 +30,16 @@ from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core import check
-from windrow.core.chain import ChainDefinition, parts_of
 from windrow.core.clock import Clock, SystemClock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import SparkUnsupported, StateError
-from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US, to_datetime
-from windrow.operators.calculation import Calculation
-from windrow.operators.chain import told_schema
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.graph.definition import ChainDefinition, parts_of
+from windrow.operators.graph.logic import told_schema
+from windrow.operators.join.definition import JoinDefinition
 from windrow.runners import tasks
 from windrow.runners.embedded import operator_of
 from windrow.runners.protocol import BatchProtocol, check_answers

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from windrow.core.chain import ChainDefinition
-from windrow.core.definition import AggregateDefinition
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.graph.definition import ChainDefinition
 from windrow.runners.spark.batch import BatchFunction
 from windrow.stores.scratch import make_scratch
 

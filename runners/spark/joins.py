@@ -17,16 +17,17 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 
 from windrow.checkpoint.job import Plan
 from windrow.checkpoint.offsets import Partition
-from windrow.core.chain import ChainDefinition, columns_of, parts_of
-from windrow.core.definition import Watermark
 from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
+from windrow.core.policy import Watermark
 from windrow.core.sql import quoted, text
 from windrow.core.time import show_duration
 from windrow.core.windows import Rows
-from windrow.operators.chain import input_schemas, told_schema
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.join_output import Columns
+from windrow.operators.graph.definition import ChainDefinition, columns_of, parts_of
+from windrow.operators.graph.logic import input_schemas, told_schema
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import Columns
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.bounded import rows_of, scratch_location

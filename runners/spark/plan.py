@@ -20,20 +20,29 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
 from windrow.checkpoint.job import Job
-from windrow.core.chain import ChainDefinition, parts_of
-from windrow.core.definition import AggregateDefinition, Watermark
 from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, TypeClash, UnknownColumn
 from windrow.core.location import local_path
+from windrow.core.policy import Watermark
 from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.sql import plain, quoted
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
-from windrow.operators.calculation import Calculation
-from windrow.operators.columns import ACCUMULATOR, MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
-from windrow.operators.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
-from windrow.operators.intake import FIRST_US, LAST_US, event_times, last_times
-from windrow.operators.learning import check_keys
-from windrow.operators.step import limit, passed
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.graph.definition import ChainDefinition, parts_of
+from windrow.operators.steps.columns import (
+    ACCUMULATOR,
+    MALFORMED_ROW,
+    OFFSET,
+    ORDINAL,
+    PARTITION,
+    RAW,
+    SOURCE,
+)
+from windrow.operators.steps.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
+from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_times
+from windrow.operators.steps.learning import check_keys
+from windrow.operators.steps.step import limit, passed
 from windrow.runners.tasks import (
     CONTROL,
     LETTER,

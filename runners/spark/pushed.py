@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from windrow.core.join import JoinDefinition
 from windrow.core.time import instant_us
+from windrow.operators.join.definition import JoinDefinition
 
 _COMPARED = {
     EqualTo: operator.eq,

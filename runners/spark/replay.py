@@ -19,12 +19,12 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import KEPT_OF, Ranges, extent, steps_again
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
 from windrow.core.sql import quoted
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
-from windrow.operators.state_rows import without
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.state_rows import without
+from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.runners import tasks
 from windrow.runners.ranges import SCHEMA
 from windrow.runners.replay import GivenTable, bring_back, inside

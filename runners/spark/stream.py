@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.chain import ChainDefinition
 from windrow.core.clock import Clock
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError
 from windrow.core.location import local_path
 from windrow.core.time import Duration, duration_us
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.graph.definition import ChainDefinition
 from windrow.runners.publishing import sinks_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction

@@ -13,10 +13,10 @@ from typing import Any
 from windrow.checkpoint.records import Epoch
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.log import KafkaLog, kafka_log
-from windrow.core.chain import ChainDefinition, parts_of
-from windrow.core.definition import AggregateDefinition
 from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
-from windrow.core.join import JoinDefinition
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.graph.definition import ChainDefinition, parts_of
+from windrow.operators.join.definition import JoinDefinition
 from windrow.runners.state.written import evaluate
 
 #: How text names a job whose log is in Kafka.

@@ -13,11 +13,11 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.view import metadata_of
 from windrow.core.messages import Position, TupleWindow, WindowInfo
-from windrow.operators.columns import MESSAGES, OFFSET, ORDINAL, PARTITION, SOURCE, START, UPSERT
-from windrow.operators.groups import combine
-from windrow.operators.history import CLOSED
-from windrow.operators.intake import Slice
-from windrow.operators.tuples import TupleAggregator
+from windrow.operators.aggregate.history import CLOSED
+from windrow.operators.aggregate.tuples import TupleAggregator
+from windrow.operators.steps.columns import MESSAGES, OFFSET, ORDINAL, PARTITION, SOURCE, START, UPSERT
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
 from windrow.runners.embedded.queries import message_rows, of_key
 from windrow.stores.kv import KV, MemoryKV, Pair
 

@@ -25,13 +25,13 @@ from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.view import ShardView, open_view, readable
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
-from windrow.core.join import JoinDefinition
 from windrow.core.location import local_path
 from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
 from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
-from windrow.operators.intake import Slice
-from windrow.operators.output import to_infos
+from windrow.operators.aggregate.output import to_infos
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.intake import Slice
 from windrow.runners.embedded.engine import operator_of
 from windrow.runners.embedded.queries import letters_of, rows_without_prefix, stored, without_prefix
 from windrow.runners.state import rows

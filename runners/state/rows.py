@@ -10,12 +10,17 @@ import pyarrow as pa
 
 from windrow.checkpoint.records import Commit
 from windrow.core.errors import ConfigurationError
-from windrow.core.join import JoinDefinition
 from windrow.core.keys import decode_position, encode_equal
 from windrow.core.messages import WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 from windrow.core.types import concat
-from windrow.operators.columns import (
+from windrow.operators.aggregate.output import PANE_TYPE, STAMP, pane_schema, stamp_us, window_column
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.output import Columns
+from windrow.operators.join.windows import windows_of_input
+from windrow.operators.steps.columns import (
     END,
     FIRST,
     LAST,
@@ -27,16 +32,11 @@ from windrow.operators.columns import (
     SOURCE,
     START,
 )
-from windrow.operators.dead import SCHEMA as LETTERS
-from windrow.operators.filed_rows import empty_rows
-from windrow.operators.groups import combine
-from windrow.operators.intake import Slice, user_columns
-from windrow.operators.join import JoinOperator
-from windrow.operators.join_output import Columns
-from windrow.operators.join_windows import windows_of_input
-from windrow.operators.output import PANE_TYPE, STAMP, pane_schema, stamp_us, window_column
-from windrow.operators.progress import Progress
-from windrow.operators.state_rows import in_window_order
+from windrow.operators.steps.dead import SCHEMA as LETTERS
+from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, user_columns
+from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded.queries import joined_message_rows, message_rows, windows_between
 from windrow.stores.kv import KV
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from windrow.core import aggregations, definition, emit, positions, windows
+from windrow.core import aggregations, emit, policy, positions, windows
 from windrow.core.emit import Emit
 from windrow.runners.chain import chain
 from windrow.runners.definition import Aggregate, Input, Join
@@ -40,9 +40,9 @@ def _character(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else _SHORT.get(kind, kind)
 
 
-def _custom(*, name: str) -> definition.Watermark:
+def _custom(*, name: str) -> policy.Watermark:
     """In place of a watermark of the user's: its function is not in the text, and reading needs none."""
-    return definition.bounded()
+    return policy.bounded()
 
 
 #: What text may call, and nothing besides.
@@ -79,10 +79,10 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Emit.update": Emit.update,
     "wr.Emit.final": Emit.final,
     "wr.every": emit.every,
-    "wr.Retain": definition.Retain,
-    "wr.bounded": definition.bounded,
-    "wr.fixed": definition.fixed,
-    "wr.explicit": definition.explicit,
+    "wr.Retain": policy.Retain,
+    "wr.bounded": policy.bounded,
+    "wr.fixed": policy.fixed,
+    "wr.explicit": policy.explicit,
     "wr.custom": _custom,
     "wr.positions": positions.positions,
     "wr.ids": positions.ids,
@@ -97,7 +97,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
 }
 #: What text may name.
 VALUES: dict[str, Any] = {
-    "wr.forever": definition.forever,
+    "wr.forever": policy.forever,
     "wr.never": emit.never,
     "wr.every_batch": emit.every_batch,
     "None": None,

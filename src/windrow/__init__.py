@@ -40,12 +40,6 @@ from windrow.core.aggregations import sum as sum
 from windrow.core.aggregations import top_k as top_k
 from windrow.core.aggregations import variance as variance
 from windrow.core.aggregations import weighted_avg as weighted_avg
-from windrow.core.definition import Retain as Retain
-from windrow.core.definition import bounded as bounded
-from windrow.core.definition import custom as custom
-from windrow.core.definition import explicit as explicit
-from windrow.core.definition import fixed as fixed
-from windrow.core.definition import forever as forever
 from windrow.core.emit import Emit as Emit
 from windrow.core.emit import every as every
 from windrow.core.emit import every_batch as every_batch
@@ -54,7 +48,6 @@ from windrow.core.errors import ConfigurationError as ConfigurationError
 from windrow.core.errors import WindrowError as WindrowError
 from windrow.core.expressions import col as col
 from windrow.core.expressions import lit as lit
-from windrow.core.join import pairs as pairs
 from windrow.core.messages import DeadLetter as DeadLetter
 from windrow.core.messages import JoinedRow as JoinedRow
 from windrow.core.messages import Message as Message
@@ -63,6 +56,12 @@ from windrow.core.messages import Position as Position
 from windrow.core.messages import Token as Token
 from windrow.core.messages import TupleWindow as TupleWindow
 from windrow.core.messages import Window as Window
+from windrow.core.policy import Retain as Retain
+from windrow.core.policy import bounded as bounded
+from windrow.core.policy import custom as custom
+from windrow.core.policy import explicit as explicit
+from windrow.core.policy import fixed as fixed
+from windrow.core.policy import forever as forever
 from windrow.core.positions import ids as ids
 from windrow.core.positions import positions as positions
 from windrow.core.windows import calendar as calendar
@@ -73,6 +72,7 @@ from windrow.core.windows import sliding as sliding
 from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
 from windrow.core.windows import unbounded as unbounded
+from windrow.operators.join.definition import pairs as pairs
 from windrow.runners.chain import Chain as Chain
 from windrow.runners.chain import chain as chain
 from windrow.runners.definition import Aggregate as Aggregate

@@ -10,7 +10,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.health import Health, health_of
 from windrow.checkpoint.job import Job
-from windrow.operators.watermarks import holder_of
+from windrow.operators.steps.watermarks import holder_of
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import windrow as wr
 from windrow.connectors import decoders
 from windrow.core.errors import RegistryFailed
-from windrow.operators.columns import MALFORMED_ROW, RAW
+from windrow.operators.steps.columns import MALFORMED_ROW, RAW
 
 FIELDS = {"k": pa.string(), "n": pa.int64(), "t": pa.timestamp("us", "UTC")}
 

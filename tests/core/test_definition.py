@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core import aggregations, check, definition, emit, positions, windows
+from windrow.core import aggregations, check, emit, policy, positions, windows
 from windrow.core import errors as e
-from windrow.core.definition import UNBOUNDED_US
+from windrow.core.policy import UNBOUNDED_US
+from windrow.operators.aggregate import definition
 
 
 @wr.aggregate_function(name="spread", version=2, returns=pa.float64())
@@ -385,7 +386,7 @@ def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
 
 @pytest.mark.proves("Definitions: errors name both values and the remedy")
 @pytest.mark.parametrize(
-    "module", [definition, emit, aggregations, positions, windows, check], ids=lambda m: m.__name__
+    "module", [definition, policy, emit, aggregations, positions, windows, check], ids=lambda m: m.__name__
 )
 def test_every_raise_of_a_definition_is_in_the_table_above(module: ModuleType) -> None:
     reached = set()

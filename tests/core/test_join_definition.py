@@ -12,12 +12,13 @@ import pytest
 
 import windrow as wr
 from windrow.core import errors as e
-from windrow.core import join
+from windrow.core import inputs
+from windrow.operators.join import definition as join
 
 S = 1_000_000
 
 
-def side(name: str, **more: Any) -> join.Input:
+def side(name: str, **more: Any) -> inputs.Input:
     return wr.Input(name, **{"event_time": "time", **more})
 
 
@@ -187,6 +188,11 @@ def test_every_raise_is_in_the_table_above() -> None:
             build()
         except kind as error:
             frames = traceback.extract_tb(error.__traceback__)
-            reached |= {f.lineno for f in frames if f.filename == join.__file__}
-    raises = {n.lineno for n in ast.walk(ast.parse(inspect.getsource(join))) if isinstance(n, ast.Raise)}
+            reached |= {(f.filename, f.lineno) for f in frames}
+    raises = {
+        (module.__file__, n.lineno)
+        for module in (join, inputs)
+        for n in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(n, ast.Raise)
+    }
     assert raises - reached == set()

@@ -13,7 +13,7 @@ import windrow as wr
 from tests.kafka.conftest import Sender
 from tests.kafka.test_source_job import FORMATS, counts, row, rows_of
 from windrow.checkpoint.records import Intent
-from windrow.operators.watermarks import watermark_of
+from windrow.operators.steps.watermarks import watermark_of
 from windrow.testing import ManualClock
 
 US = 1_000_000

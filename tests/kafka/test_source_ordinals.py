@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.runners.tasks import OPERATOR, with_ordinals
 
 

@@ -14,7 +14,7 @@ from windrow.core import aggregations as wr
 from windrow.core.errors import BadAggregate, TypeClash
 from windrow.operators.aggregations import Kernel, Parts, Rows, concat_parts, lift_where, make_kernel
 from windrow.operators.aggregations.base import KERNELS
-from windrow.operators.groups import Groups, stable_order
+from windrow.operators.steps.groups import Groups, stable_order
 
 ONE = pa.int64()
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from windrow.core import aggregations as wr
 from windrow.operators.aggregations import KERNELS, Kernel, Parts, Rows, concat_parts, lift_where, make_kernel
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from windrow.core import aggregations as wr
 from windrow.operators.aggregations import Parts, Rows, concat_parts, kll, make_kernel
 from windrow.operators.aggregations.base import Kernel
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 
 def state_of(kernel: Kernel, values: pa.Array, steps: int) -> Parts:

@@ -13,7 +13,7 @@ import pytest
 
 from windrow.core import aggregations as wr
 from windrow.operators.aggregations import Kernel, Parts, Rows, concat_parts, make_kernel
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

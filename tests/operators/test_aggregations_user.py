@@ -20,7 +20,7 @@ from windrow.operators.aggregations import (
     lift_where,
     make_kernel,
 )
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 
 class Mean:

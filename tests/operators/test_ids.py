@@ -11,9 +11,9 @@ import pytest
 
 import windrow as wr
 from windrow.core.keys import encode_i64, encode_key
-from windrow.operators.aggregate import WindowAggregator
-from windrow.operators.step import StepResult
-from windrow.operators.tuples import TupleAggregator
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.aggregate.tuples import TupleAggregator
+from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import Batch, MemoryKV
 
 S = 1_000_000

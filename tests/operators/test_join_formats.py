@@ -12,10 +12,10 @@ import pytest
 
 import windrow as wr
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.filed_rows import unpack_rows
-from windrow.operators.join_rows import join_operator
-from windrow.operators.progress import Progress
+from windrow.operators.join.counted import join_operator
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.filed_rows import unpack_rows
+from windrow.operators.steps.progress import Progress
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.messages import Layout
 from windrow.stores.windows import unpack_table

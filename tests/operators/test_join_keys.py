@@ -10,8 +10,8 @@ import pytest
 
 import windrow as wr
 from windrow.core.keys import encode_equal
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.join_rows import join_operator
+from windrow.operators.join.counted import join_operator
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.stores.kv import MemoryKV
 
 S = 1_000_000

@@ -9,8 +9,8 @@ import pytest
 
 import windrow as wr
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.join_rows import join_operator
-from windrow.operators.watermarks import watermark_of
+from windrow.operators.join.counted import join_operator
+from windrow.operators.steps.watermarks import watermark_of
 from windrow.stores.kv import MemoryKV
 
 S = 1_000_000

@@ -11,9 +11,9 @@ import pytest
 import windrow as wr
 from windrow.core.messages import Position, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.intake import Slice
-from windrow.operators.join_windows import windows_of_input
+from windrow.operators.join.windows import windows_of_input
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.intake import Slice
 
 S = 1_000_000
 

@@ -10,10 +10,20 @@ import pytest
 
 import windrow as wr
 from windrow.core.keys import message_keys
-from windrow.operators.assigners import assigner_of
-from windrow.operators.calculation import Calculation
-from windrow.operators.columns import EMIT_STEP, END, FIRST, LAST, MESSAGES, PANES, PENDING, START, UPSERT
-from windrow.operators.state_rows import Windows, merge_rows, merge_slices
+from windrow.operators.aggregate.state_rows import Windows, merge_rows, merge_slices
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.assigners import assigner_of
+from windrow.operators.steps.columns import (
+    EMIT_STEP,
+    END,
+    FIRST,
+    LAST,
+    MESSAGES,
+    PANES,
+    PENDING,
+    START,
+    UPSERT,
+)
 
 INPUT = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("a", pa.string()), ("b", pa.int64()), ("v", pa.int64())]

@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.operators.calculation import Calculation
-from windrow.operators.columns import (
+from windrow.operators.aggregate.state_rows import merge_rows
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.columns import (
     EMIT_STEP,
     END,
     FIRST,
@@ -27,9 +28,8 @@ from windrow.operators.columns import (
     START,
     UPSERT,
 )
-from windrow.operators.groups import Groups
-from windrow.operators.intake import in_position_order
-from windrow.operators.state_rows import merge_rows
+from windrow.operators.steps.groups import Groups
+from windrow.operators.steps.intake import in_position_order
 
 
 class Sum:

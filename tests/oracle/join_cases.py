@@ -14,8 +14,9 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.core.join import Input, JoinDefinition
+from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
+from windrow.operators.join.definition import JoinDefinition
 
 S = 1_000_000
 ALL = ("inner", "left", "right", "full", "semi", "anti", "asof")

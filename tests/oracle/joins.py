@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 import windrow as wr
-from windrow.core.join import JoinDefinition
 from windrow.core.messages import JoinedRow, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing.oracle_join import JoinOracle, JoinStep
 
 S = 1_000_000

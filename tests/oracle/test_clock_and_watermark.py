@@ -5,8 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from windrow.core.clock import Clock
-from windrow.core.definition import bounded, custom, explicit, fixed
 from windrow.core.errors import BadDuration, NaiveDatetime
+from windrow.core.policy import (
+    bounded,
+    custom,
+    explicit,
+    fixed,
+)
 from windrow.core.time import SECOND_US, START_OF_TIME_US
 from windrow.testing.clock import ManualClock
 from windrow.testing.plain_watermark import WatermarkOracle

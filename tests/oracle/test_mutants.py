@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from windrow.core.definition import UNBOUNDED_US
 from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Message, Position, Timing
+from windrow.core.policy import UNBOUNDED_US
 from windrow.testing import oracle as module
 from windrow.testing import oracle_driver
 from windrow.testing.oracle import AggregateOracle

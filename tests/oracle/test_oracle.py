@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from windrow.core.aggregations import aggregate_function
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Kind, Message, Pane, Position, Timing, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.oracle import AggregateOracle
 from windrow.testing.transcript_parser import parse
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.core.join import JoinDefinition
 from windrow.core.messages import Message, Position
 from windrow.core.time import START_OF_TIME_US
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing.oracle_join import JoinOracle
 
 S = 1_000_000

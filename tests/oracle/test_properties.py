@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Message, Pane, Position, Timing, TupleWindow
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.ledger import all_panes_equal, ledger, ledger_key
 from windrow.testing.oracle import AggregateOracle
 from windrow.testing.transcript_parser import parse

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Message, Pane
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.oracle_driver import OracleDriver
 from windrow.testing.transcript_parser import TranscriptError, parse
 from windrow.testing.transcripts import CUT, VARIATIONS, Transcript, check, load

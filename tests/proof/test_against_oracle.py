@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Message, Position, TupleWindow
 from windrow.core.time import to_datetime
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
 from windrow.testing.faults import CommitPoint

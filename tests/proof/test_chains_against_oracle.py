@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from windrow.connectors.sinks import MemorySink
-from windrow.core.join import JoinDefinition
 from windrow.core.messages import JoinedRow, Position, Timing
 from windrow.core.time import instant_us
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing import ChainOracle, ManualClock, all_panes_equal, panes_equal
 from windrow.testing.ledger import values_equal
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.proof.test_against_oracle import DEEP, PROFILE, TRIGGERS, Case, Run, cases, messages, trigger
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Kind, Pane
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing import ManualClock, TestDriver
 from windrow.testing.ledger import values_equal
 

@@ -8,7 +8,7 @@ import pytest
 
 import windrow as wr
 from windrow.core.messages import TupleWindow, Window
-from windrow.operators.intake import FIRST_US, LAST_US
+from windrow.operators.steps.intake import FIRST_US, LAST_US
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000

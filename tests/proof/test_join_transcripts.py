@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.core.join import JoinDefinition
+from windrow.operators.join.definition import JoinDefinition
 from windrow.testing import JoinDriver, ManualClock
 from windrow.testing.join_transcripts import JOIN_VARIATIONS, check_join
 from windrow.testing.transcript_parser import TranscriptError

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.oracle.join_cases import JoinCase, S, cases, rows
 from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
-from windrow.operators.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING
-from windrow.operators.join_rows import join_operator
-from windrow.operators.step import StepResult
+from windrow.operators.join.counted import join_operator
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING
+from windrow.operators.steps.step import StepResult
 from windrow.runners.rows import table_of
 from windrow.stores.kv import MemoryKV
 from windrow.testing.ledger import values_equal

@@ -14,7 +14,7 @@ import pytest
 import windrow as wr
 from windrow.connectors.sinks import pane_files
 from windrow.core.messages import Message, Position
-from windrow.operators.output import to_panes
+from windrow.operators.aggregate.output import to_panes
 from windrow.runners.embedded import operator as embedded
 from windrow.testing import ManualClock, TestDriver, ledger
 

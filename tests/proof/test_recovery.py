@@ -13,8 +13,8 @@ import windrow as wr
 from windrow.checkpoint import records
 from windrow.checkpoint.shard import _look
 from windrow.core import errors as e
-from windrow.core.definition import AggregateDefinition
 from windrow.core.messages import Message, Pane, Position
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing import CommitPoint, ManualClock, TestDriver, all_panes_equal, damage_file, tear_file
 
 S = 1_000_000

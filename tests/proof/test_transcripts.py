@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.core.definition import AggregateDefinition
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
 from windrow.testing.transcripts import Transcript, check, load

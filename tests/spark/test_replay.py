@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from windrow.checkpoint.layout import JobFolders
-from windrow.core.definition import AggregateDefinition
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.runners.embedded import operator_of
 from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock

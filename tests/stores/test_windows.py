@@ -177,7 +177,7 @@ def golden(name: str) -> bytes:
 
 
 def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() -> None:
-    from windrow.operators.progress import Progress
+    from windrow.operators.steps.progress import Progress
 
     assert unpack_table(golden("window-block")).to_pylist() == [
         {"__start": 0, "k": "a", "a.n.n": 2, "__upsert": False}

@@ -1,0 +1,94 @@
+"""An input of an operator: its event time, its watermark, and the window of it that another input sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from windrow.core import check
+from windrow.core.errors import (
+    BadWindow,
+)
+from windrow.core.policy import (
+    Forever,
+    Watermark,
+    bounded,
+    check_unit,
+    max_ahead_us,
+    show_max_ahead,
+)
+from windrow.core.positions import Positions
+from windrow.core.show import call
+from windrow.core.time import Duration, TimeUnit
+from windrow.core.windows import Hopping, JoinWindowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a join. Build it with `wr.Input`."""
+
+    name: str
+    event_time: str
+    window: JoinWindowSpec | None = None
+    watermark: Watermark = field(default_factory=bounded)
+    time_zone: str | None = None
+    max_ahead_us: int | None = None
+    positions: Positions | None = None
+    static: bool = False
+    event_time_unit: TimeUnit | None = None
+
+    def __repr__(self) -> str:
+        return call(
+            "Input",
+            self.name,
+            event_time=self.event_time,
+            window=self.window,
+            watermark=None if self.watermark == bounded() else self.watermark,
+            time_zone=self.time_zone,
+            max_ahead=self._shown_ahead(),
+            positions=self.positions,
+            static=self.static or None,
+            event_time_unit=self.event_time_unit,
+        )
+
+    def _shown_ahead(self) -> Any:
+        unsaid = self.static and self.max_ahead_us is None
+        return None if unsaid else show_max_ahead(self.max_ahead_us, self.watermark)
+
+    @property
+    def source_prefix(self) -> str:
+        """Sources of this input's positions begin with it, so that two inputs never share a partition."""
+        return f"{self.name}:"
+
+
+def make_input(
+    name: str,
+    *,
+    event_time: str,
+    window: JoinWindowSpec | None,
+    watermark: Duration | Watermark,
+    time_zone: str | None,
+    max_ahead: Duration | Forever | None,
+    positions: Positions | None,
+    static: bool,
+    event_time_unit: TimeUnit | None,
+) -> Input:
+    """Check what the user wrote of one input."""
+    check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
+    check.flag(static, "static")
+    check_unit(event_time_unit)
+    if positions is not None:
+        check.of_type(
+            positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
+        )
+    check.name(name, "name")
+    if window is not None and not isinstance(window, JoinWindowSpec):
+        raise BadWindow(
+            f"window={window!r} of input {name!r}: use wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows"
+        )
+    if isinstance(window, Hopping) and window.hop_us > window.size_us:
+        raise BadWindow(f"{window!r} leaves gaps, in which messages of {name!r} could not be joined")
+    marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+    # A table does not hold the watermark, and may well speak of the future.
+    ahead_us = None if static and max_ahead is None else max_ahead_us(max_ahead, marked)
+    return Input(name, event_time, window, marked, time_zone, ahead_us, positions, static, event_time_unit)

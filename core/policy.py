@@ -1,0 +1,163 @@
+"""How long state is kept, and up to which event time input is believed complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from windrow.core.errors import (
+    BadDuration,
+    BadWatermark,
+    ConfigurationError,
+)
+from windrow.core.show import call
+from windrow.core.time import DAY_US, TIME_UNITS, Duration, duration_us, show_duration
+
+RESERVED_COLUMNS = ("window", "pane", "commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Forever:
+    """Keep everything: unbounded state must be asked for."""
+
+    def __repr__(self) -> str:
+        return "wr.forever"
+
+
+forever = Forever()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long and how much is kept. `time_us` counts from the end of a window; None is no limit by time.
+
+    `windows` and `messages` limit the number kept, per "key" or per "job".
+    """
+
+    time_us: int | None = None
+    windows: int | None = None
+    messages: int | None = None
+    per: str = "key"
+
+    def __repr__(self) -> str:
+        time = None if self.time_us is None else show_duration(self.time_us)
+        per = None if self.per == "key" else self.per
+        return call("Retain", time, windows=self.windows, messages=self.messages, per=per)
+
+
+def Retain(
+    time: Duration | Forever | None = None,
+    *,
+    windows: int | None = None,
+    messages: int | None = None,
+    per: str = "key",
+) -> Retention:
+    """Retention by time and by size: `wr.Retain("7 days", windows=100)`; sizes per "key" or per "job"."""
+    for name, n in (("windows", windows), ("messages", messages)):
+        if n is not None and (not isinstance(n, int) or n <= 0):
+            raise ConfigurationError(f"retention of {n} {name}: must be positive, and whole")
+    if per not in ("key", "job"):
+        raise ConfigurationError(f"retention per={per!r}: use 'key' or 'job'")
+    time_us = None if time is None or isinstance(time, Forever) else duration_us(time, "retention")
+    if time_us is not None and time_us < 0:
+        raise BadDuration(f"retention {time!r} is negative")
+    return Retention(time_us, windows, messages, per)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Up to which event time input is believed complete. Build it with `wr.bounded`, `wr.fixed`, `wr.explicit`, `wr.custom`.
+
+    kind "bounded": per partition the largest event time less `delay_us`, minimum over partitions that are not idle;
+    "fixed": now less `delay_us` (seed 001 "Fixed Watermark"); "explicit": only what the caller advances it to;
+    "custom": `function(marks, now_us) -> us`, marks being {(source, partition): largest event time}.
+    """
+
+    kind: str
+    delay_us: int = 0
+    idle_us: int | None = None
+    partitions: tuple[tuple[str, int], ...] = ()
+    function: Callable[[dict[tuple[str, int], int], int], int | None] | None = field(
+        default=None, compare=False
+    )
+    name: str = ""
+
+    def __repr__(self) -> str:
+        idle = None if self.idle_us is None else show_duration(self.idle_us)
+        match self.kind:
+            case "bounded":
+                return call(
+                    "bounded", show_duration(self.delay_us), idle=idle, partitions=self.partitions or None
+                )
+            case "fixed":
+                return call("fixed", show_duration(self.delay_us))
+            case "explicit":
+                return call("explicit")
+            case _:
+                return call("custom", name=self.name)
+
+
+def bounded(
+    delay: Duration = "0 seconds",
+    *,
+    idle: Duration | None = None,
+    partitions: Sequence[tuple[str, int]] = (),
+) -> Watermark:
+    """Bounded out-of-orderness per partition. A partition without rows for `idle` of `now` does not hold it back.
+
+    `partitions` that are declared hold the watermark until they are seen; others do not.
+    """
+    delay_us = duration_us(delay, "watermark delay")
+    if delay_us < 0:
+        raise BadWatermark(f"watermark delay {delay!r} is negative: use '0 seconds' or more")
+    idle_us = None if idle is None else duration_us(idle, "idle time")
+    return Watermark("bounded", delay_us, idle_us, tuple((str(s), int(p)) for s, p in partitions))
+
+
+def fixed(delay: Duration) -> Watermark:
+    """`now` less `delay` (seed 001, "Fixed Watermark")."""
+    return Watermark("fixed", duration_us(delay, "watermark delay"))
+
+
+def explicit() -> Watermark:
+    """A watermark that moves only when the caller advances it."""
+    return Watermark("explicit")
+
+
+def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *, name: str) -> Watermark:
+    """A watermark of your own: a pure function of the largest event times by partition and of `now` (microseconds)."""
+    return Watermark("custom", function=function, name=name)
+
+
+def check_unit(unit: str | None) -> None:
+    """Refuse what no integer event time counts."""
+    if unit is not None and unit not in TIME_UNITS:
+        raise ConfigurationError(f"event_time_unit={unit!r}: use one of {', '.join(map(repr, TIME_UNITS))}")
+
+
+def max_ahead_us(given: Duration | Forever | None, watermark: Watermark) -> int | None:
+    """How far ahead of `now` a time may lie, None for any. Unless it is said, a day where what comes moves the watermark: one
+    message with a wrong date would make all others late, for good.
+    """
+    if isinstance(given, Forever):
+        return None
+    if given is None:
+        return DAY_US if watermark.kind == "bounded" else None
+    ahead_us = duration_us(given, "max_ahead")
+    if ahead_us < 0:
+        raise BadDuration(
+            f"max_ahead {given!r} is negative: use '0 seconds' or more, or wr.forever for no limit"
+        )
+    return ahead_us
+
+
+def show_max_ahead(ahead_us: int | None, watermark: Watermark) -> Any:
+    """What `max_ahead_us` reads back to the same; None where nothing has to be said."""
+    if ahead_us == max_ahead_us(None, watermark):
+        return None
+    return forever if ahead_us is None else show_duration(ahead_us)
+
+
+#: Lateness without end: the window takes messages as long as the state lives.
+UNBOUNDED_US = 2**62

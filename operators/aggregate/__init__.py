@@ -1,0 +1,1 @@
+"""Windowed aggregates over time, tuple and global windows."""

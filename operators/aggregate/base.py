@@ -1,0 +1,137 @@
+"""What time and tuple windows share: how a step begins and ends, learning the input, duplicates by id."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from windrow.core.keys import Encode, encode_columns, encode_equal
+from windrow.core.types import concat
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.history import History
+from windrow.operators.aggregate.needs import AggregateNeeds
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.intake import Slice, in_known_times
+from windrow.operators.steps.learning import (
+    check_keys,
+    in_learnt_types,
+    learn,
+)
+from windrow.operators.steps.progress import EMISSION, KEYS_EQUAL, KEYS_MARK, Progress
+from windrow.operators.steps.step import StepResult, keys_mark
+from windrow.stores.kv import KV, Batch
+
+
+class Steps:
+    """What the operators share. Holds no state of its own: everything is in the store that it is given."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        self.definition = definition
+        self.windows_cf = f"{definition.name}.windows"
+        self.aux_cf = f"{definition.name}.aux"
+        self.history = History(definition) if definition.full_state else None
+        self.seen: SeenIds | None = None
+        self.needs = AggregateNeeds(definition)
+        self._calculation: Calculation | None = None
+        self._emission_noted = False
+        #: True if keys are part of the state's own keys.
+        self.writes_keys = False
+
+    def cfs(self) -> tuple[str, ...]:
+        ids = () if self.seen is None else (self.seen.cf,)
+        return (self.windows_cf, self.aux_cf, *ids, *(() if self.history is None else self.history.cfs))
+
+    def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
+        progress = Progress.load(kv, self.aux_cf)
+        progress.step += 1
+        if self.writes_keys:
+            self.choose_keys(kv, progress.schema, store=True)
+        if progress.schema is not None:
+            self._bind(progress.schema)
+        return progress, StepResult(), DeadLetters(self.definition.dead_letter_limit)
+
+    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
+        batch = Batch()
+        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        kv.write(batch)
+        result.dead = dead.table()
+        for reason, n in dead.counts.items():
+            result.counts[f"dead.{reason}"] = n
+        return result
+
+    def choose_keys(self, kv: KV, schema: pa.Schema | None, *, store: bool = False) -> None:
+        """Write keys as this state has them."""
+        mark = keys_mark(kv, self.aux_cf, schema, self.definition.by)
+        if store and kv.get(self.aux_cf, KEYS_MARK) is None:
+            batch = Batch()
+            batch.put(self.aux_cf, KEYS_MARK, mark)
+            kv.write(batch)
+        self._write_keys(encode_equal if mark == KEYS_EQUAL else encode_columns)
+
+    def _write_keys(self, encode: Encode) -> None:
+        """Where keys are part of the state: write them like that."""
+
+    def _emission_changed(self, kv: KV) -> bool:
+        """True in the first `advance` under another emission than that of the last one: what waits has to be looked for."""
+        if self._emission_noted:
+            return False
+        stored, own = kv.get(self.aux_cf, EMISSION), repr(self.definition.emit).encode()
+        self._emission_noted = stored == own  # not before it is stored for good
+        if not self._emission_noted:
+            batch = Batch()
+            batch.put(self.aux_cf, EMISSION, own)
+            kv.write(batch)
+        return stored is not None and not self._emission_noted
+
+    def _notes(self, unsaid: bool) -> bool:
+        """True if merging has to note what last panes said: rows may be stored with more than that, `unsaid`, or told anew."""
+        emit = self.definition.emit
+        return not self.definition.full_state and emit.mode != "discarding" and (unsaid or emit.remembers)
+
+    def _learn(self, progress: Progress, schema: pa.Schema) -> None:
+        check_keys(self.needs.keys, schema)
+        known = [] if progress.schema is None else progress.schema.names
+        only = None if self.needs.whole else self.needs.named({*known, *schema.names})
+        progress.schema = learn(progress.schema, schema, only)
+        self._bind(progress.schema)
+
+    def _learnt(self, progress: Progress, table: pa.Table) -> pa.Table:
+        """Input in the types that the stream has by now."""
+        time = self.definition.event_time
+        if progress.schema is not None and time in progress.schema.names:
+            known = progress.schema.field(time).type
+            table = in_known_times(
+                table, time, self.definition.time_zone, known, self.definition.event_time_unit
+            )
+        self._learn(progress, table.schema)
+        assert progress.schema is not None
+        return in_learnt_types(table, progress.schema, time)
+
+    def _bind(self, schema: pa.Schema) -> None:
+        if self._calculation is None or not self._calculation.schema.equals(schema):
+            self._calculation = Calculation(self.definition, schema)
+
+    def _without_duplicates(self, kv: KV, rows: Slice, result: StepResult, floor_us: int) -> Slice:
+        """Rows whose ids were not seen before; ids of event times below the floor are forgotten."""
+        if self.seen is None or len(rows) == 0:
+            return rows
+        fresh = self.seen.first_seen(kv, rows, floor_us)
+        if len(fresh) == len(rows):
+            return rows
+        result.counts["duplicates"] = len(rows) - len(fresh)
+        return rows.take(fresh)
+
+    @property
+    def calculation(self) -> Calculation:
+        assert self._calculation is not None, "no input was seen yet"
+        return self._calculation
+
+
+def together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+    """Panes of several firings as one, by start, end and key; a retraction stays before its insertion."""
+    if len(panes) < 2:
+        return panes
+    table = concat(panes)
+    return [table.take(pa.array(in_window_order(table, by)))]

@@ -1,0 +1,187 @@
+"""From state rows that fire to panes, and what the rows are afterwards. Semantics "Emission", "Retractions".
+
+Panes are tables: `__start`, `__end`, the keys, the aggregates, `__timing`, `__index`, `__is_last`, `__kind`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.aggregate.told import Values, choose, marks, note, told_by
+from windrow.operators.aggregations.calculation import Broken, Calculation, any_differ
+from windrow.operators.steps.columns import (
+    ACCUMULATOR,
+    EMIT_STEP,
+    EMITTED,
+    END,
+    INDEX,
+    INSERT,
+    IS_LAST,
+    KIND,
+    ON_TIME,
+    PANES,
+    PENDING,
+    RETRACT,
+    START,
+    TIMING,
+    TOLD,
+)
+from windrow.operators.steps.dead import AGGREGATE_FAILED, INTEGER_OVERFLOW, DeadLetters
+from windrow.operators.steps.groups import combine
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Fired:
+    """panes: what was emitted, or None. rows: the state rows after, in the order they came."""
+
+    panes: pa.Table | None
+    rows: pa.Table
+
+
+def fire(
+    definition: AggregateDefinition,
+    calculation: Calculation,
+    rows: pa.Table,
+    values_of: Values,
+    *,
+    timing: str,
+    is_last: BoolArray,
+    closing: bool,
+    step: int,
+    dead: DeadLetters,
+    told_of: Values | None = None,
+) -> Fired:
+    """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed.
+
+    `told_of`: what the last panes said, from kept messages.
+    """
+    size = len(rows)
+    if size == 0:
+        return Fired(None, rows)
+    emit = definition.emit
+    values, broken = values_of(rows)
+    aliases = list(definition.agg)
+    columns = [combine(values[a]) for a in aliases]
+    speaks = np.ones(size, dtype=bool)
+    for b in broken:
+        if speaks[b.group]:
+            _bury(definition, rows, b, dead)
+        speaks[b.group] = False
+
+    retracts = np.zeros(size, dtype=bool)
+    told: dict[str, pa.Array] = {}
+    known = np.zeros(size, dtype=bool)
+    if emit.remembers:
+        told, known = told_by(rows, dict(zip(aliases, columns, strict=True)), speaks, told_of)
+        changed = any_differ([told[a] for a in aliases], columns, size) | ~known
+        if emit.only_if_changed and not (closing and emit.closing_pane):
+            speaks &= changed
+        if emit.mode == "retracting":
+            if timing != ON_TIME and not closing:
+                speaks &= changed
+            retracts = speaks & known
+    elif emit.only_if_changed and not (closing and emit.closing_pane):
+        speaks &= combine(rows.column(PENDING)).to_numpy() > 0
+
+    panes = _panes(definition, rows, columns, told, speaks, retracts, timing, is_last)
+    for alias, column in zip(aliases, columns, strict=True):
+        told[alias] = choose(speaks, column, told[alias]) if alias in told else column
+    return Fired(panes, _after(definition, rows, told, known, speaks, step))
+
+
+def _bury(definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters) -> None:
+    row = rows.slice(broken.group, 1)
+    payload = {
+        "window": [row.column(START)[0].as_py(), row.column(END)[0].as_py()],
+        "key": {b: row.column(b)[0].as_py() for b in definition.by},
+    }
+    if isinstance(broken.error, OverflowError):
+        detail = f"{broken.error}: use integer_overflow='decimal' for sums beyond int64"
+        dead.add(INTEGER_OVERFLOW, detail, payload)
+        return
+    text = "".join(traceback.format_exception(broken.error)[-6:])
+    dead.add(AGGREGATE_FAILED, f"{broken.alias}: {text}", payload)
+
+
+def _panes(
+    definition: AggregateDefinition,
+    rows: pa.Table,
+    columns: list[pa.Array],
+    told: Mapping[str, pa.Array],
+    speaks: BoolArray,
+    retracts: BoolArray,
+    timing: str,
+    is_last: BoolArray,
+) -> pa.Table | None:
+    order = in_window_order(rows, definition.by)
+    order = order[speaks[order]]
+    if len(order) == 0:
+        return None
+    index = combine(rows.column(PANES)).to_numpy()
+    fixed = [START, END, *definition.by]
+    take = pa.array(order)
+    n = len(order)
+    inserts = rows.select(fixed).take(take)
+    for alias, column in zip(definition.agg, columns, strict=True):
+        inserts = inserts.append_column(alias, column.take(take))
+    inserts = _label(inserts, timing, index[order], is_last[order], INSERT)
+    back = order[retracts[order]]
+    if len(back) == 0:
+        return inserts
+    retractions = rows.select(fixed).take(pa.array(back))
+    for alias in definition.agg:
+        retractions = retractions.append_column(alias, told[alias].take(pa.array(back)))
+    retractions = _label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), RETRACT)
+    # A retraction stands directly before the pane that replaces it.
+    place = np.empty(n, dtype=np.int64)
+    paired = retracts[order]
+    place = np.arange(n) + np.cumsum(paired)
+    both = pa.concat_tables([inserts, retractions])
+    positions = np.concatenate([place, place[paired] - 1])
+    return both.take(pa.array(np.argsort(positions, kind="stable")))
+
+
+def _label(
+    panes: pa.Table, timing: str, index: npt.NDArray[np.int64], is_last: BoolArray, kind: str
+) -> pa.Table:
+    n = len(panes)
+    panes = panes.append_column(TIMING, pa.array([timing] * n, pa.string()))
+    panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))
+    panes = panes.append_column(IS_LAST, pa.array(is_last))
+    return panes.append_column(KIND, pa.array([kind] * n, pa.string()))
+
+
+def _after(
+    definition: AggregateDefinition,
+    rows: pa.Table,
+    told: Mapping[str, pa.Array],
+    known: BoolArray,
+    speaks: BoolArray,
+    step: int,
+) -> pa.Table:
+    """The rows after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
+    emit, size = definition.emit, len(rows)
+    before = combine(rows.column(PANES)).to_numpy()
+    pending = pa.array(np.zeros(size, dtype=np.int64))
+    now = pa.array(np.full(size, step, dtype=np.int64))
+    # What was discarded counts as told. Else the step is that of the last pane, whose messages are the ones up to it.
+    steps = now if emit.mode == "discarding" else choose(speaks, now, combine(rows.column(EMIT_STEP)))
+    replaced = {PENDING: pending, PANES: pa.array(before + speaks), EMIT_STEP: steps}
+    gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
+    names = [n for n in rows.column_names if not n.startswith(gone) and n != TOLD]
+    table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
+    lost = (before > 0) & ~speaks & ~known
+    if emit.remembers:
+        return note(table, told, marks(speaks | known, lost))
+    # Nothing pending, and yet the accumulators do not say what was told.
+    return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table

@@ -1,0 +1,218 @@
+"""The stored windows of an aggregator: read and merged, fired, written back, let go."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.emit import EveryBatch, EveryCount
+from windrow.core.keys import Encode, encode_columns
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregate.base import Steps
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.emission import fire
+from windrow.operators.aggregate.filing import bury_broken
+from windrow.operators.aggregate.size_limits import SizeLimits
+from windrow.operators.aggregate.state_rows import merge_rows, without
+from windrow.operators.aggregations.calculation import Broken
+from windrow.operators.steps.assigners import WindowAssigner, assigner_of
+from windrow.operators.steps.columns import EARLY, END, IS_LAST, ON_TIME, START, UPSERT
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import (
+    StepResult,
+    limit,
+    passed,
+)
+from windrow.stores.kv import KV
+from windrow.stores.windows import BlockWindows
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class StoredWindows(Steps):
+    """Time windows of one definition, as blocks."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        super().__init__(definition)
+        self.assigner: WindowAssigner = assigner_of(definition.window)
+        self.store = BlockWindows(self.windows_cf, self.aux_cf)
+        self.limits = SizeLimits(definition, self.aux_cf)
+        self.writes_keys = self.limits.active and bool(self.limits.by)
+        if definition.ids is not None:
+            self.seen = SeenIds(definition, self.aux_cf, self._span_us())
+
+    def _write_keys(self, encode: Encode) -> None:
+        self.limits.encode = encode
+
+    def _windows(self, kv: KV, after_us: int, up_to_us: int) -> list[int]:
+        """Starts of stored windows with `after < end <= up_to`."""
+        if up_to_us <= after_us:
+            return []
+        return self.store.starts(kv, self.assigner.first_open(after_us), self.assigner.first_open(up_to_us))
+
+    def _merged(
+        self, kv: KV, starts: list[int], dead: DeadLetters, *, unsaid: bool = False
+    ) -> pa.Table | None:
+        stored = self.store.read(kv, starts)
+        if stored is None:
+            return None
+        merged, broken = merge_rows(self.calculation, stored, notes=self._notes(unsaid))
+        bury_broken(merged, broken, self.definition, dead)
+        return merged
+
+    def _append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
+        """Add rows. Windows that have gathered enough become one block: a left fold in commit order, as reading does it."""
+        for start in self.store.append(kv, rows, upsert=upsert):
+            stored = self.store.read(kv, [start])
+            assert stored is not None
+            merged, broken = merge_rows(self.calculation, stored, notes=self._notes(True))
+            if not broken:  # it has to be told when the window fires
+                self.store.replace(kv, start, merged)
+
+    def _rewrite(
+        self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int
+    ) -> None:
+        """Store the rows of whole windows, unless nothing can ask for them any more, not even this step."""
+        kept_from = self.kept_from(watermark_us)
+        if self._closes:
+            kept_from = START_OF_TIME_US
+        if not starts or starts[-1] < kept_from:
+            return
+        column = combine(rows.column(START)).to_numpy()
+        order = np.argsort(column, kind="stable")
+        column = column[order]
+        rows = rows.take(pa.array(order))
+        for start in starts:
+            if start < kept_from:
+                continue
+            low, high = np.searchsorted(column, [start, start + 1])
+            self.store.replace(kv, start, rows.slice(int(low), int(high - low)))
+
+    def _fire(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        rows: pa.Table,
+        timing: str,
+        *,
+        closing: bool = False,
+    ) -> pa.Table:
+        emit, watermark_us = self.definition.emit, progress.watermark_us
+        ends = combine(rows.column(END)).to_numpy()
+        is_last = ends <= passed(watermark_us, self.definition.allowed_lateness_us)
+        if timing == ON_TIME and not emit.tells_late:
+            is_last = np.ones(len(rows), dtype=bool)
+        if timing == EARLY:
+            is_last = np.zeros(len(rows), dtype=bool)
+        if closing:
+            is_last = np.ones(len(rows), dtype=bool)
+
+        def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            if self.history is not None:
+                return self.history.values(kv, state, self.calculation, self.assigner)
+            return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
+
+        def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            assert self.history is not None
+            return self.history.values(kv, state, self.calculation, self.assigner, told=True)
+
+        fired = fire(
+            self.definition,
+            self.calculation,
+            rows,
+            values_of,
+            timing=timing,
+            is_last=is_last,
+            closing=closing,
+            step=progress.step,
+            dead=dead,
+            told_of=None if self.history is None else told_of,
+        )
+        if fired.panes is not None:
+            result.panes.append(fired.panes)
+            if self.definition.emit.closing_pane and not closing:
+                last = fired.panes.filter(fired.panes.column(IS_LAST))
+                result.ended.update(self._names(last))
+        return fired.rows
+
+    @property
+    def _closes(self) -> bool:
+        """True if a window may have to speak when it closes, though it waits for no period."""
+        emit = self.definition.emit
+        return (
+            emit.closing_pane
+            or isinstance(emit.late, EveryCount)
+            or (isinstance(emit.late, EveryBatch) and not emit.on_time)
+        )
+
+    def _ended(self, rows: pa.Table, ended: set[tuple[int, bytes]]) -> BoolArray:
+        """True for rows whose last pane was sent in this step."""
+        if not ended:
+            return np.zeros(len(rows), dtype=bool)
+        return np.array([row in ended for row in self._names(rows)], dtype=bool)
+
+    def _names(self, rows: pa.Table) -> list[tuple[int, bytes]]:
+        by = self.definition.by
+        keys = encode_columns([rows.column(b) for b in by]) if by else [b""] * len(rows)
+        return list(zip(rows.column(START).to_pylist(), keys, strict=True))
+
+    def _retention_floor(self, watermark_us: int) -> int:
+        """Windows that end at or before it are out of retention."""
+        time_us = self.definition.retention.time_us
+        return START_OF_TIME_US if time_us is None else limit(watermark_us, time_us)
+
+    def _kept_from(self, progress: Progress) -> int:
+        """Windows that start before it are out of retention."""
+        if self.definition.retention.time_us is None:
+            return START_OF_TIME_US
+        return max(progress.purged_us, self.kept_from(progress.watermark_us))
+
+    def kept_from(self, watermark_us: int) -> int:
+        """Where the windows begin that are in retention at a watermark."""
+        return self.assigner.first_open(self._retention_floor(watermark_us))
+
+    def _span_us(self) -> int | None:
+        """About how long a message can be in retention after its event time; None: for good."""
+        time_us = self.definition.retention.time_us
+        if time_us is None:
+            return None
+        start = self.assigner.first_open(0)
+        return time_us + int(self.assigner.ends(np.array([start], dtype=np.int64))[0]) - start
+
+    def _purge(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        kept_from = self.assigner.first_open(self._retention_floor(watermark_us))
+        if kept_from <= progress.purged_us:
+            return
+        self.store.drop(kv, progress.purged_us, kept_from)
+        if self.history is not None:
+            self.history.drop(kv, kept_from)
+        if self.seen is not None:
+            self.seen.forget(kv, kept_from)
+        if self.limits.active:
+            self.limits.forget(kv, self._retention_floor(watermark_us))
+        progress.dirty = {s for s in progress.dirty if s >= kept_from}
+        progress.purged_us = kept_from
+
+    def state(self, kv: KV, low_us: int, high_us: int) -> tuple[pa.Table | None, dict[str, pa.Array]]:
+        """State rows of retained windows that start in `[low, high)`, merged, and their present values."""
+        progress = Progress.load(kv, self.aux_cf)
+        if progress.schema is None:
+            return None, {}
+        self._bind(progress.schema)
+        dead = DeadLetters(0)
+        low_us = max(low_us, progress.purged_us)
+        rows = self._merged(kv, self.store.starts(kv, low_us, high_us), dead)
+        if rows is None:
+            return None, {}
+        rows = without(rows, UPSERT)
+        if self.history is not None:
+            values, _ = self.history.values(kv, rows, self.calculation, self.assigner)
+        else:
+            values, _ = self.calculation.finish({n: rows.column(n) for n in rows.column_names}, len(rows))
+        return rows, values

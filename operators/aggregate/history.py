@@ -1,0 +1,292 @@
+"""The messages behind a full-state aggregate: filed once each, read again when a window fires.
+
+Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); tuple windows `<key>_<number>`. Value: version byte,
+msgpack `[schema id, step, closed, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step
+tells what came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did not
+take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.keys import Encode, encode_equal
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import as_type, concat
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations.calculation import Broken, Calculation
+from windrow.operators.steps.assigners import WindowAssigner
+from windrow.operators.steps.columns import EMIT_STEP, END, OFFSET, ORDINAL, PARTITION, SOURCE, START
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.intake import Slice, user_columns
+from windrow.stores.kv import KV, Batch
+from windrow.stores.messages import Layout, MessageStore
+from windrow.stores.windows import pack_column, unpack_column
+
+IntArray = npt.NDArray[np.int64]
+FORMAT = 1
+STEP, CLOSED = "__step", "__closed"
+
+
+class History:
+    """Files and reads the messages of one definition."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        self.definition = definition
+        self.tuples = definition.tuple_window
+        self.cf = f"{definition.name}.messages"
+        self.index_cf = f"{definition.name}.message_index"
+        self.aux_cf = f"{definition.name}.aux"
+        keyed = self.tuples and bool(definition.by)
+        layout = Layout.FIELDS_OFFSET if keyed else Layout.OFFSET if self.tuples else Layout.TIME_OFFSET
+        self.store = MessageStore(layout, self.cf, self.index_cf)
+        self.cfs: tuple[str, ...] = self.store.cfs
+        self.encode: Encode = encode_equal
+
+    def add(
+        self,
+        kv: KV,
+        rows: Slice,
+        step: int | IntArray,
+        calculation: Calculation,
+        numbers: IntArray | None = None,
+        closed: IntArray | None = None,
+    ) -> None:
+        """File `rows`; tuple windows give the number of each row within its key, others what was closed to it.
+
+        `step`, where each row has its own: the rows have positions.
+        """
+        batch = Batch()
+        names = calculation.input_columns()
+        names = user_columns(rows.table) if names is None else names
+        table = _typed(
+            rows.table.select([n for n in rows.table.column_names if n in names]), calculation.schema
+        )
+        packed = table.schema.remove_metadata().serialize().to_pybytes()
+        schema_id = xxhash.xxh3_64_digest(packed)
+        # With every step: a store that took no part in a replay must find it in a segment.
+        batch.put(self.aux_cf, b"h" + schema_id, packed)
+        n = len(rows)
+        steps = [step] * n if isinstance(step, int) else step.tolist()
+        columns = [pack_column(c) for c in table.columns]
+        head = bytes((FORMAT,))
+        pack = msgpack.Packer(autoreset=True).pack
+        positions = [list(p) for p in self._own_positions(rows, step)] if numbers is not None else None
+        if positions is not None:
+            values = [
+                head + pack((schema_id, s, p, *v))
+                for s, p, v in zip(
+                    steps, zip(*positions, strict=True), zip(*columns, strict=True), strict=True
+                )
+            ]
+        elif closed is not None:
+            missed = [None if c == START_OF_TIME_US else c for c in closed.tolist()]
+            values = [
+                head + pack((schema_id, s, c, *v))
+                for s, c, v in zip(steps, missed, zip(*columns, strict=True), strict=True)
+            ]
+        else:
+            values = [
+                head + pack((schema_id, s, None, *v))
+                for s, v in zip(steps, zip(*columns, strict=True), strict=True)
+            ]
+        if numbers is None:
+            self.store.put_rows(batch, rows.times, self._positions(rows, step), None, values)
+        else:
+            keys = (
+                self.encode([rows.table.column(b) for b in self.definition.by])
+                if self.definition.by
+                else None
+            )
+            zeros = np.zeros(n, dtype=np.int64)
+            self.store.put_rows(batch, None, (pa.array([""] * n), zeros, numbers, zeros), keys, values)
+        kv.write(batch)
+
+    def _positions(self, rows: Slice, step: int | IntArray) -> tuple[object, object, object, object]:
+        n = len(rows)
+        if rows.has_positions:
+            t = rows.table
+            ordinal = (
+                t.column(ORDINAL).to_numpy() if ORDINAL in t.column_names else np.zeros(n, dtype=np.int64)
+            )
+            return t.column(SOURCE), t.column(PARTITION).to_numpy(), t.column(OFFSET).to_numpy(), ordinal
+        # Rows without positions are numbered by step: each is a message of its own.
+        return (
+            pa.array([""] * n),
+            np.zeros(n, dtype=np.int64),
+            (step << 32) + np.arange(n, dtype=np.int64),
+            np.zeros(n, dtype=np.int64),
+        )
+
+    def _own_positions(self, rows: Slice, step: int | IntArray) -> tuple[list[object], ...]:
+        source, partition, offset, ordinal = self._positions(rows, step)
+        return (
+            source.to_pylist(),  # type: ignore[attr-defined]
+            np.asarray(partition).tolist(),
+            np.asarray(offset).tolist(),
+            np.asarray(ordinal).tolist(),
+        )
+
+    def drop(self, kv: KV, before_us: int) -> None:
+        """Forget messages whose event time is before `before_us`: no retained window covers them."""
+        batch = Batch()
+        self.store.expire(kv, batch, before_us)
+        kv.write(batch)
+
+    def decode(
+        self, kv: KV, keys: Sequence[bytes], values: Sequence[bytes], calculation: Calculation
+    ) -> Slice | None:
+        """Stored messages as rows again, with position columns and `__step`."""
+        if not values:
+            return None
+        groups: dict[bytes, list[int]] = {}
+        bodies = []
+        for i, value in enumerate(values):
+            if value[0] > FORMAT:
+                raise NewerFormat(
+                    f"message of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+                )
+            body = msgpack.unpackb(value[1:])
+            bodies.append(body)
+            groups.setdefault(body[0], []).append(i)
+        tables, order = [], []
+        for schema_id, indices in groups.items():
+            packed = kv.get(self.aux_cf, b"h" + schema_id)
+            if packed is None:
+                raise CorruptState(f"messages of schema {schema_id.hex()} are here, the schema is not")
+            schema = pa.ipc.read_schema(pa.py_buffer(packed))
+            chosen = [bodies[i] for i in indices]
+            columns = list(zip(*chosen, strict=True))
+            arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
+            table = pa.table(arrays, schema=schema)
+            positions = columns[2] if self.tuples else [self.store.split(keys[i]).position for i in indices]
+            for name, kind, j in (
+                (SOURCE, pa.string(), 0),
+                (PARTITION, pa.int64(), 1),
+                (OFFSET, pa.int64(), 2),
+                (ORDINAL, pa.int64(), 3),
+            ):
+                table = table.append_column(name, pa.array([p[j] for p in positions], kind))
+            if not self.tuples:
+                missed = [START_OF_TIME_US if c is None else c for c in columns[2]]
+                table = table.append_column(CLOSED, pa.array(missed, pa.int64()))
+            tables.append(table.append_column(STEP, pa.array(columns[1], pa.int64())))
+            order += indices
+        table = concat(tables)
+        if len(tables) > 1:
+            table = table.take(pa.array(np.argsort(np.array(order), kind="stable")))
+        # Types may have widened since a message was filed.
+        wanted = {f.name: f.type for f in calculation.schema}
+        table = pa.table(
+            [
+                as_type(c, wanted[n]) if n in wanted else c
+                for n, c in zip(table.column_names, table.columns, strict=True)
+            ],
+            names=table.column_names,
+        )
+        if self.tuples:
+            from windrow.operators.steps.intake import event_times
+
+            times = event_times(
+                table.column(self.definition.event_time),
+                self.definition.event_time,
+                self.definition.time_zone,
+                self.definition.event_time_unit,
+            )
+            return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
+        return Slice(table, self.store.times(keys))
+
+    def read(self, kv: KV, start_us: int, end_us: int, calculation: Calculation) -> Slice | None:
+        """Messages with `start <= event time < end`, by event time and position."""
+        keys, values = self.store.scan(kv, start_us, end_us)
+        return self.decode(kv, keys, values, calculation)
+
+    def values(
+        self,
+        kv: KV,
+        state: pa.Table,
+        calculation: Calculation,
+        assigner: WindowAssigner,
+        *,
+        told: bool = False,
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values of the (window, key)s of `state`, from the messages; `told`: from those that the last pane told."""
+        starts = combine(state.column(START)).to_numpy()
+        ends = combine(state.column(END)).to_numpy()
+        low, high = int(starts.min()), int(ends.max())
+        rows = self.read(kv, low, END_OF_TIME_US if high >= END_OF_TIME_US else high, calculation)
+        if rows is None:
+            row_of = windows = np.zeros(0, dtype=np.int64)
+        else:
+            row_of, windows, window_ends = assigner.assign(rows.times)
+            took = window_ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of]
+            row_of, windows = row_of[took], windows[took]
+        return self.evaluate(state, rows, row_of, windows, calculation, told=told)
+
+    def evaluate(
+        self,
+        state: pa.Table,
+        rows: Slice | None,
+        row_of: IntArray,
+        windows: IntArray,
+        calculation: Calculation,
+        *,
+        told: bool = False,
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values of `state` rows from messages, message `row_of[i]` being in the window that starts at `windows[i]`."""
+        by = self.definition.by
+        size = len(state)
+        if rows is None or len(row_of) == 0:
+            values, broken = calculation.finish({}, size)
+            empty = Slice(calculation.schema.empty_table(), np.zeros(0, dtype=np.int64))
+            extra, more = calculation.table_functions(
+                empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
+            )
+            return {**values, **extra}, broken + more
+        index = pa.array(row_of)
+        starts = pa.concat_arrays([combine(state.column(START)), pa.array(windows)])
+        keys = [
+            pa.concat_arrays(
+                [
+                    as_type(combine(state.column(b)), calculation.schema.field(b).type),
+                    as_type(combine(rows.table.column(b)).take(index), calculation.schema.field(b).type),
+                ]
+            )
+            for b in by
+        ]
+        codes = Groups([starts, *keys], size + len(row_of)).codes
+        member = codes[size:]
+        wanted = member < size  # state rows come first and are distinct, so they are groups 0 .. size - 1
+        if told or self.definition.emit.mode == "discarding":
+            last = combine(state.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.where(wanted, member, 0)]
+            step = combine(rows.table.column(STEP)).to_numpy()[row_of]
+            wanted &= step <= last if told else step > last
+        row_of, member = row_of[wanted], member[wanted]
+        # Order of arrival, which is by step and then by position: what "any" and a fold of the user's see.
+        chosen = rows.take(row_of)
+        arrival = pa.table({"step": combine(chosen.table.column(STEP)), "order": chosen.order})
+        keys = [("step", "ascending"), ("order", "ascending")]
+        sequence = np.asarray(pc.sort_indices(arrival, sort_keys=keys).to_numpy(), dtype=np.int64)
+        chosen, member = chosen.take(sequence), member[sequence]
+        groups = Groups.of_codes(member, size)
+        merged, broken = calculation.merge(calculation.lift(chosen), groups)
+        values, more = calculation.finish(merged, size)
+        extra, failures = calculation.table_functions(chosen, groups)
+        return {**values, **extra}, broken + more + failures
+
+
+def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A column without any value gets the type that the stream has for it: bytes do not depend on how input was cut."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_null(field.type) and field.name in schema.names:
+            kind = schema.field(field.name).type
+            table = table.set_column(i, pa.field(field.name, kind), pa.nulls(len(table), kind))
+    return table

@@ -1,0 +1,358 @@
+"""The windowed aggregator over time windows: two pure steps on a store. Seed 003 "Windowed Aggregator".
+
+`advance(watermark, now)` fires, times out and expires; `ingest(rows, now)` files messages and fires what they fill. Both
+read and write only the store they are given, so a step is a function of (state, input, now, watermark).
+
+Incremental aggregations keep accumulators in the window metadata; if one needs the window's messages (a median), the
+operator keeps a message store and computes every aggregation from it (the seed's full-state design).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.operators.aggregate.base import together
+from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_rows
+from windrow.operators.aggregate.firing import StoredWindows
+from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_rows, merge_slices
+from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult, passed
+from windrow.stores.kv import KV
+
+IntArray = npt.NDArray[np.int64]
+
+#: Of a run of single messages: which of them a row is.
+_ARRIVED = "__arrived"
+#: Windows are merged this many at a time, which bounds memory.
+WINDOWS_AT_ONCE = 64
+
+
+class WindowAggregator(StoredWindows):
+    """One definition on one store. Holds no state of its own: everything is in the store it is given."""
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        """Fire ON_TIME what the watermark passed, then the periods that `now` crossed, then close and purge."""
+        progress, result, dead = self._begin(kv)
+        before_us, now_before_us = progress.watermark_us, progress.now_us
+        watermark_us = max(watermark_us, before_us)
+        if progress.schema is not None:
+            if self._emission_changed(kv):
+                progress.dirty = self._unsaid(kv, dead)
+            last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
+            self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
+            if now_before_us is not None:
+                self._tick(kv, progress, result, dead, now_before_us, now_us, watermark_us)
+            told = len(result.panes)
+            self._close(kv, progress, result, dead, before_us, watermark_us)
+            if last_words:
+                result.panes[told:] = together(result.panes[told:] + last_words, self.definition.by)
+            self._purge(kv, progress, watermark_us)
+        progress.watermark_us, progress.now_us = watermark_us, now_us
+        return self._end(kv, progress, result, dead)
+
+    def ingest(
+        self,
+        kv: KV,
+        table: pa.Table,
+        now_us: int,
+        watermarks_us: IntArray | None = None,
+        nows_us: IntArray | None = None,
+    ) -> StepResult:
+        """File messages and fire what they fill.
+
+        `watermarks_us` and `nows_us`, one per row, stand for as many steps of one message each, between which nothing fires:
+        each is followed by an advance, of which the last is still to come. They are numbered like that, too.
+        """
+        progress, result, dead = self._begin(kv)
+        table = self._learnt(progress, table)
+        rows = take_in(self.definition, table, now_us, dead) if watermarks_us is None else None
+        if rows is None:
+            rows, watermarks_us = self._take_in_run(table, nows_us, dead, watermarks_us)
+        if self.seen is not None:
+            rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
+        if len(rows):
+            self._file(
+                kv,
+                progress,
+                result,
+                dead,
+                rows,
+                progress.watermark_us if watermarks_us is None else watermarks_us,
+            )
+        if watermarks_us is not None:
+            progress.step += 2 * (len(table) - 1)
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    def ingest_partials(
+        self, kv: KV, slices: pa.Table, now_us: int, schema: pa.Schema, windows: Windows | None = None
+    ) -> StepResult:
+        """`ingest` of rows that were sorted out and pre-aggregated elsewhere (Spark) to state rows of slices.
+
+        `windows` says which windows they are part of; a (slice, key) may have several rows.
+        """
+        progress, result, dead = self._begin(kv)
+        self._learn(progress, schema)
+        if windows is not None and len(windows.row_of):
+            merged, broken = merge_slices(self.calculation, slices, windows)
+            bury_broken(merged, broken, self.definition, dead)
+            self._add(kv, progress, result, dead, merged)
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    # -- ingest -----------------------------------------------------------------------------------------------------
+
+    def _take_in_run(
+        self, table: pa.Table, nows_us: IntArray | None, dead: DeadLetters, watermarks_us: IntArray | None
+    ) -> tuple[Slice, IntArray]:
+        """As `take_in`, rows in order of arrival, each with its own watermark and `now`."""
+        assert watermarks_us is not None and nows_us is not None
+        marked = table.append_column("__watermark", pa.array(watermarks_us))
+        marked = marked.append_column(_ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
+        rows = take_in(self.definition, marked, nows_us, dead, sort=False)
+        return rows, np.asarray(combine(rows.table.column("__watermark")).to_numpy(), dtype=np.int64)
+
+    def _file(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        rows: Slice,
+        watermark_us: int | IntArray,
+    ) -> None:
+        size_floor = self.limits.floors(kv, rows.table) if self.limits.active else None
+        filed = file_rows(self.definition, self.assigner, rows, watermark_us, size_floor, dead)
+        result.marks = filed.marks
+        if len(filed.row_of) == 0:
+            return
+        rows, row_of = filed.rows, filed.row_of
+        deltas, groups, broken = delta_rows(
+            self.calculation,
+            rows,
+            row_of,
+            filed.starts,
+            filed.ends,
+            in_position_order=isinstance(watermark_us, int),
+        )
+        if broken:
+            deltas = bury_failed(rows, row_of, groups, deltas, broken, dead)
+        if self.history is not None:
+            step: int | IntArray = progress.step
+            if not isinstance(watermark_us, int):
+                step = progress.step + 2 * combine(rows.table.column(_ARRIVED)).to_numpy()
+            self.history.add(kv, rows, step, self.calculation, closed=filed.closed)
+        self._add(kv, progress, result, dead, deltas)
+
+    def _add(
+        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, deltas: pa.Table
+    ) -> None:
+        """File deltas; (key, window)s whose trigger looks at every step are judged now."""
+        if self.limits.active:
+            self.limits.note(kv, deltas)
+        emit = self.definition.emit
+        late = combine(deltas.column(END)).to_numpy() <= progress.watermark_us
+        for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
+            if not mask.any():
+                continue
+            part = deltas if mask.all() else deltas.filter(pa.array(mask))
+            if isinstance(trigger, (EveryBatch, EveryCount)):
+                self._judge(kv, progress, result, dead, part, timing, trigger)
+                continue
+            self._append(kv, part, upsert=False)
+            waits = isinstance(trigger, EveryPeriod) or (timing == EARLY and not emit.on_time)
+            if waits:
+                progress.dirty.update(np.unique(combine(part.column(START)).to_numpy()).tolist())
+        result.panes = together(result.panes, self.definition.by)
+
+    def _judge(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        deltas: pa.Table,
+        timing: str,
+        trigger: Trigger,
+    ) -> None:
+        starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
+        stored = self.store.read(kv, starts)
+        fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
+        together = fresh if stored is None else concat([stored, fresh])
+        known = 0 if stored is None else len(stored)
+        notes = self._notes(isinstance(trigger, EveryCount))
+        merged, broken = merge_rows(self.calculation, together, known, notes=notes)
+        bury_broken(merged, broken, self.definition, dead)
+        pending = combine(merged.column(PENDING)).to_numpy()
+        fires = pending >= (trigger.n if isinstance(trigger, EveryCount) else 1)
+        rows = merged
+        if fires.any():
+            chosen = merged if fires.all() else merged.filter(pa.array(fires))
+            after = self._fire(kv, progress, result, dead, chosen, timing)
+            rows = after if fires.all() else concat([after, merged.filter(pa.array(~fires))])
+        if timing == EARLY and not fires.all() and not self.definition.emit.on_time:
+            progress.dirty.update(starts)  # what waits is told after the end of its window
+        self._append(kv, rows, upsert=True)
+
+    # -- advance ----------------------------------------------------------------------------------------------------
+
+    def _fire_on_time(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        before_us: int,
+        watermark_us: int,
+    ) -> None:
+        emit = self.definition.emit
+        starts = self._windows(kv, before_us, watermark_us)
+        progress.watermark_us = watermark_us
+        if not emit.on_time and emit.tells_late:
+            return
+        for chunk in _chunks(starts):
+            rows = self._merged(kv, chunk, dead)
+            if rows is None:
+                continue
+            silent: pa.Table | None = None
+            if not emit.on_time:
+                # What is pending and will find nobody to say it later is said now.
+                waiting = combine(rows.column(PENDING)).to_numpy() > 0
+                if not waiting.any():
+                    continue
+                silent, rows = rows.filter(pa.array(~waiting)), rows.filter(pa.array(waiting))
+            rows = self._fire(kv, progress, result, dead, rows, ON_TIME)
+            if silent is not None and len(silent):
+                rows = concat([silent, rows])
+            self._rewrite(kv, progress, chunk, rows, watermark_us)
+            progress.dirty.difference_update(chunk)
+
+    def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
+        """Starts of all windows with something that no pane has told."""
+        found: set[int] = set()
+        for chunk in _chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):
+            rows = self._merged(kv, chunk, dead)
+            if rows is not None:
+                waiting = combine(rows.column(PENDING)).to_numpy() > 0
+                found.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
+        return found
+
+    def _tick(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        now_before_us: int,
+        now_us: int,
+        watermark_us: int,
+    ) -> None:
+        """Periods tick on one grid of `now` for the whole definition."""
+        emit = self.definition.emit
+        early = _crossed(emit.early, now_before_us, now_us)
+        late = _crossed(emit.late, now_before_us, now_us)
+        if not (early or late) or not progress.dirty:
+            return
+        told = len(result.panes)
+        starts = np.array(sorted(progress.dirty), dtype=np.int64)
+        open_ = self.assigner.ends(starts) > watermark_us
+        for timing, ticks, which in ((EARLY, early, open_), (LATE, late, ~open_)):
+            if not ticks:
+                continue
+            due = starts[which].tolist()
+            for chunk in _chunks(due):
+                rows = self._merged(kv, chunk, dead)
+                if rows is None:
+                    continue
+                waiting = combine(rows.column(PENDING)).to_numpy() > 0
+                if waiting.any():
+                    after = self._fire(kv, progress, result, dead, rows.filter(pa.array(waiting)), timing)
+                    rows = concat([rows.filter(pa.array(~waiting)), after])
+                    self._rewrite(kv, progress, chunk, rows, watermark_us)
+            progress.dirty.difference_update(due)
+        result.panes[told:] = together(result.panes[told:], self.definition.by)
+
+    def _close(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        before_us: int,
+        watermark_us: int,
+    ) -> None:
+        """Windows that pass their allowed lateness: what is pending is said, and the closing pane if asked for."""
+        emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
+        if not emit.tells_late or not (self._closes or progress.dirty):
+            return
+        starts = self._windows(kv, passed(before_us, lateness_us), passed(watermark_us, lateness_us))
+        if not self._closes:
+            starts = [s for s in starts if s in progress.dirty]
+        for chunk in _chunks(starts):
+            rows = self._merged(kv, chunk, dead)
+            if rows is None:
+                continue
+            waiting = combine(rows.column(PENDING)).to_numpy() > 0
+            speaks = ~self._ended(rows, result.ended) if emit.closing_pane else waiting
+            if speaks.any():
+                fired = rows.filter(pa.array(speaks))
+                after = self._fire(kv, progress, result, dead, fired, LATE, closing=True)
+                rows = concat([rows.filter(pa.array(~speaks)), after])
+            self._rewrite(kv, progress, chunk, rows, watermark_us)
+            progress.dirty.difference_update(chunk)
+
+    def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
+        """Drop what the size limits put out of retention; returns what it had still to say."""
+        by_start: dict[int, set[bytes]] = {}
+        for key, start in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
+            by_start.setdefault(start, set()).add(key)
+        if not by_start:
+            return []
+        emit = self.definition.emit
+        said = StepResult()
+        before_us, progress.watermark_us = progress.watermark_us, watermark_us
+        closed_us = passed(before_us, self.definition.allowed_lateness_us)
+        for start in sorted(by_start):
+            rows = self._merged(kv, [start], dead, unsaid=True)
+            if rows is None:
+                continue
+            names = [rows.column(b) for b in self.limits.by]
+            keys = self.limits.encode(names) if names else [b""] * len(rows)
+            goes = np.array([k in by_start[start] for k in keys], dtype=bool)
+            early = combine(rows.column(END)).to_numpy() > watermark_us
+            waiting = combine(rows.column(PENDING)).to_numpy() > 0
+            open_ = combine(rows.column(END)).to_numpy() > closed_us
+            for timing, trigger, mask in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
+                speaks = waiting & (not isinstance(trigger, Never)) | open_ & emit.closing_pane
+                speaks &= goes & mask
+                if speaks.any():
+                    self._fire(kv, progress, said, dead, rows.filter(pa.array(speaks)), timing, closing=True)
+            self.store.replace(kv, start, rows.filter(pa.array(~goes)))
+            if goes.all():
+                progress.dirty.discard(start)
+        progress.watermark_us = before_us
+        if self.history is not None:
+            left = self.store.first_start(kv)
+            if left is not None:
+                self.history.drop(kv, left)
+        return said.panes
+
+
+def _crossed(trigger: Trigger, before_us: int, now_us: int) -> bool:
+    """True if `now` crossed a multiple of the trigger's period."""
+    return isinstance(trigger, EveryPeriod) and now_us // trigger.period_us > before_us // trigger.period_us
+
+
+def _chunks(starts: list[int]) -> list[list[int]]:
+    return [starts[i : i + WINDOWS_AT_ONCE] for i in range(0, len(starts), WINDOWS_AT_ONCE)]

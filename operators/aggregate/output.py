@@ -1,0 +1,161 @@
+"""Panes as rows: `window`, the keys, the aggregates, `pane struct<timing, index, is_last, kind>`, `commit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.keys import decode_position
+from windrow.core.messages import Kind, Pane, Position, Timing, Token, TupleWindow, Window, WindowInfo
+from windrow.core.types import as_type
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.columns import (
+    END,
+    FIRST,
+    INDEX,
+    IS_LAST,
+    KIND,
+    LAST,
+    MESSAGES,
+    PANES,
+    START,
+    TIMING,
+)
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import FIRST_US, LAST_US
+
+STAMP = pa.timestamp("us", "UTC")
+PANE_TYPE = pa.struct(
+    [
+        pa.field("timing", pa.string()),
+        pa.field("index", pa.int32()),
+        pa.field("is_last", pa.bool_()),
+        pa.field("kind", pa.string()),
+    ]
+)
+TIME_WINDOW_TYPE = pa.struct([pa.field("start", STAMP), pa.field("end", STAMP)])
+TUPLE_WINDOW_TYPE = pa.struct([pa.field("first", pa.int64()), pa.field("last", pa.int64())])
+
+
+def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:
+    """The schema of panes as users see them."""
+    window = TUPLE_WINDOW_TYPE if definition.tuple_window else TIME_WINDOW_TYPE
+    return pa.schema(
+        [
+            pa.field("window", window, metadata={"windrow": "window"}),
+            *(
+                pa.field(b, calculation.schema.field(b).type, metadata={"windrow": "key"})
+                for b in definition.by
+            ),
+            *calculation.output,
+            pa.field("pane", PANE_TYPE),
+            pa.field("commit", pa.int64()),
+        ]
+    )
+
+
+def window_column(definition: AggregateDefinition, starts: pa.Array, ends: pa.Array) -> pa.StructArray:
+    if definition.tuple_window:
+        return pa.StructArray.from_arrays([starts, ends], fields=list(TUPLE_WINDOW_TYPE))
+    return pa.StructArray.from_arrays([stamps(starts), stamps(ends)], fields=list(TIME_WINDOW_TYPE))
+
+
+def stamps(times: pa.Array) -> pa.Array:
+    """Timestamps of Spark and of Python hold the years 1 to 9999: a bound of a window beyond them is null."""
+    values = times.to_numpy(zero_copy_only=False)
+    return pa.array(values, mask=(values < FIRST_US) | (values > LAST_US)).cast(STAMP)
+
+
+def stamp_us(time_us: int) -> int | None:
+    """`stamps` of one time."""
+    return time_us if FIRST_US <= time_us <= LAST_US else None
+
+
+def pane_rows(
+    definition: AggregateDefinition, schema: pa.Schema, panes: Sequence[pa.Table], commit: int
+) -> pa.Table:
+    """Panes of steps as rows of `schema`."""
+    tables = []
+    for table in panes:
+        n = len(table)
+        columns = [window_column(definition, combine(table.column(START)), combine(table.column(END)))]
+        columns += [as_type(combine(table.column(b)), schema.field(b).type) for b in definition.by]
+        columns += [as_type(combine(table.column(a)), schema.field(a).type) for a in definition.agg]
+        labels = [combine(table.column(c)) for c in (TIMING, INDEX, IS_LAST, KIND)]
+        columns.append(pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
+        columns.append(pa.array(np.full(n, commit, dtype=np.int64)))
+        tables.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def to_panes(definition: AggregateDefinition, rows: pa.Table, job: str) -> Iterator[Pane]:
+    """Rows of panes as Python values."""
+    if len(rows) == 0:
+        return
+    raw = rows.column("window").combine_chunks()
+    fields = ("first", "last") if definition.tuple_window else ("start", "end")
+    starts, ends = (_window_values(raw.field(f)) for f in fields)
+    keys = [rows.column(b).to_pylist() for b in definition.by]
+    values = [rows.column(a).to_pylist() for a in definition.agg]
+    labels = rows.column("pane").to_pylist()
+    commits = rows.column("commit").to_pylist()
+    for i, label in enumerate(labels):
+        yield Pane(
+            window=make_window(definition, starts[i], ends[i]),
+            key={b: keys[j][i] for j, b in enumerate(definition.by)},
+            values={a: values[j][i] for j, a in enumerate(definition.agg)},
+            timing=Timing(label["timing"]),
+            index=label["index"],
+            is_last=label["is_last"],
+            kind=Kind(label["kind"]),
+            commit=commits[i],
+            token=Token(job, commits[i]),
+        )
+
+
+def _window_values(column: pa.Array) -> list[int | None]:
+    values: list[int | None] = column.cast(pa.int64()).to_pylist()
+    return values
+
+
+def make_window(definition: AggregateDefinition, start: int | None, end: int | None) -> Window | TupleWindow:
+    from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+
+    low = START_OF_TIME_US if start is None else start
+    high = END_OF_TIME_US if end is None else end
+    return TupleWindow(low, high) if definition.tuple_window else Window(low, high)
+
+
+def to_infos(
+    definition: AggregateDefinition, rows: pa.Table | None, values: Mapping[str, pa.Array], watermark_us: int
+) -> list[WindowInfo]:
+    """Merged state rows as window metadata, sorted by start, end and key."""
+    if rows is None:
+        return []
+    columns = {
+        n: rows.column(n).to_pylist() for n in (START, END, MESSAGES, PANES, FIRST, LAST, *definition.by)
+    }
+    results = {a: combine(values[a]).to_pylist() for a in definition.agg}
+    infos = []
+    for i in range(len(rows)):
+        first, last = (columns[c][i] for c in (FIRST, LAST))
+        start, end = columns[START][i], columns[END][i]
+        if not definition.tuple_window:
+            start, end = stamp_us(start), stamp_us(end)
+        full = definition.tuple_window and columns[MESSAGES][i] >= getattr(definition.window, "size", 0)
+        infos.append(
+            WindowInfo(
+                window=make_window(definition, start, end),
+                key={b: columns[b][i] for b in definition.by},
+                messages=columns[MESSAGES][i],
+                first=None if first is None else Position(*decode_position(first)[0]),
+                last=None if last is None else Position(*decode_position(last)[0]),
+                values={a: results[a][i] for a in definition.agg},
+                panes=columns[PANES][i],
+                fired=full if definition.tuple_window else columns[END][i] <= watermark_us,
+            )
+        )
+    return infos

@@ -1,0 +1,235 @@
+"""State rows: one row per (window, key), merged from what is stored and what a step brings.
+
+Stored rows come oldest first. An upsert row stands for everything before it; deltas after it are merged in. The merge is
+a left fold in that order, so the same commits give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.operators.aggregate.told import note_before_merge
+from windrow.operators.aggregations.calculation import Broken, Calculation
+from windrow.operators.steps.columns import (
+    ACCUMULATOR,
+    EMIT_STEP,
+    END,
+    FIRST,
+    LAST,
+    MESSAGES,
+    PANES,
+    PENDING,
+    POSITION_COLUMNS,
+    START,
+    UPSERT,
+)
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.intake import Slice, encoded_positions
+
+IntArray = npt.NDArray[np.int64]
+
+
+def delta_rows(
+    calculation: Calculation,
+    rows: Slice,
+    row_of: IntArray,
+    starts: IntArray,
+    ends: IntArray,
+    *,
+    in_position_order: bool = True,
+) -> tuple[pa.Table, Groups, list[Broken]]:
+    """Deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key)."""
+    by = calculation.definition.by
+    identity = len(row_of) == len(rows) and bool((row_of == np.arange(len(rows))).all())
+    index = None if identity else pa.array(row_of)
+    keys = [combine(rows.table.column(b)) for b in by]
+    if index is not None:
+        keys = [k.take(index) for k in keys]
+    groups = Groups([pa.array(starts), *keys], len(row_of))
+    lifted = calculation.lift(rows)
+    if index is not None:
+        lifted = {name: column.take(index) for name, column in lifted.items()}
+    merged, broken = calculation.merge(lifted, groups)
+    first, last = groups.first_rows, groups.last_rows
+    counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
+    if rows.has_positions:
+        if in_position_order:
+            where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
+            first_position, last_position = (
+                encoded_positions(where.take(pa.array(row_of[r]))) for r in (first, last)
+            )
+        else:
+            order = rows.order
+            assert order is not None
+            each = order if index is None else order.take(index)
+            first_position, last_position = groups.aggregate([(each, "min"), (each, "max")])
+    else:
+        first_position = last_position = pa.nulls(groups.size, pa.binary())
+    zeros = pa.array(np.zeros(groups.size, dtype=np.int64))
+    columns = {
+        START: pa.array(starts[first]),
+        END: pa.array(ends[first]),
+        **{b: k.take(pa.array(first)) for b, k in zip(by, keys, strict=True)},
+        MESSAGES: pa.array(counts),
+        PENDING: pa.array(counts),
+        PANES: zeros,
+        EMIT_STEP: pa.nulls(groups.size, pa.int64()),
+        FIRST: first_position,
+        LAST: last_position,
+        **merged,
+    }
+    return pa.table(columns), groups, broken
+
+
+class Windows(NamedTuple):
+    """Which windows rows are part of: row `row_of[i]` of `[starts[i], ends[i])`; a row may be part of many."""
+
+    row_of: IntArray
+    starts: IntArray
+    ends: IntArray
+
+
+def merge_slices(
+    calculation: Calculation, slices: pa.Table, windows: Windows
+) -> tuple[pa.Table, list[Broken]]:
+    """One delta per (window, key) from deltas of slices, which are not laid out once for each of their windows.
+
+    `slices` have the columns of state rows but `__start` and `__end`, and nothing was emitted of them.
+    """
+    by = calculation.definition.by
+    row_of, starts, ends = windows
+    keys = Groups([slices.column(b) for b in by], len(slices)).codes
+    groups = Groups([pa.array(starts), pa.array(keys[row_of])], len(row_of))
+    first = groups.first_rows
+    index = pa.array(row_of)
+
+    def spread(name: str) -> pa.Array:
+        column = combine(slices.column(name))
+        return pa.nulls(len(index), column.type) if column.null_count == len(column) else column.take(index)
+
+    accumulators = {c: spread(c) for c in slices.column_names if c.startswith(ACCUMULATOR)}
+    merged, broken = calculation.merge(accumulators, groups)
+    messages, first_position, last_position = groups.aggregate(
+        [(spread(MESSAGES), "sum"), (spread(FIRST), "min"), (spread(LAST), "max")]
+    )
+    columns = {
+        START: pa.array(starts[first]),
+        END: pa.array(ends[first]),
+        **{b: slices.column(b).take(pa.array(row_of[first])) for b in by},
+        MESSAGES: messages,
+        PENDING: messages,
+        PANES: pa.array(np.zeros(groups.size, dtype=np.int64)),
+        EMIT_STEP: pa.nulls(groups.size, pa.int64()),
+        FIRST: first_position,
+        LAST: last_position,
+        **merged,
+    }
+    return pa.table(columns), broken
+
+
+def merge_rows(
+    calculation: Calculation, rows: pa.Table, touched_from: int | None = None, *, notes: bool = False
+) -> tuple[pa.Table, list[Broken]]:
+    """One row per (window, key) of `rows`, which come oldest first.
+
+    With `touched_from`, only those (window, key) that have a row at that index or later. `notes`: what last panes said is noted
+    where what came since is merged in.
+    """
+    by = calculation.definition.by
+    groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
+    if touched_from is not None and touched_from > 0:
+        touched = np.zeros(groups.size, dtype=bool)
+        touched[groups.codes[touched_from:]] = True
+        keep = touched[groups.codes]
+        if not keep.all():
+            rows = rows.filter(pa.array(keep))
+            groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
+    if groups.size == len(rows):
+        return without(rows, UPSERT), []
+    upsert = rows.column(UPSERT).to_numpy(zero_copy_only=False)
+    if upsert.any():
+        newest = np.full(groups.size, -1, dtype=np.int64)
+        at = np.flatnonzero(upsert)
+        newest[groups.codes[at]] = at
+        keep = np.arange(len(rows)) >= newest[groups.codes]
+        if not keep.all():
+            rows = rows.filter(pa.array(keep))
+            groups = Groups.of_codes(groups.codes[keep], groups.size)
+    several = np.bincount(groups.codes, minlength=groups.size) > 1
+    if 2 * several.sum() < groups.size:
+        return _merge_some(calculation, rows, groups, several, notes)
+    return _merge_groups(calculation, rows, groups, notes)
+
+
+def _merge_some(
+    calculation: Calculation, rows: pa.Table, groups: Groups, several: npt.NDArray[np.bool_], notes: bool
+) -> tuple[pa.Table, list[Broken]]:
+    """As `_merge_groups` where most groups have one row, which stays as it is."""
+    numbers = np.flatnonzero(several)
+    affected = several[groups.codes]
+    few = Groups.of_codes((np.cumsum(several) - 1)[groups.codes[affected]], len(numbers))
+    merged, broken = _merge_groups(calculation, rows.filter(pa.array(affected)), few, notes)
+    alone = without(rows.filter(pa.array(~affected)), UPSERT)
+    if not merged.schema.equals(alone.schema):
+        return _merge_groups(calculation, rows, groups, notes)
+    order = np.argsort(np.concatenate([groups.codes[~affected], numbers]))
+    table = pa.concat_tables([alone, merged]).take(pa.array(order))
+    return table, [replace(b, group=int(numbers[b.group])) for b in broken]
+
+
+def _merge_groups(
+    calculation: Calculation, rows: pa.Table, groups: Groups, notes: bool
+) -> tuple[pa.Table, list[Broken]]:
+    first = pa.array(groups.first_rows)
+    head = rows.take(first)
+    sums = [MESSAGES, PENDING]
+    wanted = [(rows.column(c), "sum") for c in sums]
+    wanted += [(rows.column(PANES), "max"), (rows.column(EMIT_STEP), "max")]
+    wanted += [(rows.column(FIRST), "min"), (rows.column(LAST), "max")]
+    names = [*sums, PANES, EMIT_STEP, FIRST, LAST]
+    accumulators = {c: combine(rows.column(c)) for c in rows.column_names if c.startswith(ACCUMULATOR)}
+    merged, broken = calculation.fold(accumulators, groups)
+    fresh = dict(zip(names, groups.aggregate(wanted), strict=True))
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for name in rows.column_names:
+        if name == UPSERT:
+            continue
+        if name in fresh:
+            columns[name] = fresh[name]
+        elif name in merged:
+            columns[name] = merged[name]
+        elif not name.startswith(ACCUMULATOR):
+            columns[name] = head.column(name)
+    for name, column in merged.items():
+        columns.setdefault(name, column)
+    table = pa.table(columns)
+    return note_before_merge(calculation, head, table) if notes else table, broken
+
+
+def without(rows: pa.Table, *names: str) -> pa.Table:
+    present = [n for n in names if n in rows.column_names]
+    return rows.drop_columns(present) if present else rows
+
+
+def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
+    """Indices that sort by (start, end, key), stably: the order of panes in a step. Null keys come first, NaN last."""
+    if len(rows) < 2:
+        return np.arange(len(rows), dtype=np.int64)
+    columns: dict[str, pa.Array] = {}
+    for name in (START, END, *by):
+        column = combine(rows.column(name))
+        if pa.types.is_floating(column.type):
+            nan = pc.is_nan(column)
+            columns[f"{len(columns)}"] = pc.fill_null(nan, False)
+            column = pc.if_else(nan, pa.scalar(0.0, column.type), column)
+        columns[f"{len(columns)}"] = column
+    columns["row"] = pa.array(np.arange(len(rows)))
+    sort_keys = [(name, "ascending", "at_start") for name in columns]
+    return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys).to_numpy(), dtype=np.int64)

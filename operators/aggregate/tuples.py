@@ -1,0 +1,362 @@
+"""The windowed aggregator over tuple windows: ranges of sequence numbers of one key. Seed 003 "Basic Tuple-based Window".
+
+Numbers are given when messages are filed, in position order, from 1. Windows are `[1 + k * step, size + k * step]`, both ends
+included. A full window fires ON_TIME, once, and for good; a partial one is visible to early panes and queries. Retention
+is by count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
+from windrow.core.keys import Encode, decode_i64, encode_equal, encode_i64
+from windrow.core.time import START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.core.windows import Tuples
+from windrow.operators.aggregate.base import Steps, together
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.emission import fire
+from windrow.operators.aggregate.state_rows import delta_rows, merge_rows, without
+from windrow.operators.aggregations.calculation import Broken
+from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
+from windrow.operators.steps.dead import AGGREGATE_FAILED, DeadLetters
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV, Batch
+from windrow.stores.windows import PlainWindows, encode_packed
+
+IntArray = npt.NDArray[np.int64]
+#: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with something that waits for a period,
+#: `r<key>` a key whose windows are to be counted against the retention at the next step.
+_COUNTER, _DIRTY, _COUNTED = b"c", b"d", b"r"
+
+
+class TupleAggregator(Steps):
+    """One definition of a tuple window on one store."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        assert isinstance(definition.window, Tuples)
+        super().__init__(definition)
+        self.size, self.step = definition.window.size, definition.window.step
+        if definition.ids is not None:
+            self.seen = SeenIds(definition, self.aux_cf, None)
+        self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by, key_first=True)
+        self.writes_keys = bool(definition.by)
+        self.encode: Encode = encode_equal
+
+    def _write_keys(self, encode: Encode) -> None:
+        self.encode = encode
+        self.store.encode = encode_equal if encode is encode_equal else encode_packed
+        if self.history is not None:
+            self.history.encode = encode
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        """Drop what the counts of the step before put out of retention, then the period that `now` crossed."""
+        progress, result, dead = self._begin(kv)
+        before_us = progress.now_us
+        if progress.schema is not None:
+            self._retire(kv)
+            early = self.definition.emit.early
+            if self._emission_changed(kv):
+                self._look_for_unsaid(kv)
+            if (
+                isinstance(early, EveryPeriod)
+                and before_us is not None
+                and now_us // early.period_us > before_us // early.period_us
+            ):
+                self._tick(kv, progress, result, dead)
+        progress.watermark_us, progress.now_us = max(watermark_us, progress.watermark_us), now_us
+        return self._end(kv, progress, result, dead)
+
+    def ingest(
+        self, kv: KV, table: pa.Table, now_us: int, watermarks_us: IntArray | None = None
+    ) -> StepResult:
+        """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
+        progress, result, dead = self._begin(kv)
+        table = self._learnt(progress, table)
+        rows = take_in(self.definition, table, now_us, dead)
+        rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
+        result.marks = dict(event_time_marks(rows))
+        if len(rows):
+            self._file(kv, progress, result, dead, rows)
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    # -- filing -----------------------------------------------------------------------------------------------------
+
+    def _file(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice) -> None:
+        encoded, groups = self._keys(rows)
+        stored = kv.multi_get(self.aux_cf, [_COUNTER + k for k in encoded])
+        taken = np.array([0 if v is None else int.from_bytes(v, "big") for v in stored], dtype=np.int64)
+        order, bounds = groups.slices()
+        rank = np.empty(len(rows), dtype=np.int64)
+        rank[order] = np.arange(len(rows)) - np.repeat(bounds[:-1], np.diff(bounds))
+        numbers = taken[groups.codes] + rank + 1
+        row_of, firsts = self._assign(numbers)
+        deltas, delta_groups, broken = delta_rows(
+            self.calculation, rows, row_of, firsts, firsts + self.size - 1
+        )
+        if broken:
+            rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
+            if len(rows):
+                self._file(kv, progress, result, dead, rows)
+            return
+        if self.history is not None:
+            self.history.add(kv, rows, progress.step, self.calculation, numbers)
+        batch = Batch()
+        counts = taken + np.diff(bounds)
+        batch.put_many(
+            self.aux_cf, [_COUNTER + k for k in encoded], [int(c).to_bytes(8, "big") for c in counts]
+        )
+        if self.definition.retention.windows is not None or self.definition.retention.messages is not None:
+            batch.put_many(self.aux_cf, [_COUNTED + k for k in encoded], [b""] * len(encoded))
+        kv.write(batch)
+        known = self.store.read(kv, [], deltas.select([START, *self.definition.by]))
+        fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
+        together = fresh if known is None else concat([known, fresh])
+        notes = self._notes(not isinstance(self.definition.emit.early, EveryBatch))
+        merged, _ = merge_rows(self.calculation, together, 0 if known is None else len(known), notes=notes)
+        self._judge(kv, progress, result, dead, merged)
+
+    def _keys(self, rows: Slice) -> tuple[list[bytes], Groups]:
+        by = self.definition.by
+        groups = Groups([rows.table.column(b) for b in by], len(rows))
+        first = pa.array(groups.first_rows)
+        encoded = self.encode([combine(rows.table.column(b)).take(first) for b in by]) if by else [b""]
+        return encoded, groups
+
+    def _assign(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
+        """(row index, first number of a window that holds it), for each such window."""
+        copies = -(-self.size // self.step)
+        newest = (numbers - 1) // self.step * self.step + 1
+        firsts = newest[:, None] - np.arange(copies - 1, -1, -1, dtype=np.int64)[None, :] * self.step
+        row_of = np.repeat(np.arange(len(numbers), dtype=np.int64), copies)
+        firsts = firsts.ravel()
+        holds = (firsts >= 1) & (firsts + self.size > numbers[row_of])
+        return row_of[holds], firsts[holds]
+
+    def _bury(
+        self, rows: Slice, row_of: IntArray, codes: IntArray, broken: list[Broken], dead: DeadLetters
+    ) -> tuple[Slice, IntArray]:
+        """Messages on which the user's code raised get no number; the others are filed without them."""
+        import traceback
+
+        bad = np.zeros(len(rows), dtype=bool)
+        for b in broken:
+            members = np.unique(row_of[codes == b.group])
+            members = members[~bad[members]]
+            text = "".join(traceback.format_exception(b.error)[-6:])
+            dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", rows.table, members, pa.array(rows.times))
+            bad[members] = True
+        return rows.take(np.flatnonzero(~bad)), np.zeros(0, dtype=np.int64)
+
+    def _judge(
+        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, merged: pa.Table
+    ) -> None:
+        full = combine(merged.column(MESSAGES)).to_numpy() >= self.size
+        pending = combine(merged.column(PENDING)).to_numpy()
+        early = self.definition.emit.early
+        needed = early.n if isinstance(early, EveryCount) else 1
+        due = ~full & (pending >= needed) & isinstance(early, (EveryBatch, EveryCount))
+        parts = []
+        for mask, timing in ((full, ON_TIME), (due, EARLY)):
+            if mask.any():
+                # A full window is told whatever `on_time` says: nobody will tell it later.
+                parts.append(self._fire(kv, progress, result, dead, merged.filter(pa.array(mask)), timing))
+        result.panes = together(result.panes, self.definition.by)
+        rest = ~(full | due)
+        if rest.any():
+            parts.append(merged.filter(pa.array(rest)))
+        self.store.append(kv, concat(parts), upsert=True)
+        if isinstance(early, EveryPeriod) and rest.any():
+            waiting = merged.filter(pa.array(rest))
+            batch = Batch()
+            for key in self._encode(waiting):
+                batch.put(self.aux_cf, _DIRTY + key, b"")
+            kv.write(batch)
+
+    def _encode(self, rows: pa.Table) -> list[bytes]:
+        by = self.definition.by
+        if not by:
+            return [b""]
+        return list(dict.fromkeys(self.store.encode([rows.column(b) for b in by])))
+
+    def _fire(
+        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: pa.Table, timing: str
+    ) -> pa.Table:
+        def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            return self._values(kv, state)
+
+        def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            return self._values(kv, state, told=True)
+
+        fired = fire(
+            self.definition,
+            self.calculation,
+            rows,
+            values_of,
+            timing=timing,
+            is_last=np.full(len(rows), timing == ON_TIME),
+            closing=False,
+            step=progress.step,
+            dead=dead,
+            told_of=None if self.history is None else told_of,
+        )
+        if fired.panes is not None:
+            result.panes.append(fired.panes)
+        return fired.rows
+
+    def _values(
+        self, kv: KV, state: pa.Table, *, told: bool = False
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        if self.history is None:
+            return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
+        keys, values = [], []
+        ranges: dict[bytes, tuple[int, int]] = {}
+        encoded = (
+            self.encode([state.column(b) for b in self.definition.by])
+            if self.definition.by
+            else [None] * len(state)
+        )
+        for key, low, high in zip(
+            encoded, state.column(START).to_pylist(), state.column(END).to_pylist(), strict=True
+        ):
+            known = ranges.get(key or b"", (low, high))
+            ranges[key or b""] = (min(low, known[0]), max(high, known[1]))
+        for key, (low, high) in ranges.items():
+            k, v = self.history.store.scan_between(
+                kv, (0, ("", 0, low)), (0, ("", 0, high)), key if self.definition.by else None
+            )
+            keys += k
+            values += v
+        rows = self.history.decode(kv, keys, values, self.calculation)
+        if rows is None:
+            return self.history.evaluate(
+                state, None, np.zeros(0, np.int64), np.zeros(0, np.int64), self.calculation
+            )
+        numbers = np.array([self.history.store.split(k).position[2] for k in keys], dtype=np.int64)
+        row_of, firsts = self._assign(numbers)
+        return self.history.evaluate(state, rows, row_of, firsts, self.calculation, told=told)
+
+    # -- time and retention -----------------------------------------------------------------------------------------
+
+    def _tick(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> None:
+        dirty = [k[1:] for k, _ in kv.scan(self.aux_cf, _DIRTY, b"e")]
+        if not dirty:
+            return
+        tables = []
+        for key in dirty:
+            table = self._open_rows(kv, key)
+            if table is not None:
+                tables.append(table)
+        batch = Batch()
+        batch.delete_range(self.aux_cf, _DIRTY, b"e")
+        kv.write(batch)
+        if not tables:
+            return
+        rows = without(concat(tables), UPSERT)
+        waiting = combine(rows.column(PENDING)).to_numpy() > 0
+        if waiting.any():
+            after = self._fire(kv, progress, result, dead, rows.filter(pa.array(waiting)), EARLY)
+            self.store.append(kv, after, upsert=True)
+
+    def _look_for_unsaid(self, kv: KV) -> None:
+        """Mark the keys with something that no pane has told."""
+        table = self.store.read_all(kv)
+        batch = Batch()
+        batch.delete_range(self.aux_cf, _DIRTY, b"e")
+        if table is not None and isinstance(self.definition.emit.early, EveryPeriod):
+            waiting = table.filter(pa.array(combine(table.column(PENDING)).to_numpy() > 0))
+            for key in self._encode(waiting):
+                batch.put(self.aux_cf, _DIRTY + key, b"")
+        kv.write(batch)
+
+    def _open_rows(self, kv: KV, key: bytes) -> pa.Table | None:
+        """State rows of one key's partial windows."""
+        value = kv.get(self.aux_cf, _COUNTER + key)
+        last = 0 if value is None else int.from_bytes(value, "big")
+        low = max(1, last - self.size + 2)
+        table = self.store.read_key(kv, key, low, last + 1)
+        if table is None:
+            return None
+        return table.filter(pa.array(combine(table.column(MESSAGES)).to_numpy() < self.size))
+
+    def _retire(self, kv: KV) -> None:
+        """Drop the oldest windows beyond the limits, as the step before left them; a partial window is never dropped."""
+        if self.definition.retention.windows is None and self.definition.retention.messages is None:
+            return
+        touched = [k[1:] for k, _ in kv.scan(self.aux_cf, _COUNTED, b"s")]
+        if not touched:
+            return
+        batch = Batch()
+        batch.delete_range(self.aux_cf, _COUNTED, b"s")
+        if self.definition.retention.per == "key":
+            groups = [[key] for key in touched]
+        else:
+            groups = [[k[1:] for k, _ in kv.scan(self.aux_cf, _COUNTER, b"d")]]
+        for keys in groups:
+            for key, floor in self._floors(kv, keys).items():
+                batch.delete_range(self.windows_cf, key + encode_i64(1), key + encode_i64(floor))
+                if self.history is not None and self.definition.by:
+                    self.history.store.expire_key(batch, key, ("", 0, floor))
+                elif self.history is not None:
+                    self.history.store.expire_offsets(kv, batch, "", 0, floor)
+        kv.write(batch)
+
+    def _floors(self, kv: KV, keys: list[bytes]) -> dict[bytes, int]:
+        """The first number that is kept, for each of the keys, which share one limit, that has to drop windows."""
+        retention = self.definition.retention
+        last: dict[bytes, int] = {}
+        holders: dict[int, list[bytes]] = {}  # first number of a window -> the keys that have it
+        total = 0
+        for key, value in zip(keys, kv.multi_get(self.aux_cf, [_COUNTER + k for k in keys]), strict=True):
+            last[key] = 0 if value is None else int.from_bytes(value, "big")
+            oldest = next(
+                iter(kv.scan(self.windows_cf, key + encode_i64(1), key + encode_i64(last[key] + 1))), None
+            )
+            if oldest is None:
+                continue
+            for first in range(decode_i64(oldest[0][-8:]), last[key] + 1, self.step):
+                holders.setdefault(first, []).append(key)
+                total += self._held(first, last[key])
+        floors: dict[bytes, int] = {}
+        count = len(holders)
+        for first in sorted(holders):
+            too_many = retention.windows is not None and count > retention.windows
+            if not too_many and not (retention.messages is not None and total > retention.messages):
+                break
+            full = [key for key in holders[first] if last[key] >= first + self.size - 1]
+            count -= len(full) == len(holders[first])
+            total -= self.size * len(full)
+            floors.update((key, first + self.step) for key in full)
+        return floors
+
+    def _held(self, first: int, last: int) -> int:
+        """How many messages the window that begins at `first` holds, of `last` in all."""
+        return min(self.size, last - first + 1)
+
+    # -- queries ----------------------------------------------------------------------------------------------------
+
+    def state(self, kv: KV, low: int, high: int) -> tuple[pa.Table | None, dict[str, pa.Array]]:
+        """State rows of retained windows whose first number is in `[low, high)`, and their present values."""
+        progress = Progress.load(kv, self.aux_cf)
+        if progress.schema is None:
+            return None, {}
+        self._bind(progress.schema)
+        self.choose_keys(kv, progress.schema)
+        table = self.store.read_all(kv)
+        if table is None:
+            return None, {}
+        starts = combine(table.column(START)).to_numpy()
+        rows = without(table.filter(pa.array((starts >= low) & (starts < high))), UPSERT)
+        if len(rows) == 0:
+            return None, {}
+        return rows, self._values(kv, rows)[0]

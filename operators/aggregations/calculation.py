@@ -1,0 +1,217 @@
+"""The aggregations of a definition, bound to the types of its input: lift, merge, finish for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.aggregations import Aggregation
+from windrow.core.errors import UnknownColumn
+from windrow.core.expressions import Expr
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations import KERNELS, Failure, Kernel, Rows
+from windrow.operators.aggregations.base import Parts, fold, lift_where
+from windrow.operators.aggregations.user import evaluate_table_functions
+from windrow.operators.steps.columns import ACCUMULATOR
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.intake import Slice, user_columns
+
+#: Kinds that look at the order of positions.
+_ORDERED = frozenset({"first", "last", "earliest", "latest", "any_value", "collect_list", "max_by", "min_by"})
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An aggregate of the user's that raised for one group."""
+
+    alias: str
+    group: int
+    error: BaseException
+
+
+class Calculation:
+    """All aggregations of one definition over input of one schema.
+
+    The accumulator of alias `a` and part `p` is the column `a.<a>.<p>` of a state row.
+    """
+
+    def __init__(self, definition: AggregateDefinition, schema: pa.Schema) -> None:
+        self.definition = definition
+        self.schema = schema
+        self.kernels: dict[str, Kernel | None] = {}
+        options = {"integer_overflow": definition.integer_overflow}
+        empty = schema.empty_table()
+        for alias, aggregation in definition.agg.items():
+            types = tuple(self._argument(empty, a, aggregation).type for a in aggregation.args)
+            if aggregation.kind == "table_function":
+                self.kernels[alias] = None
+            else:
+                self.kernels[alias] = KERNELS[aggregation.kind](aggregation, types, options)
+            if aggregation.condition is not None:
+                aggregation.condition.evaluate(empty)
+        self._ordered = any(a.kind in _ORDERED for a in definition.agg.values())
+
+    def _argument(self, table: pa.Table, argument: str | Expr, aggregation: Aggregation) -> pa.Array:
+        if isinstance(argument, Expr):
+            return combine(argument.evaluate(table))
+        if argument not in table.column_names:
+            raise UnknownColumn(
+                f"{aggregation!r}: column {argument!r} is not in the input, which has {user_columns(table)}"
+            )
+        return combine(table.column(argument))
+
+    @property
+    def output(self) -> list[pa.Field]:
+        """The aggregates' fields."""
+        fields = []
+        for alias, aggregation in self.definition.agg.items():
+            kernel = self.kernels[alias]
+            if kernel is None:
+                assert aggregation.function is not None
+                fields.append(pa.field(alias, aggregation.function.returns))
+            else:
+                fields.append(pa.field(alias, kernel.output_type()))
+        return fields
+
+    def input_columns(self) -> list[str] | None:
+        """The columns that have to be kept with a message; None: all of them."""
+        names = [self.definition.event_time, *self.definition.by]
+        for aggregation in self.definition.agg.values():
+            if aggregation.kind == "table_function" or aggregation.condition is not None:
+                return None
+            for argument in aggregation.args:
+                if isinstance(argument, Expr):
+                    return None
+                names.append(argument)
+        return list(dict.fromkeys(names))
+
+    def lift(self, rows: Slice) -> dict[str, pa.Array]:
+        """Accumulators of single rows."""
+        times = pa.array(rows.times)
+        order = rows.order if self._ordered else None
+        columns: dict[str, pa.Array] = {}
+        arguments: dict[str | Expr, pa.Array] = {}
+        for alias, aggregation in self.definition.agg.items():
+            kernel = self.kernels[alias]
+            if kernel is None:
+                continue
+            for argument in aggregation.args:
+                if argument not in arguments:
+                    arguments[argument] = self._argument(rows.table, argument, aggregation)
+            lifted = Rows(times, order, tuple(arguments[a] for a in aggregation.args))
+            if aggregation.condition is None:
+                parts = kernel.lift(lifted)
+            else:
+                parts = lift_where(kernel, lifted, combine(aggregation.condition.evaluate(rows.table)))
+            for part, column in parts.items():
+                columns[f"{ACCUMULATOR}{alias}.{part}"] = column
+        return columns
+
+    def parts_of(self, alias: str, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        prefix = f"{ACCUMULATOR}{alias}."
+        return {
+            name[len(prefix) :]: combine(column)
+            for name, column in columns.items()
+            if name.startswith(prefix)
+        }
+
+    def merge(
+        self, columns: Mapping[str, pa.Array], groups: Groups
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Accumulators of groups, of rows that came together."""
+        return self._merge(columns, groups, lambda kernel, *more: kernel.merge(*more))
+
+    def fold(
+        self, columns: Mapping[str, pa.Array], groups: Groups
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Accumulators of groups, a left fold in row order: what was folded before makes no difference."""
+        return self._merge(columns, groups, fold)
+
+    def _merge(
+        self, columns: Mapping[str, pa.Array], groups: Groups, merge: Callable[..., Parts]
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        merged: dict[str, pa.Array] = {}
+        broken: list[Broken] = []
+        for alias, kernel in self.kernels.items():
+            if kernel is None:
+                continue
+            parts = self.parts_of(alias, columns)
+            if not parts:
+                continue
+            failures: list[Failure] = []
+            for part, column in merge(kernel, parts, groups, failures).items():
+                merged[f"{ACCUMULATOR}{alias}.{part}"] = column
+            broken += [Broken(alias, f.group, f.error) for f in failures]
+        return merged, broken
+
+    def finish(self, columns: Mapping[str, pa.Array], size: int) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values; an overflowed sum is a `Broken` with an OverflowError."""
+        values: dict[str, pa.Array] = {}
+        broken: list[Broken] = []
+        for alias, kernel in self.kernels.items():
+            if kernel is None:
+                continue
+            failures: list[Failure] = []
+            value = combine(kernel.finish(self.parts_of(alias, columns), size, failures))
+            broken += [Broken(alias, f.group, f.error) for f in failures]
+            overflowed = getattr(kernel, "overflowed", None)
+            if overflowed is not None and value.null_count:
+                for g in np.flatnonzero(overflowed(value).to_numpy(zero_copy_only=False)).tolist():
+                    broken.append(Broken(alias, g, OverflowError(f"{alias}: the sum does not fit int64")))
+            values[alias] = value
+        return {a: values[a] for a in self.kernels if a in values}, broken
+
+    def table_functions(self, rows: Slice, groups: Groups) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values of the functions of the window's messages."""
+        values: dict[str, pa.Array] = {}
+        broken: list[Broken] = []
+        for alias, aggregation in self.definition.agg.items():
+            if aggregation.kind != "table_function":
+                continue
+            assert aggregation.function is not None
+            table, kept = rows.table, groups
+            if aggregation.condition is not None:
+                mask = combine(aggregation.condition.evaluate(table))
+                chosen = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
+                part = rows.take(chosen)
+                kept = Groups.of_codes(groups.codes[chosen], groups.size)
+                value, failures = evaluate_table_functions(
+                    aggregation.function, part.table.select(user_columns(table)), kept, pa.array(part.times)
+                )
+            else:
+                value, failures = evaluate_table_functions(
+                    aggregation.function, table.select(user_columns(table)), kept, pa.array(rows.times)
+                )
+            values[alias] = value
+            broken += [Broken(alias, f.group, f.error) for f in failures]
+        return values, broken
+
+
+def values_differ(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    """True where two columns of results differ; null equals null and NaN equals NaN."""
+    left, right = combine(left), combine(right)
+    if pa.types.is_null(left.type) or pa.types.is_null(right.type):
+        one_null = pc.xor(left.is_null(), right.is_null())
+        return np.asarray(one_null.to_numpy(zero_copy_only=False), dtype=bool)
+    if pa.types.is_nested(left.type) or pa.types.is_nested(right.type):
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        return np.array([repr(a) != repr(b) for a, b in pairs], dtype=bool)
+    same = pc.fill_null(pc.equal(left, right), False).to_numpy(zero_copy_only=False)
+    both_null = pc.and_(left.is_null(), right.is_null()).to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(left.type) and pa.types.is_floating(right.type):
+        nan = pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False).to_numpy(zero_copy_only=False)
+        both_null = both_null | nan
+    different: npt.NDArray[np.bool_] = ~(same | both_null)
+    return different
+
+
+def any_differ(before: Sequence[pa.Array], after: Sequence[pa.Array], size: int) -> npt.NDArray[np.bool_]:
+    different = np.zeros(size, dtype=bool)
+    for left, right in zip(before, after, strict=True):
+        different |= values_differ(left, right)
+    return different

@@ -1,0 +1,1 @@
+"""Operators of which one takes what another tells."""

@@ -1,0 +1,104 @@
+"""What is known of the columns of both inputs of a join, and what they are called in its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgpack
+import pyarrow as pa
+
+from windrow.core.errors import NewerFormat
+from windrow.core.inputs import Input
+from windrow.core.positions import Ids
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.needs import JoinNeeds
+from windrow.operators.join.output import Columns, Names
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.steps.learning import Needs, learn
+from windrow.stores.kv import KV, Batch
+
+FORMAT = 1
+_SCHEMA = (b"s0", b"s1")
+_NAMES = b"names"
+
+
+class SideIntake:
+    """One side of a join as `take_in` sees a definition."""
+
+    null_keys = "group"
+    ids: Ids | None = None  # a join's messages are known by their positions
+
+    def __init__(self, definition: JoinDefinition, side: int) -> None:
+        given: Input = (definition.left, definition.right)[side]
+        self.name = given.name
+        self.event_time = given.event_time
+        self.by = definition.left_keys if side == LEFT else definition.right_keys
+        self.time_zone = given.time_zone
+        self.event_time_unit = given.event_time_unit
+        self.max_ahead_us = given.max_ahead_us
+
+
+class InputColumns:
+    """Reads and writes what is known, in the store that it is given; holds no state."""
+
+    def __init__(self, definition: JoinDefinition, aux_cf: str) -> None:
+        self.definition, self.aux_cf = definition, aux_cf
+        self.intakes = (SideIntake(definition, LEFT), SideIntake(definition, RIGHT))
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table] | None = None) -> Needs:
+        """What the join needs of an input's columns; `beside`: tables of other inputs in the same step."""
+        sides = self.schemas(kv)
+        for side, given in enumerate((self.definition.left, self.definition.right)):
+            if beside is not None and given.name in beside:
+                sides[side] = learn(sides[side], beside[given.name].schema)
+        side = LEFT if name == self.definition.left.name else RIGHT
+        return JoinNeeds(self.definition, side, sides, self.names(kv))
+
+    def names(self, kv: KV) -> Names | None:
+        """What columns are called for good; None before both inputs have told theirs, or a row was told."""
+        packed = kv.get(self.aux_cf, _NAMES)
+        if packed is None:
+            return None
+        if packed[0] > FORMAT:
+            raise NewerFormat(
+                f"names of columns of format {packed[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+            )
+        left, right = msgpack.unpackb(packed[1:])
+        return left, right
+
+    def called(self, kv: KV, sides: Sequence[pa.Schema]) -> Columns:
+        """The columns of rows, over such inputs."""
+        return Columns.of(self.definition, sides[LEFT], sides[RIGHT], self.names(kv))
+
+    def settle(self, kv: KV, columns: Columns) -> None:
+        """From now on columns keep their names."""
+        packed = bytes((FORMAT,)) + msgpack.packb(columns.called)
+        if kv.get(self.aux_cf, _NAMES) != packed:
+            batch = Batch()
+            batch.put(self.aux_cf, _NAMES, packed)
+            kv.write(batch)
+
+    def schemas(self, kv: KV) -> list[pa.Schema]:
+        """What is known of the columns of both sides: what is declared, before the first message."""
+        found = kv.multi_get(self.aux_cf, list(_SCHEMA))
+        return [
+            _declared(intake) if v is None else pa.ipc.read_schema(pa.py_buffer(v))
+            for intake, v in zip(self.intakes, found, strict=True)
+        ]
+
+    def known(self, kv: KV) -> list[pa.Schema] | None:
+        """The columns of both sides; None before each has told them, by a message or a table without rows."""
+        found = [v for v in kv.multi_get(self.aux_cf, list(_SCHEMA)) if v is not None]
+        return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(_SCHEMA) else None
+
+    def learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
+        schema = learn(known, seen)
+        if not schema.equals(known):
+            batch = Batch()
+            batch.put(self.aux_cf, _SCHEMA[side], schema.serialize().to_pybytes())
+            kv.write(batch)
+        return schema
+
+
+def _declared(intake: SideIntake) -> pa.Schema:
+    return pa.schema([(name, pa.null()) for name in dict.fromkeys((*intake.by, intake.event_time))])

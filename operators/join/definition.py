@@ -1,0 +1,431 @@
+"""The definition of a join of two inputs: a frozen value, checked when built, whose `repr` builds it again.
+
+Seed 003 "Configuration of A Join Window Operator", "Semantic Difference between Join and Aggregator Windows".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core import check
+from windrow.core.emit import Emit, EveryBatch, EveryPeriod, every_batch
+from windrow.core.errors import (
+    BadTrigger,
+    BadWatermark,
+    BadWindow,
+    ConfigurationError,
+    ReservedColumn,
+    RetentionMissing,
+    RetentionTooShort,
+)
+from windrow.core.expressions import Expr
+from windrow.core.inputs import Input
+from windrow.core.policy import (
+    RESERVED_COLUMNS,
+    UNBOUNDED_US,
+    Forever,
+    Retention,
+    Watermark,
+)
+from windrow.core.show import Raw, call
+from windrow.core.time import Duration, duration_us, show_duration
+from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
+
+How = Literal["inner", "left", "right", "full", "semi", "anti", "asof"]
+HOWS = ("inner", "left", "right", "full", "semi", "anti", "asof")
+#: A predicate of the user's over candidate pairs: two tables of as many rows, to a boolean for each.
+PairFunction = Callable[[pa.Table, pa.Table], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Bounds of the right message's event time less the left one's, in microseconds, both included."""
+
+    low_us: int
+    high_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A condition on candidate pairs: an expression over both sides' columns, or a named function of two tables."""
+
+    expression: Expr | None = None
+    function: PairFunction | None = field(default=None, compare=False)
+    name: str = ""
+
+    def __repr__(self) -> str:
+        return repr(self.expression) if self.function is None else call("pairs", name=self.name)
+
+
+def pairs(function: PairFunction, *, name: str) -> Where:
+    """A condition of your own on candidate pairs: a function of (left table, right table), row by row, to booleans.
+
+    The name stands for it in the fingerprint: give another one when it means something else.
+    """
+    return Where(function=function, name=name)
+
+
+@dataclass(frozen=True, repr=False)
+class JoinDefinition:
+    """A join of two inputs. See `wr.Join` for the parameters."""
+
+    left: Input
+    right: Input
+    on: tuple[tuple[str, str], ...]
+    within: Within | None
+    how: str
+    where: Where | None
+    retention: Retention
+    allowed_lateness_us: int
+    emit: Emit
+    name: str
+    scale: str
+    dead_letter_limit: int
+    written: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The inputs, one of them where a stream is joined with itself."""
+        return (self.left,) if self.is_self_join else (self.left, self.right)
+
+    @property
+    def is_self_join(self) -> bool:
+        return self.left.name == self.right.name
+
+    @property
+    def by_rows(self) -> bool:
+        """True if a side's window counts messages."""
+        return isinstance(self.left.window, Rows) or isinstance(self.right.window, Rows)
+
+    #: Joins know their messages by position, not by ids; `Input.positions` has the columns.
+    ids = None
+    positions = None
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The key columns, by their left names."""
+        return self.left_keys
+
+    @property
+    def left_keys(self) -> tuple[str, ...]:
+        return tuple(left for left, _ in self.on)
+
+    @property
+    def right_keys(self) -> tuple[str, ...]:
+        return tuple(right for _, right in self.on)
+
+    def describe(self) -> dict[str, Any]:
+        """What shapes the state, as plain values: the text behind the fingerprint."""
+        return {
+            "operator": "join",
+            "how": self.how,
+            "inputs": [
+                {
+                    "name": i.name,
+                    "event_time": i.event_time,
+                    "window": repr(i.window),
+                    "time_zone": i.time_zone,
+                    **({} if i.event_time_unit is None else {"event_time_unit": i.event_time_unit}),
+                }
+                for i in (self.left, self.right)
+            ],
+            "on": [list(pair) for pair in self.on],
+            "within": None if self.within is None else [self.within.low_us, self.within.high_us],
+            "where": None if self.where is None else repr(self.where),
+            "scale": self.scale,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of `describe()`: state is read only under the fingerprint it was written with."""
+        text = json.dumps(self.describe(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        return call("Join", **{n: Raw(v) if isinstance(v, str) else v for n, v in self.written})
+
+    def with_watermarks(self, left: Watermark, right: Watermark) -> Self:
+        """The same join under other watermarks; what shapes the state stays."""
+        return self._changed(
+            left=replace(self.left, watermark=left), right=replace(self.right, watermark=right)
+        )
+
+    def of_handed_rows(self, side: str) -> Self:
+        """The same join where a side takes the rows of another operator: none of these is too far ahead."""
+        return self._changed(**{side: replace(getattr(self, side), max_ahead_us=None)})
+
+    def _changed(self, **changes: Any) -> Self:
+        made: Self = _restore(type(self), {f.name: getattr(self, f.name) for f in fields(self)} | changes)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restore, (type(self), {f.name: getattr(self, f.name) for f in fields(self)}))
+
+
+def _restore(cls: type[Any], state: dict[str, Any]) -> Any:
+    made = object.__new__(cls)
+    for name, value in state.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def normalise_join(
+    *,
+    left: Input,
+    right: Input,
+    on: str | Sequence[str] | Mapping[str, str],
+    within: tuple[Duration, Duration] | None,
+    closed: str,
+    how: How,
+    where: pc.Expression | Where | None,
+    retention: Duration | Retention | Forever | None,
+    allowed_lateness: Duration | None,
+    emit: Emit | None,
+    name: str,
+    scale: str | None,
+    dead_letter_limit: int,
+) -> dict[str, Any]:
+    """Check what the user wrote and turn it into the fields of `JoinDefinition`."""
+    for which, given in (("left", left), ("right", right)):
+        check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
+    if emit is not None:
+        check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
+    check.name(name, "name")
+    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
+    if where is not None:
+        kinds: Any = (Where, pc.Expression)
+        check.of_type(
+            where,
+            kinds,
+            "where",
+            "use an expression, wr.col('value') > wr.col('cost'), or wr.pairs(function, name=...)",
+        )
+    if how not in HOWS:
+        raise ConfigurationError(f"how={how!r}: use one of {', '.join(HOWS)}")
+    if left.name == right.name and left != right:
+        raise ConfigurationError(
+            f"both inputs are named {left.name!r} and differ: give them names of their own, or join one with itself"
+        )
+    pairs = _keys(on)
+    for side, keys in ((left, [p[0] for p in pairs]), (right, [p[1] for p in pairs])):
+        clash = [k for k in keys if k in RESERVED_COLUMNS]
+        if clash:
+            raise ReservedColumn(f"key {clash[0]!r} of input {side.name!r} is a column of ours: rename it")
+    bounds = _within(within, closed)
+    by_rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
+    if by_rows:
+        for side in (left, right):
+            if side.window not in (None, Sliding(None)) and not isinstance(side.window, Rows):
+                raise BadWindow(
+                    f"{left.window!r} and {right.window!r} do not go together: one counts messages, the other looks at time; "
+                    "use wr.rows or wr.unbounded, and within=... for a condition on time"
+                )
+    if how == "asof" and (
+        by_rows or bounds is None or bounds.high_us > 0 or left.window is not None or right.window is not None
+    ):
+        raise BadWindow(
+            f"how='asof' takes the latest right message at or before the left one; within={within!r}: say how far back, "
+            "e.g. within=('-1 hour', '0 seconds'), and give no windows"
+        )
+    _check_reach(left, right, bounds)
+    kept_us = _kept(retention, left, right, bounds)
+    check_watermark(left.watermark, right.watermark)
+    if left.static and right.static:
+        raise BadWatermark(
+            f"inputs {left.name!r} and {right.name!r} are both static: nothing would ever move the watermark; leave "
+            "static=True out of one of them"
+        )
+    emitted = Emit(early=every_batch, late=every_batch) if emit is None else emit
+    _check_emit(emitted)
+    if allowed_lateness is None:
+        lateness_us = UNBOUNDED_US if kept_us is None else kept_us
+    else:
+        lateness_us = duration_us(allowed_lateness, "allowed lateness")
+    if lateness_us < 0:
+        raise ConfigurationError(f"allowed_lateness {allowed_lateness!r} is negative")
+    if kept_us is not None and retention is None:
+        kept_us = max(kept_us, lateness_us)
+    if kept_us is not None and lateness_us > kept_us:
+        raise RetentionTooShort(
+            f"retention {show_duration(kept_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
+            f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
+        )
+    if scale not in (None, "small", "large"):
+        raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
+    condition = where if where is None or isinstance(where, Where) else Where(Expr(where))
+    written = {
+        "left": left,
+        "right": right,
+        "on": on if isinstance(on, (str, Mapping)) else tuple(on),
+        "within": within,
+        "closed": None if closed == "both" else closed,
+        "how": None if how == "inner" else how,
+        "where": condition,
+        "retention": retention,
+        "allowed_lateness": allowed_lateness,
+        "emit": emit,
+        "name": None if name == "join" else name,
+        "scale": scale or ("small" if _is_small(left, right, bounds) else "large"),
+        "dead_letter_limit": None if dead_letter_limit == 10_000 else dead_letter_limit,
+    }
+    written = {n: repr(v) for n, v in written.items() if v is not None and v != ()}
+    return {
+        "left": left,
+        "right": right,
+        "on": pairs,
+        "within": bounds,
+        "how": how,
+        "where": condition,
+        "retention": Retention(time_us=kept_us),
+        "allowed_lateness_us": lateness_us,
+        "emit": emitted,
+        "name": name,
+        "scale": scale or ("small" if _is_small(left, right, bounds) else "large"),
+        "dead_letter_limit": dead_letter_limit,
+        "written": tuple(written.items()),
+    }
+
+
+def _keys(on: str | Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    remedy = "name a column, several as on=('id', 'site'), or {left name: right name}"
+    listed = check.names(on, "on", remedy)
+    if isinstance(on, Mapping):
+        check.names(on.values(), "on", remedy)
+    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in listed)
+    for column in (0, 1):
+        names = [p[column] for p in pairs]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"on={on!r} names a column twice")
+    return pairs
+
+
+def _within(within: tuple[Duration, Duration] | None, closed: str) -> Within | None:
+    if closed not in ("both", "left", "right", "neither"):
+        raise BadWindow(f"closed={closed!r}: use 'both', 'left', 'right' or 'neither'")
+    if within is None:
+        return None
+    if isinstance(within, str) or not isinstance(within, Sequence) or len(within) != 2:
+        raise BadWindow(
+            f"within={within!r}: give both bounds of the right time less the left one, e.g. within=('-1 hour', '1 hour')"
+        )
+    low, high = (duration_us(d, "within") for d in within)
+    if low > high:
+        raise BadWindow(
+            f"within={within!r} is reversed: the first is the lower bound, write {within[::-1]!r}"
+        )
+    bounds = Within(low + (closed in ("right", "neither")), high - (closed in ("left", "neither")))
+    if bounds.low_us > bounds.high_us:
+        raise BadWindow(f"within={within!r} with closed={closed!r} is empty: no pair could ever match")
+    return bounds
+
+
+def _check_reach(left: Input, right: Input, within: Within | None) -> None:
+    """Windows and bounds that exclude each other can only be a mistake."""
+    before, after = spans(left, right, None)
+    if within is None:
+        return
+    if (before is not None and within.low_us > before) or (after is not None and within.high_us < -after):
+        bounds = f"({show_duration(within.low_us)!r}, {show_duration(within.high_us)!r})"
+        raise BadWindow(
+            f"within={bounds} lies outside {left.window!r} and {right.window!r}: no pair could ever match; "
+            "widen the windows or leave them out"
+        )
+
+
+def spans(left: Input, right: Input, within: Within | None) -> tuple[int | None, int | None]:
+    """How far a left message can lie before its right partner, and after it; None is without bound."""
+    before: int | None
+    after: int | None
+    rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
+    if rows or (left.window is None and right.window is None):
+        before = after = None
+    else:
+        behind = [_reach(w if w is not None else Sliding(None)) for w in (left.window, right.window)]
+        before = _most(behind[0][0], behind[1][1])
+        after = _most(behind[0][1], behind[1][0])
+    if within is not None:
+        before = max(within.high_us, 0) if before is None else min(before, max(within.high_us, 0))
+        after = max(-within.low_us, 0) if after is None else min(after, max(-within.low_us, 0))
+    return before, after
+
+
+def _reach(window: JoinWindowSpec) -> tuple[int | None, int | None]:
+    match window:
+        case Tumbling(size_us=size) | Hopping(size_us=size):
+            return size, size
+        case Sliding(before_us=before, after_us=after):
+            return before, after
+        case Rows():
+            return None, None
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
+
+
+def _kept(
+    retention: Duration | Retention | Forever | None, left: Input, right: Input, within: Within | None
+) -> int | None:
+    """How long messages are kept, in microseconds; None is for ever."""
+    before, after = spans(left, right, within)
+    if isinstance(retention, Forever):
+        return None
+    if isinstance(retention, Retention):
+        if retention.windows is not None or retention.messages is not None or retention.time_us is None:
+            raise RetentionMissing(
+                f"a join keeps messages by time, not by {retention!r}: use retention='1 day'"
+            )
+        retention = show_duration(retention.time_us)
+    if retention is not None:
+        kept_us = duration_us(retention, "retention")
+        reach = max((b for b in (before, after) if b is not None), default=0)
+        if kept_us < reach:
+            raise RetentionTooShort(
+                f"retention {retention!r} is shorter than the {show_duration(reach)!r} that two messages may lie apart: "
+                f"use retention={show_duration(reach)!r} or more, or leave it out"
+            )
+        return kept_us
+    if isinstance(left.window, Rows) and isinstance(right.window, Rows):
+        return None
+    if before is None or after is None:
+        raise RetentionMissing(
+            f"{left!r} and {right!r} set no bound to how far apart two messages may lie: use within=('-1 hour', '1 hour'), "
+            "windows such as wr.sliding('1 hour') on both, or retention='1 day'; wr.forever keeps everything"
+        )
+    return max(before, after)
+
+
+def _is_small(left: Input, right: Input, within: Within | None) -> bool:
+    """True if seed 003's matrix counts the window as small, where nothing was declared."""
+    if isinstance(left.window, Rows) or isinstance(right.window, Rows):
+        return all(not isinstance(s.window, Rows) or s.window.n <= SMALL_TUPLES for s in (left, right))
+    before, after = spans(left, right, within)
+    return before is not None and after is not None and before + after <= SMALL_SPAN_US
+
+
+def _check_emit(emit: Emit) -> None:
+    for timing, trigger in (("early", emit.early), ("late", emit.late)):
+        if not isinstance(trigger, (EveryBatch, EveryPeriod)):
+            raise BadTrigger(
+                f"Emit({timing}={trigger!r}) of a join: use wr.every_batch (at once) or a period such as wr.every('10 seconds')"
+            )
+    plain = Emit(early=emit.early, late=emit.late)
+    if emit != plain:
+        raise BadTrigger(
+            f"{emit!r} of a join: rows of a join are sent once and never taken back, use {plain!r}"
+        )
+
+
+def check_watermark(left: Watermark, right: Watermark) -> None:
+    """Both sides are explicit, or neither is."""
+    if (left.kind == "explicit") != (right.kind == "explicit"):
+        raise BadWatermark(
+            f"{left!r} and {right!r}: an explicit watermark is the whole join's, use it on both inputs"
+        )

@@ -1,0 +1,576 @@
+"""The join of two inputs over time: two pure steps on a store. Seed 003 "Join Window Operator", semantics "Joins".
+
+`ingest(tables, now)` files the messages of both sides and tells their matches; `advance(watermark, now)` tells what can
+match no more, releases what waited for a period, and forgets. Each side has a message store; sides whose unmatched (or first
+matched) messages matter also keep `<time><position>` -> (flag, message key), in the order in which messages go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.emit import EveryBatch, EveryPeriod
+from windrow.core.errors import CorruptState, InputError
+from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
+from windrow.core.types import as_type, concat
+from windrow.operators.join.columns import InputColumns
+from windrow.operators.join.definition import JoinDefinition, spans
+from windrow.operators.join.output import NOBODY, Columns, labelled, letters_by_input
+from windrow.operators.join.pairing import NO_KEY, pairs
+from windrow.operators.join.reach import LEFT, RIGHT, Reach
+from windrow.operators.join.tables import conform, holds, intervals, ranks, stack
+from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
+from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
+from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import (
+    StepResult,
+    limit,
+    passed,
+)
+from windrow.stores.kv import KV, Batch
+from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
+from windrow.stores.windows import pack_table, unpack_table
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+SIDES = ("left", "right")
+_LAYOUT = b"layout"
+_ORDER = "__order"
+OPEN, MATCHED = b"\x00", b"\x01"
+#: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
+FOLLOWED = {
+    "inner": (),
+    "left": (LEFT,),
+    "right": (RIGHT,),
+    "full": (LEFT, RIGHT),
+    "semi": (LEFT,),
+    "anti": (LEFT,),
+    "asof": (LEFT,),
+}
+
+
+class JoinOperator:
+    """One join on one store. Holds no state of its own: everything is in the store it is given."""
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        self.definition = definition
+        self.reach = Reach(definition)
+        self.aux_cf = f"{definition.name}.aux"
+        self.pending_cf = f"{definition.name}.pending"
+        self.open_cfs = tuple(f"{definition.name}.{side}.open" for side in SIDES)
+        self.inputs = InputColumns(definition, self.aux_cf)
+        self.intakes = self.inputs.intakes
+        self.followed = FOLLOWED[definition.how]
+        self._present, self._former = self._stores(former=False), self._stores(former=True)
+        #: Where messages lie, as the state that was last looked at has them.
+        self.stores = self._present
+
+    def _stores(self, *, former: bool) -> tuple[MessageStore, ...]:
+        """Where messages lie; `former`: in state that does not say it."""
+        return tuple(
+            MessageStore(
+                self._layout(side, former=former),
+                f"{self.definition.name}.{name}.messages",
+                f"{self.definition.name}.{name}.message_index",
+                self._bucket(),
+            )
+            for side, name in enumerate(SIDES)
+        )
+
+    def _layout(self, side: int, *, former: bool) -> Layout:
+        """Seed 003's matrix. Windows were once taken for a time range."""
+        definition = self.definition
+        time_range = definition.within is not None or (former and self.reach.windows is not None)
+        equal, large = bool(definition.on), definition.scale == "large"
+        return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
+
+    @property
+    def _moved(self) -> bool:
+        """True of a join whose messages former versions kept under other keys."""
+        return any(
+            (now.layout, now.cf) != (then.layout, then.cf)
+            for now, then in zip(self._present, self._former, strict=True)
+        )
+
+    def bind(self, kv: KV, progress: Progress) -> None:
+        """Look for messages where this state has them: a new one says so."""
+        if not self._moved:
+            return
+        new = progress.step == 0 or kv.get(self.aux_cf, _LAYOUT) is not None
+        self.stores = self._present if new else self._former
+
+    def _bucket(self) -> int:
+        """Messages are freed so many microseconds at a time, where fields come first."""
+        before, after = spans(self.definition.left, self.definition.right, self.definition.within)
+        if self.definition.within is not None:
+            span: int | None = self.definition.within.high_us - self.definition.within.low_us
+        elif self.definition.scale == "small" and before is not None and after is not None:
+            span = before + after
+        else:
+            span = None
+        return HOUR_US if span is None else max(span // 8, SECOND_US)
+
+    def cfs(self) -> tuple[str, ...]:
+        followed = tuple(self.open_cfs[side] for side in self.followed)
+        stored = tuple(cf for store in self._present for cf in store.cfs)
+        return (self.aux_cf, self.pending_cf, *followed, *stored)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        """Tell what can match no more, then what `now` releases; forget what is out of retention."""
+        progress, result = self._begin(kv), StepResult()
+        watermark_us = max(watermark_us, progress.watermark_us)
+        sides = self.inputs.schemas(kv)
+        columns = self.inputs.called(kv, sides)
+        done_us = self.done(watermark_us)
+        for side in self.followed:
+            rows = self._leave(kv, side, done_us, sides, columns)
+            if rows is not None and len(rows):
+                result.panes.append(labelled(rows, ON_TIME))
+        if result.panes:
+            self.inputs.settle(kv, columns)
+        self._release(kv, result, progress.now_us, now_us, everything=watermark_us == END_OF_TIME_US)
+        self._forget(kv, progress.watermark_us, watermark_us, done_us)
+        progress.watermark_us, progress.now_us = watermark_us, now_us
+        return self._end(kv, progress, result, None)
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        """File the messages of a step, by input, and tell their matches."""
+        definition = self.definition
+        unknown = set(tables) - {i.name for i in definition.inputs}
+        if unknown:
+            raise InputError(
+                f"{sorted(unknown)[0]!r} is no input of {definition.name!r}, which has {[i.name for i in definition.inputs]}"
+            )
+        progress, result = self._begin(kv), StepResult()
+        dead = DeadLetters(definition.dead_letter_limit)
+        sides = self.inputs.schemas(kv)
+        new: list[Slice] = []
+        for side, given in enumerate((definition.left, definition.right)):
+            again = side == RIGHT and definition.is_self_join
+            if given.name in tables:
+                times = sides[side].field(given.event_time).type
+                table = in_known_times(
+                    tables[given.name], given.event_time, given.time_zone, times, given.event_time_unit
+                )
+                sides[side] = self.inputs.learn(kv, side, sides[side], table.schema)
+                table = with_positions(table, progress.step, given.source_prefix)
+                # Messages of a join with itself are judged once.
+                letters = DeadLetters(0) if again else dead
+                letters.input = given.name
+                new.append(self._take(side, table, now_us, progress.watermark_us, letters))
+            else:
+                new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
+            if not again:
+                result.marks.update(event_time_marks(new[-1]))
+        new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
+        columns = self.inputs.called(kv, sides)
+        if len(new[LEFT]) or len(new[RIGHT]):
+            self._join(kv, progress, result, new, sides, columns)
+        if result.panes or self.inputs.known(kv) is not None:
+            self.inputs.settle(kv, columns)
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    def _begin(self, kv: KV) -> Progress:
+        progress = Progress.load(kv, self.aux_cf)
+        self.bind(kv, progress)
+        if self._moved and progress.step == 0:
+            batch = Batch()
+            batch.put(self.aux_cf, _LAYOUT, b"1")
+            kv.write(batch)
+        progress.step += 1
+        return progress
+
+    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters | None) -> StepResult:
+        batch = Batch()
+        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        kv.write(batch)
+        if dead is not None:
+            result.dead = letters_by_input(dead.table())
+            result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
+        return result
+
+    def _take(self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters) -> Slice:
+        """The messages that count; the others are dead letters."""
+        rows = take_in(self.intakes[side], table, now_us, dead)
+        if (self.definition.left, self.definition.right)[side].static:
+            return rows
+        until = self.reach.open_until(side, rows.times)
+        lost = until <= self.done(watermark_us)
+        if lost.any():
+            kept_us = self.definition.retention.time_us
+            gone = (
+                lost & (until <= limit(watermark_us, kept_us)) if kept_us is not None else np.zeros_like(lost)
+            )
+            times = pa.array(rows.times)
+            detail = f"the watermark of {self.definition.name!r} has passed it"
+            dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(gone), times)
+            dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost & ~gone), times)
+            rows = rows.take(np.flatnonzero(~lost))
+        return rows
+
+    def done(self, watermark_us: int) -> int:
+        """The watermark less the allowed lateness; the end of time ends everything."""
+        return passed(watermark_us, self.definition.allowed_lateness_us)
+
+    # -- ingest -----------------------------------------------------------------------------------------------------
+
+    def _join(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        new: Sequence[Slice],
+        sides: list[pa.Schema],
+        columns: Columns,
+    ) -> None:
+        """Match the new messages with each other and with those that are stored, tell, and file them."""
+        keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
+        matched: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
+        if self.definition.how != "asof":
+            stored = [
+                self._partners(kv, side, new[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)
+            ]
+            both = [stack(new[side], stored[side]) for side in (LEFT, RIGHT)]
+            li, ri = self._pairs(new, stored, both, columns)
+            for side, rows in ((LEFT, li), (RIGHT, ri)):
+                matched[side][rows[rows < len(new[side])]] = True
+            late = [both[side].times < progress.watermark_us for side in (LEFT, RIGHT)]
+            told = self._told(kv, both[LEFT], len(new[LEFT]))
+            self._tell_pairs(kv, progress, result, new, both, li, ri, late, told, columns)
+            for side in self.followed:
+                self._note_matches(kv, side, both[side], (li, ri)[side], len(new[side]))
+        batch = Batch()
+        for side in (LEFT, RIGHT):
+            self._file(kv, batch, side, new[side], keys[side], matched[side])
+        kv.write(batch)
+
+    def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
+        """Encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
+        if not columns.keys:
+            return None
+        return encode_equal([as_type(combine(rows.table.column(k[1 + side])), k[3]) for k in columns.keys])
+
+    def _partners(
+        self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
+    ) -> Slice:
+        """Stored messages of `side` that may be partners of new ones of the other side."""
+        store = self.stores[side]
+        if not len(others):
+            return Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64))
+        low, high = self.reach.partners(1 - side, others.times)
+        found: list[bytes] = []
+        values: list[bytes] = []
+        if not store.layout.fields_first:
+            for start, end in intervals(low, high):
+                more, their = store.scan(kv, start, end + 1)
+                found += more
+                values += their
+        else:
+            assert keys is not None
+            ranges: dict[bytes, tuple[int, int]] = {}
+            for key, a, b in zip(keys, low.tolist(), high.tolist(), strict=True):
+                known = ranges.get(key)
+                ranges[key] = (a, b) if known is None else (min(a, known[0]), max(b, known[1]))
+            for key in sorted(ranges):
+                more, their = store.scan(kv, ranges[key][0], ranges[key][1] + 1, key)
+                found += more
+                values += their
+        return self._decode(kv, side, found, values, sides[side])
+
+    def _decode(
+        self, kv: KV, side: int, keys: Sequence[bytes], values: Sequence[bytes], schema: pa.Schema
+    ) -> Slice:
+        parts = [self.stores[side].split(key) for key in keys]
+        table = unpack_rows(kv, self.aux_cf, values, [p.position for p in parts], schema)
+        return Slice(table, np.array([p.time_us for p in parts], dtype=np.int64))
+
+    def _pairs(
+        self, new: Sequence[Slice], stored: Sequence[Slice], both: Sequence[Slice], columns: Columns
+    ) -> tuple[IntArray, IntArray]:
+        """(left row, right row) of `both` that match and of which one is new."""
+        codes = self._codes(both, columns)
+        n = [len(s) for s in new]
+        found = []
+        everything = slice(None)
+        for left, right in ((slice(n[LEFT]), everything), (slice(n[LEFT], None), slice(n[RIGHT]))):
+            times = both[LEFT].times[left]
+            low, high = self.reach.partners(LEFT, times)
+            li, ri = pairs(codes[LEFT][left], low, high, codes[RIGHT][right], both[RIGHT].times[right])
+            found.append((li + (left.start or 0), ri))
+        li = np.concatenate([f[0] for f in found])
+        ri = np.concatenate([f[1] for f in found])
+        return self._matching(both, li, ri, columns)
+
+    def _codes(self, both: Sequence[Slice], columns: Columns) -> tuple[IntArray, IntArray]:
+        """Numbers of the keys of the rows of both sides; NO_KEY where a key is null."""
+        n = len(both[LEFT])
+        total = n + len(both[RIGHT])
+        if not columns.keys:
+            codes = np.zeros(total, dtype=np.int64)
+            return codes[:n], codes[n:]
+        merged = [
+            pa.concat_arrays(
+                [as_type(combine(both[side].table.column(name)), t) for side, name in ((LEFT, a), (RIGHT, b))]
+            )
+            for _, a, b, t in columns.keys
+        ]
+        codes = Groups(merged, total).codes.copy()
+        for column in merged:
+            if column.null_count:
+                codes[column.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+        return codes[:n], codes[n:]
+
+    def _matching(
+        self, both: Sequence[Slice], li: IntArray, ri: IntArray, columns: Columns
+    ) -> tuple[IntArray, IntArray]:
+        """Candidates that the windows and `where` let match."""
+        if len(li) and not self.reach.exact:
+            good = self.reach.fits(both[LEFT].times[li], both[RIGHT].times[ri])
+            li, ri = li[good], ri[good]
+        where = self.definition.where
+        if len(li) and where is not None:
+            good = holds(where, self.definition, both, li, ri, columns)
+            li, ri = li[good], ri[good]
+        return li, ri
+
+    def _tell_pairs(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        new: Sequence[Slice],
+        both: Sequence[Slice],
+        li: IntArray,
+        ri: IntArray,
+        late: Sequence[BoolArray],
+        told: BoolArray,
+        columns: Columns,
+    ) -> None:
+        """Emit matches, or let them wait for their period."""
+        how = self.definition.how
+        if how == "anti" or not len(li):
+            return
+        left_new, right_new = li < len(new[LEFT]), ri < len(new[RIGHT])
+        is_late = np.where(
+            left_new & right_new,
+            late[LEFT][li] & late[RIGHT][ri],
+            np.where(left_new, late[LEFT][li], late[RIGHT][ri]),
+        )
+        order = np.lexsort((ranks(both[RIGHT])[ri], ranks(both[LEFT])[li]))
+        li, ri, is_late = li[order], ri[order], is_late[order]
+        if how == "semi":
+            first = np.sort(np.unique(li, return_index=True)[1])
+            li, ri, is_late = li[first], ri[first], is_late[first]
+            fresh = ~told[li]
+            li, ri, is_late = li[fresh], ri[fresh], is_late[fresh]
+        rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri)
+        rows = rows.append_column(TIMING, pa.array(np.where(is_late, LATE, EARLY).tolist(), pa.string()))
+        emit = self.definition.emit
+        at_once = np.zeros(len(rows), dtype=bool)
+        for timing, trigger, mask in ((EARLY, emit.early, ~is_late), (LATE, emit.late, is_late)):
+            if isinstance(trigger, EveryBatch):
+                at_once |= mask
+            elif mask.any():
+                batch = Batch()
+                waiting = rows.filter(pa.array(mask)).append_column(_ORDER, pa.array(np.flatnonzero(mask)))
+                key = timing[:1].encode() + encode_u64(progress.step)
+                batch.put(self.pending_cf, key, pack_table(waiting))
+                kv.write(batch)
+        if at_once.any():
+            result.panes.append(rows if at_once.all() else rows.filter(pa.array(at_once)))
+
+    def _open_keys(self, rows: Slice) -> list[bytes]:
+        t = rows.table
+        return message_keys(
+            rows.times,
+            t.column(SOURCE),
+            t.column(PARTITION).to_numpy(),
+            t.column(OFFSET).to_numpy(),
+            t.column(ORDINAL).to_numpy(),
+        )
+
+    def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+        """True for left messages that have matched before, which a semi-join tells no more; the first `new` have not."""
+        told = np.zeros(len(rows), dtype=bool)
+        if self.definition.how == "semi" and len(rows) > new:
+            keys = self._open_keys(rows.take(np.arange(new, len(rows))))
+            found = kv.multi_get(self.open_cfs[LEFT], keys)
+            told[new:] = [value is not None and value[:1] == MATCHED for value in found]
+        return told
+
+    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
+        """Stored messages that now have a match."""
+        old = np.unique(matched[matched >= new])
+        if not len(old):
+            return
+        keys = self._open_keys(rows.take(old))
+        cf = self.open_cfs[side]
+        batch = Batch()
+        for key, value in zip(keys, kv.multi_get(cf, keys), strict=True):
+            if value is not None and value[:1] == OPEN:
+                batch.put(cf, key, MATCHED + value[1:])
+        kv.write(batch)
+
+    def _file(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
+    ) -> None:
+        if not len(rows):
+            return
+        stored = self.put(kv, batch, side, rows, keys)
+        if side in self.followed:
+            flags = [MATCHED + k if m else OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
+            batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
+
+    def put(self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None) -> list[bytes]:
+        """File messages; returns their keys in the store."""
+        store, t = self.stores[side], rows.table
+        values = pack_rows(kv, batch, self.aux_cf, t)
+        positions = (
+            t.column(SOURCE),
+            t.column(PARTITION).to_numpy(),
+            t.column(OFFSET).to_numpy(),
+            t.column(ORDINAL).to_numpy(),
+        )
+        return store.put_rows(batch, rows.times, positions, keys if store.layout.has_fields else None, values)
+
+    # -- lost messages, filed again ---------------------------------------------------------------------------------
+
+    def kept_from(self, kv: KV) -> int | None:
+        """The event time below which no message is kept; None where that depends on what has come."""
+        reached_us = Progress.load(kv, self.aux_cf).watermark_us
+        return min(self._floor(side, reached_us, self.done(reached_us)) for side in (LEFT, RIGHT))
+
+    def drop_expired(self, kv: KV) -> None:
+        """What was filed again and is kept no more goes."""
+        reached_us = Progress.load(kv, self.aux_cf).watermark_us
+        self._forget(kv, reached_us, reached_us, self.done(reached_us))
+
+    # -- advance ----------------------------------------------------------------------------------------------------
+
+    def _leave(
+        self, kv: KV, side: int, done_us: int, sides: list[pa.Schema], columns: Columns
+    ) -> pa.Table | None:
+        """Messages of a followed side that can match no more go; those that never did are told."""
+        definition = self.definition
+        # As-of is complete when every right message up to its time has come.
+        before = done_us if definition.how == "asof" else self.reach.expired_before(side, done_us)
+        cf, end = self.open_cfs[side], encode_i64(before)
+        entries = list(kv.scan(cf, b"", end))
+        if not entries:
+            return None
+        batch = Batch()
+        batch.delete_range(cf, b"", end)
+        kv.write(batch)
+        stored = [value[1:] for _, value in entries if value[:1] == OPEN]
+        if definition.how == "semi" or not stored:
+            return None
+        values = [value for value in kv.multi_get(self.stores[side].cf, stored) if value is not None]
+        if len(values) < len(stored):
+            raise CorruptState(f"{len(stored) - len(values)} messages of {cf!r} are not in the message store")
+        mine = self._decode(kv, side, stored, values, sides[side])
+        if definition.how == "asof":
+            keys = self.keys(mine, side, columns)
+            other = self._partners(kv, RIGHT, mine, keys, sides)
+            rows = np.arange(len(mine), dtype=np.int64)
+            return columns.rows(mine.table, other.table, rows, self._latest(mine, other, columns))
+        return alone(mine, side, sides, columns)
+
+    def _latest(self, left: Slice, right: Slice, columns: Columns) -> IntArray:
+        """For each left row the newest right one at or before it, or NOBODY."""
+        best = np.full(len(left), NOBODY, dtype=np.int64)
+        codes = self._codes((left, right), columns)
+        low, high = self.reach.partners(LEFT, left.times)
+        li, ri = pairs(codes[LEFT], low, high, codes[RIGHT], right.times)
+        li, ri = self._matching((left, right), li, ri, columns)
+        if len(li):
+            order = np.lexsort((ranks(right)[ri], right.times[ri], li))
+            last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
+            best[li[order][last]] = ri[order][last]
+        return best
+
+    def _release(
+        self, kv: KV, result: StepResult, before_us: int | None, now_us: int, *, everything: bool
+    ) -> None:
+        """Emit what waited for a period that `now` has crossed."""
+        emit = self.definition.emit
+        batch, waiting = Batch(), []
+        for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
+            due = everything or (
+                isinstance(trigger, EveryPeriod)
+                and before_us is not None
+                and now_us // trigger.period_us > before_us // trigger.period_us
+            )
+            if not due:
+                continue
+            low = timing[:1].encode()
+            high = bytes((low[0] + 1,))
+            waiting += [(key[1:], unpack_table(value)) for key, value in kv.scan(self.pending_cf, low, high)]
+            batch.delete_range(self.pending_cf, low, high)
+        kv.write(batch)
+        steps: dict[bytes, list[pa.Table]] = {}
+        for step, table in waiting:
+            steps.setdefault(step, []).append(table)
+        for step in sorted(steps):
+            result.panes.append(concat(steps[step]).sort_by(_ORDER).drop_columns([_ORDER]))
+
+    def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
+        """Drop messages that can match no more and are out of retention, now that the watermark has come from `before_us`."""
+        for side in (LEFT, RIGHT):
+            batch = Batch()
+            self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
+            kv.write(batch)
+
+    # -- queries ----------------------------------------------------------------------------------------------------
+
+    def columns(self, kv: KV) -> list[str]:
+        """The columns of the join's rows, as known so far."""
+        return self.inputs.called(kv, self.inputs.schemas(kv)).names
+
+    def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
+        """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
+        progress = Progress.load(kv, self.aux_cf)
+        self.bind(kv, progress)
+        store = self.stores[side]
+        low = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
+        start = start if start[0] >= low else (low, None)
+        found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)
+        return self._decode(kv, side, found, values, self.inputs.schemas(kv)[side])
+
+    def lasting(self, kv: KV, side: int) -> int:
+        """The side that has all messages of an input that are kept: in a join with itself the one that forgets later."""
+        if not self.definition.is_self_join or self.definition.by_rows:
+            return side
+        reached_us = Progress.load(kv, self.aux_cf).watermark_us
+        return min((LEFT, RIGHT), key=lambda s: self._floor(s, reached_us, self.done(reached_us)))
+
+    def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
+        """The event time below which messages of a side are gone."""
+        before = self.reach.expired_before(side, done_us)
+        if watermark_us == END_OF_TIME_US:
+            return before
+        if self.definition.how == "asof" and side == LEFT:
+            before = min(before, done_us)  # until then it waits for its answer
+        kept_us = self.definition.retention.time_us
+        return min(before, limit(watermark_us, UNBOUNDED_US if kept_us is None else kept_us))
+
+
+def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:
+    """Rows of messages that matched nobody."""
+    none = np.full(len(mine), NOBODY, dtype=np.int64)
+    rows = np.arange(len(mine), dtype=np.int64)
+    nobody = empty_rows(sides[1 - side])
+    if side == LEFT:
+        return columns.rows(mine.table, nobody, rows, none)
+    return columns.rows(nobody, mine.table, none, rows)

@@ -1,0 +1,85 @@
+"""What a join needs of the columns of an input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from windrow.core.policy import RESERVED_COLUMNS
+from windrow.core.types import widened
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import Names, prefixes
+from windrow.operators.steps.learning import key_refusal
+
+
+class JoinNeeds:
+    """Of one input of a join: keys, event time, what the condition names. All messages are kept whole."""
+
+    whole = True
+
+    def __init__(
+        self, definition: JoinDefinition, side: int, sides: Sequence[pa.Schema], called: Names | None
+    ) -> None:
+        given = (definition.left, definition.right)[side]
+        self._definition, self._side, self._sides, self._called = definition, side, sides, called
+        self._where = None if definition.where is None else definition.where.expression
+        #: Keys and event time.
+        self.required = {given.event_time, *(pair[side] for pair in definition.on)}
+        self._prefixes = {prefixes(definition)[side]}
+        if definition.is_self_join:
+            self._prefixes.update(prefixes(definition))
+            self.required.update(name for pair in definition.on for name in pair)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return {n for n in names if n in self.required or self._mentioned(n)}
+
+    def _mentioned(self, name: str) -> bool:
+        where = self._where
+        return where is not None and any(
+            where.mentions(n) for n in (name, *(f"{prefix}_{name}" for prefix in self._prefixes))
+        )
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        """New columns that would stand in rows under a name of ours, or one that another column has."""
+        definition = self._definition
+        left_only = definition.how in ("semi", "anti")
+        if left_only and self._side == 1:
+            return {}
+        known = {*self._sides[self._side].names, *self.required}
+        taken = (
+            {}
+            if left_only or self._called is None
+            else {c: n for side in self._called for n, c in side.items()}
+        )
+        found = {}
+        for name in names:
+            if name in known:
+                continue
+            if name in RESERVED_COLUMNS:
+                found[name] = (
+                    f"column {name!r} is one of ours ({', '.join(RESERVED_COLUMNS)}): rename it in the input"
+                )
+            elif taken.get(name, name) != name:
+                found[name] = (
+                    f"column {name!r} of the rows is {taken[name]!r} of an input: rename it in the input"
+                )
+        return found
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        itself = self._definition.is_self_join
+        for pair in self._definition.on:
+            if name in (pair if itself else pair[self._side : self._side + 1]):
+                refusal = key_refusal(name, kind)
+                if refusal is not None:
+                    return refusal
+            for side in (0, 1) if itself else (self._side,):
+                partner, schema = pair[1 - side], self._sides[1 - side]
+                if pair[side] != name or (itself and partner == name):
+                    continue
+                other = schema.field(partner).type if partner in schema.names else pa.null()
+                if itself:
+                    other = known.get(partner, other)
+                if widened(kind, other) is None:
+                    return f"key {name!r} is {kind}, its partner {partner!r} is {other}, which cannot be compared"
+        return None

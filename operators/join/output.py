@@ -1,0 +1,232 @@
+"""Rows of a join: which columns they have, and how pairs become them. Semantics "Joins", "Columns"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.errors import ReservedColumn, TypeClash
+from windrow.core.expressions import Expr
+from windrow.core.messages import JoinedRow, Timing, Token
+from windrow.core.policy import RESERVED_COLUMNS
+from windrow.core.types import as_type, concat, widened
+from windrow.operators.aggregate.output import PANE_TYPE
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.columns import TIMING
+from windrow.operators.steps.groups import combine
+
+IntArray = npt.NDArray[np.int64]
+#: Instead of a row: the other side has none.
+NOBODY = -1
+
+
+#: What the columns of the left, of the right input are called in the rows of pairs. Keys have their left name.
+Names: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
+
+
+def prefixes(definition: JoinDefinition) -> tuple[str, str]:
+    """What stands before the name of a column that both inputs have."""
+    if definition.is_self_join:
+        return ("left", "right")
+    return (definition.left.name, definition.right.name)
+
+
+def named(
+    definition: JoinDefinition, left: Iterable[str], right: Iterable[str], given: Names | None = None
+) -> Names:
+    """What columns are called. One that was `given` a name keeps it; a new one gets its own, or where the other input, a key
+    or another column has that, the input's name before it."""
+    found: tuple[dict[str, str], dict[str, str]] = (
+        ({}, {}) if given is None else (dict(given[0]), dict(given[1]))
+    )
+    mine = [n for n in left if n not in definition.left_keys]
+    theirs = [n for n in right if n not in definition.right_keys]
+    others: tuple[set[str], set[str]] = ({*theirs}, {*mine, *definition.left_keys})
+    taken = {*definition.left_keys, *found[0].values(), *found[1].values()}
+    for side, names in enumerate((mine, theirs)):
+        prefix = prefixes(definition)[side]
+        for name in names:
+            if name in found[side]:
+                continue
+            called = f"{prefix}_{name}" if name in others[side] else name
+            while called in taken:
+                called = f"{prefix}_{called}"
+            found[side][name] = called
+            taken.add(called)
+    return found
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a join's rows.
+
+    keys: (name, left column, right column, type); left, right: (name, column). called: what those of pairs are called,
+    whatever is told of them.
+    """
+
+    keys: tuple[tuple[str, str, str, pa.DataType], ...]
+    left: tuple[tuple[str, str], ...]
+    right: tuple[tuple[str, str], ...]
+    called: Names
+
+    @classmethod
+    def of(
+        cls, definition: JoinDefinition, left: pa.Schema, right: pa.Schema, given: Names | None = None
+    ) -> Columns:
+        """From the schemas of both inputs; one that was never seen has keys and event time. `given`: names that stay."""
+        keys = tuple(
+            (a, a, b, _common(definition, _type(left, a), _type(right, b), a, b)) for a, b in definition.on
+        )
+        called = named(definition, left.names, right.names, given)
+        if definition.how in ("semi", "anti"):
+            lefts = [n for n in left.names if n not in definition.left_keys]
+            made = cls(keys, tuple((n, n) for n in lefts), (), called)
+        else:
+            told = [
+                tuple((names[n], n) for n in schema.names if n in names)
+                for names, schema in zip(called, (left, right), strict=True)
+            ]
+            made = cls(keys, told[0], told[1], called)
+        made._check(definition)
+        return made
+
+    @property
+    def names(self) -> list[str]:
+        return [k[0] for k in self.keys] + [n for n, _ in (*self.left, *self.right)]
+
+    def _check(self, definition: JoinDefinition) -> None:
+        taken = [n for n in self.names if n in RESERVED_COLUMNS]
+        if taken:
+            raise ReservedColumn(
+                f"the rows of {definition.name!r} would have a column {taken[0]!r}, which is one of ours "
+                f"({', '.join(RESERVED_COLUMNS)}): rename it in the input"
+            )
+
+    def rows(self, left: pa.Table, right: pa.Table, li: IntArray, ri: IntArray) -> pa.Table:
+        """The rows of pairs (left row, right row), either of which may be NOBODY."""
+        columns, names = [], []
+        mine, theirs = _indices(li), _indices(ri)
+        for key in self.keys:
+            columns.append(self._key(key, left, right, li, ri))
+            names.append(key[0])
+        for pairs, table, indices in ((self.left, left, mine), (self.right, right, theirs)):
+            for name, source in pairs:
+                columns.append(combine(table.column(source)).take(indices))
+                names.append(name)
+        if not columns:
+            return pa.table({"__pair": mine})
+        return pa.table(columns, names=names)
+
+    def _key(
+        self,
+        key: tuple[str, str, str, pa.DataType],
+        left: pa.Table,
+        right: pa.Table,
+        li: IntArray,
+        ri: IntArray,
+    ) -> pa.Array:
+        _, a, b, kind = key
+        column = as_type(combine(left.column(a)), kind).take(_indices(li))
+        if (li == NOBODY).any():
+            column = pc.coalesce(column, as_type(combine(right.column(b)), kind).take(_indices(ri)))
+        return column
+
+    def looked_at(
+        self,
+        definition: JoinDefinition,
+        condition: Expr,
+        left: pa.Table,
+        right: pa.Table,
+        li: IntArray,
+        ri: IntArray,
+    ) -> pa.Table:
+        """What a condition names of pairs: columns as they are called, or with their input's name before theirs."""
+        found = {"__pair": _indices(li)}
+        for key in self.keys:
+            if condition.mentions(key[0]):
+                found[key[0]] = self._key(key, left, right, li, ri)
+        sides = list(zip(self.called, prefixes(definition), (left, right), (li, ri), strict=True))
+        for whole in (False, True):
+            for called, prefix, table, rows in sides:
+                for source, name in called.items():
+                    name = f"{prefix}_{source}" if whole else name
+                    if name not in found and source in table.column_names and condition.mentions(name):
+                        found[name] = combine(table.column(source)).take(_indices(rows))
+        return pa.table(found)
+
+
+def _indices(rows: IntArray) -> pa.Array:
+    return pa.array(rows, mask=rows == NOBODY)
+
+
+def _type(schema: pa.Schema, name: str) -> pa.DataType:
+    return schema.field(name).type if name in schema.names else pa.null()
+
+
+def _common(definition: JoinDefinition, a: pa.DataType, b: pa.DataType, left: str, right: str) -> pa.DataType:
+    """The type in which two keys are compared."""
+    kind = widened(a, b)
+    if kind is None:
+        raise TypeClash(
+            f"key {left!r} of {definition.left.name!r} is {a}, key {right!r} of {definition.right.name!r} is {b}, which "
+            "cannot be compared: cast one of them before it reaches the join"
+        )
+    return kind
+
+
+def labelled(rows: pa.Table, timing: str) -> pa.Table:
+    """Rows with the timing of their emission."""
+    return rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))
+
+
+def joined_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
+    """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good."""
+    tables = []
+    for rows in told:
+        n = len(rows)
+        timings = combine(rows.column(TIMING))
+        labels = [
+            timings,
+            pa.array(np.zeros(n, dtype=np.int32)),
+            pa.array([True] * n),
+            pa.array(["INSERT"] * n),
+        ]
+        tables.append(
+            rows.drop_columns([TIMING])
+            .append_column("pane", pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
+            .append_column("commit", pa.array(np.full(n, commit, dtype=np.int64)))
+        )
+    return concat(tables)
+
+
+def letters_by_input(letters: pa.Table | None) -> pa.Table | None:
+    """Dead letters with the sources that whoever fed them gave: their inputs stand in a column of their own."""
+    if letters is None:
+        return None
+    sources = [
+        None if source is None else source.removeprefix(f"{name}:")
+        for source, name in zip(*(letters.column(c).to_pylist() for c in ("source", "input")), strict=True)
+    ]
+    where = letters.column_names.index("source")
+    return letters.set_column(where, "source", pa.array(sources, pa.string()))
+
+
+def to_joined(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+    """Rows of a join as Python values."""
+    for row in rows.to_pylist():
+        label, commit = row.pop("pane"), row.pop("commit")
+        yield JoinedRow(row, Timing(label["timing"]), commit, Token(job, commit))
+
+
+def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """The schema of `joined_rows`."""
+    fields = [pa.field(name, kind) for name, _, _, kind in columns.keys]
+    for pairs, schema in ((columns.left, left), (columns.right, right)):
+        fields += [pa.field(name, schema.field(source).type) for name, source in pairs]
+    return pa.schema([*fields, pa.field("pane", PANE_TYPE), pa.field("commit", pa.int64())])

@@ -1,0 +1,130 @@
+"""Which event times can meet in a join, and when a message can meet nobody any more. Semantics "Joins"."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.intake import FIRST_US, LAST_US
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+LEFT, RIGHT = 0, 1
+
+
+class Reach:
+    """The times of one join."""
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        windows = (definition.left.window, definition.right.window)
+        if any(isinstance(w, Rows) for w in windows) or windows == (None, None):
+            self.windows: tuple[JoinWindowSpec, JoinWindowSpec] | None = None
+        else:
+            self.windows = tuple(w if w is not None else Sliding(None) for w in windows)  # type: ignore[assignment]
+        far = UNBOUNDED_US if definition.retention.time_us is None else definition.retention.time_us
+        self._low, self._high = -far, far  # of the right time less the left one
+        if definition.within is not None:
+            self._low = max(self._low, definition.within.low_us)
+            self._high = min(self._high, definition.within.high_us)
+
+    def partners(self, side: int, times: IntArray) -> tuple[IntArray, IntArray]:
+        """The closed interval of times in which partners of messages of `side` lie; open edges may leave a gap in it."""
+        if side == LEFT:
+            low, high = _plus(times, self._low), _plus(times, self._high)
+        else:
+            low, high = _plus(times, -self._high), _plus(times, -self._low)
+        if self.windows is not None:
+            seen_low, seen_high = _around(self.windows[1 - side], times)
+            sees_low, sees_high = _seen_from(self.windows[side], times)
+            low = np.maximum(low, np.minimum(seen_low, sees_low))
+            high = np.minimum(high, np.maximum(seen_high, sees_high))
+        return low, high
+
+    @property
+    def exact(self) -> bool:
+        """True if `partners` is exact, so that `fits` need not be asked."""
+        return self.windows is None or all(
+            not isinstance(w, Sliding) or w.closed == "both" for w in self.windows
+        )
+
+    def fits(self, left: IntArray, right: IntArray) -> BoolArray:
+        """True for pairs within `partners` that the windows let match."""
+        assert self.windows is not None
+        in_left = _inside(self.windows[LEFT], left, right)
+        in_right = _inside(self.windows[RIGHT], right, left)
+        return in_left | in_right
+
+    def open_until(self, side: int, times: IntArray) -> IntArray:
+        """The watermark (less the allowed lateness) from which on messages of these times are too late."""
+        window = None if self.windows is None else self.windows[side]
+        if isinstance(window, (Tumbling, Hopping)):
+            return _grid(window, times)[1] + 1
+        return times + 1
+
+    def expires(self, side: int, times: IntArray) -> IntArray:
+        """The watermark (less the allowed lateness) from which on messages of these times meet nobody. It rises with time."""
+        return self.open_until(1 - side, self.partners(side, times)[1])
+
+    def expired_before(self, side: int, watermark_us: int) -> int:
+        """The first time whose messages can still meet somebody, `watermark_us` being the watermark less the lateness."""
+        if watermark_us == END_OF_TIME_US:
+            return END_OF_TIME_US
+        low, high = FIRST_US, LAST_US + 1
+        while low < high:
+            middle = (low + high) // 2
+            if int(self.expires(side, np.array([middle], dtype=np.int64))[0]) > watermark_us:
+                high = middle
+            else:
+                low = middle + 1
+        return START_OF_TIME_US if low == FIRST_US else low
+
+
+def _plus(times: IntArray, offset: int) -> IntArray:
+    """Times are within 2^58, offsets within 2^62: their sum is an int64."""
+    return times + np.int64(max(min(offset, UNBOUNDED_US), -UNBOUNDED_US))
+
+
+def _grid(window: Tumbling | Hopping, times: IntArray) -> tuple[IntArray, IntArray]:
+    """First and last moment of the windows that cover each time, taken together."""
+    hop = window.size_us if isinstance(window, Tumbling) else window.hop_us
+    newest = (times - window.offset_us) // hop * hop + window.offset_us
+    older = (window.size_us - 1 - (times - newest)) // hop
+    return newest - older * hop, newest + window.size_us - 1
+
+
+def _far(us: int | None) -> int:
+    return UNBOUNDED_US if us is None else us
+
+
+def _around(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntArray]:
+    """What is in an input's window around each moment."""
+    if isinstance(window, (Tumbling, Hopping)):
+        return _grid(window, times)
+    assert isinstance(window, Sliding)
+    oldest, newest = _open_edges(window)
+    return _plus(times, oldest - _far(window.before_us)), _plus(times, _far(window.after_us) - newest)
+
+
+def _open_edges(window: Sliding) -> tuple[int, int]:
+    """1 for the (old, new) edge that is not part of the window."""
+    return int(window.closed in ("right", "neither")), int(window.closed in ("left", "neither"))
+
+
+def _seen_from(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntArray]:
+    """The moments around which an input's window holds a message of each time."""
+    if isinstance(window, (Tumbling, Hopping)):
+        return _grid(window, times)
+    assert isinstance(window, Sliding)
+    oldest, newest = _open_edges(window)
+    return _plus(times, newest - _far(window.after_us)), _plus(times, _far(window.before_us) - oldest)
+
+
+def _inside(window: JoinWindowSpec, times: IntArray, moments: IntArray) -> BoolArray:
+    """True where a message of `times` is in the window around `moments`."""
+    low, high = _around(window, moments)
+    inside: BoolArray = (times >= low) & (times <= high)
+    return inside

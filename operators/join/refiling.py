@@ -1,0 +1,43 @@
+"""Messages of a join that were taken before, filed again as they were then: into the message stores, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.operators.aggregate.refiling import IntArray
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.tables import conform
+from windrow.operators.steps.columns import STEP
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.progress import Progress
+from windrow.stores.kv import KV, Batch
+
+
+def refile_join(
+    operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], nows_us: IntArray, watermarks_us: IntArray
+) -> None:
+    """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times."""
+    definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
+    operator.bind(kv, Progress.load(kv, operator.aux_cf))
+    columns = operator.inputs.called(kv, sides)
+    for side, given in enumerate((definition.left, definition.right)):
+        if given.name not in tables:
+            continue
+        rows = take_in(operator.intakes[side], tables[given.name], int(nows_us.max()), DeadLetters(0))
+        step = combine(rows.table.column(STEP)).to_numpy()
+        good = np.ones(len(rows), dtype=bool)
+        if given.max_ahead_us is not None:
+            good = rows.times <= nows_us[step] + given.max_ahead_us
+        if not given.static:
+            done_us = np.array([operator.done(w) for w in watermarks_us.tolist()], dtype=np.int64)
+            good &= operator.reach.open_until(side, rows.times) > done_us[step]
+        rows = rows.take(np.flatnonzero(good))
+        rows = Slice(conform(rows.table, sides[side]), rows.times)
+        if len(rows):
+            operator.put(kv, batch, side, rows, operator.keys(rows, side, columns))
+    kv.write(batch)

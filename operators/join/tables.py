@@ -1,0 +1,97 @@
+"""Tables of both sides of a join: brought to one shape, stacked, ordered by position, asked for the user's condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.errors import UnknownColumn
+from windrow.core.types import as_type
+from windrow.operators.join.definition import JoinDefinition, Where
+from windrow.operators.join.output import Columns
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` in their types, and the position columns."""
+    n = len(table)
+    columns = [
+        as_type(combine(table.column(f.name)), f.type)
+        if f.name in table.column_names
+        else pa.nulls(n, f.type)
+        for f in schema
+    ]
+    where = [combine(table.column(c)) for c in (SOURCE, PARTITION, OFFSET, ORDINAL)]
+    return pa.table([*columns, *where], schema=empty_rows(schema).schema)
+
+
+def intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:
+    """The union of closed intervals, as intervals apart from each other."""
+    order = np.argsort(low, kind="stable")
+    low, reached = low[order], np.maximum.accumulate(high[order])
+    cut = np.flatnonzero(low[1:] > reached[:-1] + 1)
+    starts = low[np.concatenate([[0], cut + 1])]
+    ends = reached[np.concatenate([cut, [len(low) - 1]])]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def stack(new: Slice, stored: Slice) -> Slice:
+    """New rows first, then stored ones."""
+    return Slice(pa.concat_tables([new.table, stored.table]), np.concatenate([new.times, stored.times]))
+
+
+def ranks(rows: Slice) -> IntArray:
+    """Numbers in the order of positions."""
+    t = rows.table
+    source = combine(t.column(SOURCE)).dictionary_encode()
+    names = pc.rank(source.dictionary, sort_keys="ascending").to_numpy() if len(source.dictionary) else []
+    codes = np.asarray(names, dtype=np.int64)[source.indices.to_numpy()]
+    keys = (
+        t.column(ORDINAL).to_numpy(),
+        t.column(OFFSET).to_numpy(),
+        t.column(PARTITION).to_numpy(),
+        codes,
+    )
+    varying = [k for k in keys if len(k) and (k != k[0]).any()]
+    ranks = np.zeros(len(rows), dtype=np.int64)
+    if varying:
+        ranks[np.lexsort(varying)] = np.arange(len(rows), dtype=np.int64)
+    return ranks
+
+
+def holds(
+    where: Where,
+    definition: JoinDefinition,
+    both: Sequence[Slice],
+    li: IntArray,
+    ri: IntArray,
+    columns: Columns,
+) -> BoolArray:
+    """True for the pairs for which the user's condition is true."""
+    if where.function is not None:
+        sides = []
+        for side, rows in ((LEFT, li), (RIGHT, ri)):
+            table = both[side].table
+            user = [n for n in table.column_names if not n.startswith("__")]
+            sides.append(table.select(user).take(pa.array(rows)))
+        answer: Any = where.function(sides[LEFT], sides[RIGHT])
+    elif where.expression is not None:
+        answer = where.expression.evaluate(
+            columns.looked_at(definition, where.expression, both[LEFT].table, both[RIGHT].table, li, ri)
+        )
+    else:
+        raise UnknownColumn(f"the condition {where.name!r} of {definition.name!r} has no function any more")
+    mask = combine(answer) if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
+    return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), dtype=bool)

@@ -1,0 +1,40 @@
+"""Names of the system columns that travel beside the user's own. Users cannot name a column with two underscores first."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+# of a slice of input
+SOURCE, PARTITION, OFFSET, ORDINAL = "__source", "__partition", "__offset", "__ordinal"
+POSITION_COLUMNS = (SOURCE, PARTITION, OFFSET, ORDINAL)
+
+#: of a row that never was one: what is wrong with it, and its payload as it came
+MALFORMED_ROW, RAW = "__malformed", "__raw"
+
+# of state rows, one per (window, key)
+START, END, UPSERT = "__start", "__end", "__upsert"
+#: messages the window took; messages since its last pane; panes so far; the step of its last pane
+MESSAGES, PENDING, PANES, EMIT_STEP = "__n", "__pending", "__panes", "__emit_step"
+#: encoded first and last position
+FIRST, LAST = "__first", "__last"
+ACCUMULATOR, EMITTED = "a.", "e."
+#: True: the emitted columns are what the last pane said; False: nobody knows any more; null: not noted (see `told.py`)
+TOLD = "__told"
+
+STATE_FIELDS = (
+    pa.field(START, pa.int64()),
+    pa.field(END, pa.int64()),
+    pa.field(MESSAGES, pa.int64()),
+    pa.field(PENDING, pa.int64()),
+    pa.field(PANES, pa.int64()),
+    pa.field(EMIT_STEP, pa.int64()),
+    pa.field(FIRST, pa.binary()),
+    pa.field(LAST, pa.binary()),
+)
+
+# of panes
+TIMING, INDEX, IS_LAST, KIND = "__timing", "__index", "__is_last", "__kind"
+EARLY, ON_TIME, LATE = "EARLY", "ON_TIME", "LATE"
+INSERT, RETRACT = "INSERT", "RETRACT"
+#: Which step took a message that is filed again.
+STEP = "__step"

@@ -1,0 +1,146 @@
+"""Dead letters of a step: every message that could not be counted, with its reason. Never silent, and bounded.
+
+All are counted; of each step at most `limit` are kept whole, with payloads cut at `PAYLOAD_LIMIT` bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, RAW, SOURCE
+
+PAYLOAD_LIMIT = 4096
+
+MALFORMED = "malformed"
+NULL_KEY = "null_key"
+TOO_LATE = "too_late"
+OUT_OF_RETENTION = "out_of_retention"
+AGGREGATE_FAILED = "aggregate_failed"
+INTEGER_OVERFLOW = "integer_overflow"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("source", pa.string()),
+        pa.field("partition", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("ordinal", pa.int64()),
+        pa.field("event_time_us", pa.int64()),
+        pa.field("payload", pa.string()),
+        pa.field("input", pa.string()),  # of a join
+    ]
+)
+
+
+class DeadLetters:
+    """Collects the dead letters of one step."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        #: Whose messages come, where an operator has several inputs.
+        self.input: str | None = None
+        self._rows: list[dict[str, Any]] = []
+        self.counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+    def add_rows(
+        self, reason: str, detail: str, table: pa.Table, rows: npt.NDArray[np.int64], times: pa.Array | None
+    ) -> None:
+        """Rows of a slice, by index."""
+        if len(rows) == 0:
+            return
+        room = self._room(reason, len(rows))
+        if room == 0:
+            return
+        some = table.take(pa.array(rows[:room]))
+        stamps = [None] * room if times is None else times.take(pa.array(rows[:room])).to_pylist()
+        values = {name: _values(some.column(name)) for name in some.column_names}
+        user = [c for c in some.column_names if not c.startswith("__")]
+        for i, time_us in enumerate(stamps):
+            row = {name: column[i] for name, column in values.items()}
+            payload = {name: row[name] for name in user}
+            self._rows.append(
+                {
+                    "reason": reason,
+                    "detail": detail,
+                    "source": row.get(SOURCE),
+                    "partition": row.get(PARTITION),
+                    "offset": row.get(OFFSET),
+                    "ordinal": row.get(ORDINAL),
+                    "event_time_us": time_us,
+                    "payload": row[RAW] if row.get(RAW) is not None else show_payload(payload),
+                    "input": self.input,
+                }
+            )
+
+    def add(
+        self,
+        reason: str,
+        detail: str,
+        payload: Any,
+        *,
+        position: tuple[Any, ...] | None = None,
+        count: int = 1,
+    ) -> None:
+        """One letter that is no row of a slice: a pane that cannot be, or a message that never became a row."""
+        if self._room(reason, count) == 0:
+            return
+        source, partition, offset, ordinal = position or (None, None, None, None)
+        self._rows.append(
+            {
+                "reason": reason,
+                "detail": detail,
+                "source": source,
+                "partition": partition,
+                "offset": offset,
+                "ordinal": ordinal,
+                "event_time_us": None,
+                "payload": show_payload(payload),
+                "input": self.input,
+            }
+        )
+
+    def _room(self, reason: str, count: int) -> int:
+        self.counts[reason] = self.counts.get(reason, 0) + count
+        return max(0, min(count, self._limit - len(self._rows)))
+
+    def table(self) -> pa.Table | None:
+        """In position order; what has no position, panes that cannot be, comes last."""
+        if not self._rows:
+            return None
+        return pa.Table.from_pylist(sorted(self._rows, key=_place), SCHEMA)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Python values; a column with a time beyond what Python's can hold comes as integers."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = column.cast(pa.int64()).to_pylist()
+    return values
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    if row["offset"] is None:
+        return (True,)
+    return (False, row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
+
+
+def show_payload(payload: Any) -> str:
+    text = json.dumps(payload, default=str, ensure_ascii=False)
+    return text if len(text) <= PAYLOAD_LIMIT else text[:PAYLOAD_LIMIT] + "..."
+
+
+def of_operator(letters: pa.Table, name: str) -> pa.Table:
+    """Letters with the name of the operator that wrote them; a chain's have it already."""
+    if "operator" in letters.column_names:
+        return letters
+    return letters.append_column("operator", pa.array([name] * len(letters), pa.string()))

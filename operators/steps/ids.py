@@ -1,0 +1,95 @@
+"""Messages that are known by ids and not by where they stand: the second of a (key, ids) is a duplicate.
+
+An id is remembered from the first message that can be counted, in position order, until every window that could hold that
+message's event time is out of retention. So a redelivered message is a duplicate, or out of retention, and never counted
+twice. By a retention without time (`wr.forever`, tuple windows) ids are remembered for good.
+
+Keys are `<end of time bucket i64><key fields><ids>`, values the event time, i64. A bucket is dropped as a whole by one
+`delete_range`; that only frees space, the event time decides. Auxiliary key `i` -> msgpack [end of bucket, ...]: those in use.
+"""
+
+from __future__ import annotations
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.keys import decode_i64, encode_equal, encode_i64
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.steps.intake import Slice
+from windrow.stores.kv import KV, Batch
+
+IntArray = npt.NDArray[np.int64]
+
+#: A retention is this many buckets long: so many lookups for each id, and that part of it kept too long.
+BUCKETS = 8
+BUCKETS_KEY, NO_BUCKETS = b"i", msgpack.packb([])
+
+
+class SeenIds:
+    """The ids of one definition. `span_us`: how long an id is kept after its event time; None: for good."""
+
+    def __init__(self, definition: AggregateDefinition, aux_cf: str, span_us: int | None) -> None:
+        assert definition.ids is not None
+        self._fields = (*definition.by, *definition.ids.columns)
+        self._width_us = None if span_us is None else max(span_us // BUCKETS, 1)
+        self._aux_cf = aux_cf
+        self.cf = f"{definition.name}.ids"
+
+    def first_seen(self, kv: KV, rows: Slice, floor_us: int) -> IntArray:
+        """Which of the rows are no duplicates; they are remembered. Event times below the floor are not."""
+        columns = [encode_equal([rows.table.column(name)]) for name in self._fields]
+        names = list(map(b"".join, zip(*columns, strict=True)))
+        buckets = self._buckets(kv)
+        known = self._known(kv, list(dict.fromkeys(names)), buckets, floor_us)
+        fresh: list[int] = []
+        told: dict[bytes, int] = {}
+        for i, (name, time_us) in enumerate(zip(names, rows.times.tolist(), strict=True)):
+            if name in known:
+                continue
+            fresh.append(i)
+            if time_us >= floor_us:
+                known.add(name)
+                told[encode_i64(self._bucket_end(time_us)) + name] = time_us
+        if told:
+            batch = Batch()
+            batch.put_many(self.cf, told.keys(), [encode_i64(t) for t in told.values()])
+            used = {decode_i64(key) for key in told}.union(buckets)
+            if len(used) > len(buckets):
+                batch.put(self._aux_cf, BUCKETS_KEY, msgpack.packb(sorted(used)))
+            kv.write(batch)
+        return np.array(fresh, dtype=np.int64)
+
+    def forget(self, kv: KV, floor_us: int) -> None:
+        """Drop the buckets that end at or below the floor."""
+        buckets = self._buckets(kv)
+        kept = [end for end in buckets if end > floor_us]
+        if len(kept) == len(buckets):
+            return
+        batch = Batch()
+        batch.delete_range(self.cf, encode_i64(buckets[0]), encode_i64(min(floor_us + 1, END_OF_TIME_US)))
+        batch.put(self._aux_cf, BUCKETS_KEY, msgpack.packb(kept))
+        kv.write(batch)
+
+    def _buckets(self, kv: KV) -> list[int]:
+        value = kv.get(self._aux_cf, BUCKETS_KEY)
+        return [] if value is None else list(msgpack.unpackb(value))
+
+    def _bucket_end(self, time_us: int) -> int:
+        # Named by its end, so that buckets of another width, of a retention before, are dropped in time too.
+        return END_OF_TIME_US if self._width_us is None else (time_us // self._width_us + 1) * self._width_us
+
+    def _known(self, kv: KV, names: list[bytes], buckets: list[int], floor_us: int) -> set[bytes]:
+        known: set[bytes] = set()
+        for end in buckets:
+            if end <= floor_us:
+                continue
+            prefix = encode_i64(end)
+            found = kv.multi_get(self.cf, [prefix + name for name in names])
+            known.update(
+                name
+                for name, value in zip(names, found, strict=True)
+                if value is not None and decode_i64(value) >= floor_us
+            )
+        return known

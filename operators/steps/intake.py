@@ -1,0 +1,302 @@
+"""From columns as they come to rows that can be counted: event times as integers, positions, what is malformed.
+
+Semantics "Too late, out of retention, malformed", "Time zones", "Positions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.keys import position_keys
+from windrow.core.positions import Ids
+from windrow.core.time import TIME_UNITS, TimeUnit, show_duration
+from windrow.core.types import widened
+from windrow.operators.steps.columns import (
+    MALFORMED_ROW,
+    OFFSET,
+    ORDINAL,
+    PARTITION,
+    POSITION_COLUMNS,
+    RAW,
+    SOURCE,
+)
+from windrow.operators.steps.dead import MALFORMED, NULL_KEY, DeadLetters
+from windrow.operators.steps.groups import Groups, combine
+
+#: The years 1 to 9999: what a timestamp of Spark and of Python can hold.
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Reading(Protocol):
+    """How an input is read: what a definition says of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def event_time(self) -> str: ...
+    @property
+    def by(self) -> tuple[str, ...]: ...
+    @property
+    def time_zone(self) -> str | None: ...
+    @property
+    def event_time_unit(self) -> TimeUnit | None: ...
+    @property
+    def max_ahead_us(self) -> int | None: ...
+    @property
+    def null_keys(self) -> str: ...
+    @property
+    def ids(self) -> Ids | None: ...
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows that can be counted, in position order. `times` are int64 microseconds, no nulls."""
+
+    table: pa.Table
+    times: IntArray
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def take(self, rows: IntArray) -> Slice:
+        return Slice(self.table.take(pa.array(rows)), self.times[rows])
+
+    @property
+    def has_positions(self) -> bool:
+        return OFFSET in self.table.column_names
+
+    @cached_property
+    def order(self) -> pa.Array | None:
+        """Encoded positions, sortable as bytes; None where rows have none."""
+        return encoded_positions(self.table)
+
+
+def encoded_positions(table: pa.Table) -> pa.Array | None:
+    """The position columns of `table` as order-preserving bytes."""
+    if OFFSET not in table.column_names:
+        return None
+    return position_keys(
+        table.column(SOURCE),
+        table.column(PARTITION).to_numpy(),
+        table.column(OFFSET).to_numpy(),
+        table.column(ORDINAL).to_numpy() if ORDINAL in table.column_names else 0,
+    )
+
+
+def in_position_order(table: pa.Table) -> pa.Table:
+    """Rows sorted by (source, partition, offset, ordinal); a table without positions stays as it is."""
+    present = [c for c in POSITION_COLUMNS if c in table.column_names]
+    if OFFSET not in present or _ascending([combine(table.column(c)) for c in present]):
+        return table
+    return table.take(pc.sort_indices(table, sort_keys=[(c, "ascending") for c in present]))
+
+
+def _ascending(columns: Sequence[pa.Array]) -> bool:
+    """True if rows are in the order of these columns already, as those of a partition mostly come."""
+    tied = np.ones(max(len(columns[0]) - 1, 0), dtype=bool)
+    for column in columns:
+        if column.null_count:
+            return False
+        if not tied.any():
+            return True
+        before, after = column[:-1], column[1:]
+        if (pc.less(after, before).to_numpy(zero_copy_only=False) & tied).any():
+            return False
+        tied &= pc.equal(after, before).to_numpy(zero_copy_only=False)
+    return True
+
+
+def event_times(
+    column: pa.ChunkedArray, name: str, time_zone: str | None, unit: TimeUnit | None = None
+) -> pa.Array:
+    """int64 microseconds; null where the value is no time. Raises `TypeClash` where the type can never be one."""
+    values = combine(column)
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), pa.int64())
+    if pa.types.is_timestamp(kind):
+        if kind.tz is None:
+            return _localised(values, name, time_zone)
+        return values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+    if pa.types.is_integer(kind):
+        return _counted(values, unit or "us")
+    if pa.types.is_date(kind):
+        return _localised(values.cast(pa.timestamp("us")), name, time_zone)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _parsed(values, time_zone)
+    if pa.types.is_floating(kind):
+        return pa.nulls(len(values), pa.int64())
+    raise TypeClash(
+        f"event time {name!r} is of type {kind}: use a timestamp, or microseconds since the epoch as an integer"
+    )
+
+
+def in_known_times(
+    table: pa.Table, name: str, time_zone: str | None, known: pa.DataType | None, unit: TimeUnit | None = None
+) -> pa.Table:
+    """Times that are written in another way than before, say as integers, are written as before."""
+    if known is None or name not in table.column_names:
+        return table
+    written, zoned = table.schema.field(name).type, pa.types.is_timestamp(known) and known.tz is not None
+    if written == known or not (zoned or known == pa.int64()) or widened(known, written) is not None:
+        return table
+    times = event_times(table.column(name), name, time_zone, unit)
+    if zoned:
+        times = times.cast(pa.timestamp("us", known.tz)).cast(known, safe=False)
+    else:
+        many, each_us = TIME_UNITS[unit or "us"]
+        times = pc.multiply(pc.divide(times, each_us), many)
+    return table.set_column(table.column_names.index(name), pa.field(name, known), times)
+
+
+def _counted(values: pa.Array, unit: TimeUnit) -> pa.Array:
+    """Integers of a unit as microseconds; null where these do not fit."""
+    whole = values.cast(pa.int64())
+    many, each_us = TIME_UNITS[unit]
+    if many == each_us:
+        return whole
+    numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
+    beyond = np.abs(numbers // many) > LAST_US // each_us
+    times = np.where(beyond, 0, numbers // many) * each_us
+    return pa.array(times, mask=beyond | whole.is_null().to_numpy(zero_copy_only=False))
+
+
+def _localised(values: pa.Array, name: str, time_zone: str | None) -> pa.Array:
+    if time_zone is None:
+        raise TypeClash(
+            f"event time {name!r} has no time zone (type {values.type}): declare it with time_zone='Europe/Berlin', or 'UTC'"
+        )
+    naive = values.cast(pa.timestamp("us"), safe=False)
+    zoned = pc.assume_timezone(naive, time_zone, ambiguous="earliest", nonexistent="latest")
+    return zoned.cast(pa.int64())
+
+
+def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    from windrow.core.time import instant_us
+
+    zone = None if time_zone is None else ZoneInfo(time_zone)
+    distinct = values.dictionary_encode()
+
+    def parse(text: str | None) -> int | None:
+        if text is None:
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        if moment.tzinfo is None:
+            if zone is None:
+                return None
+            moment = moment.replace(tzinfo=zone)
+        return instant_us(moment)
+
+    return pa.array([parse(t) for t in distinct.dictionary.to_pylist()], pa.int64()).take(distinct.indices)
+
+
+def countable(times: pa.Array, now_us: int | IntArray, max_ahead_us: int | None) -> pa.Array:
+    """True where an event time is one that can be counted; `now_us`: of all, or of each."""
+    last = last_times(max_ahead_us, now_us)
+    return pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, last)), False)
+
+
+def last_times(max_ahead_us: int | None, now_us: int | IntArray) -> Any:
+    """The latest time that can be counted at `now_us`, or at each of them."""
+    if max_ahead_us is None:
+        return LAST_US
+    if isinstance(now_us, int):
+        return min(LAST_US, now_us + max_ahead_us)
+    return pa.array(np.minimum(now_us, LAST_US - max_ahead_us) + max_ahead_us)
+
+
+def take_in(
+    definition: Reading, table: pa.Table, now_us: int | IntArray, dead: DeadLetters, *, sort: bool = True
+) -> Slice:
+    """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order.
+
+    now_us: of the step, or, unsorted, of each row.
+    """
+    ids = () if definition.ids is None else definition.ids.columns
+    missing = [c for c in (definition.event_time, *definition.by, *ids) if c not in table.column_names]
+    if missing:
+        raise UnknownColumn(
+            f"column {missing[0]!r} of {definition.name!r} is not in the input, which has {user_columns(table)}"
+        )
+    table = in_position_order(table) if sort else table
+    times = event_times(
+        table.column(definition.event_time),
+        definition.event_time,
+        definition.time_zone,
+        definition.event_time_unit,
+    )
+    keep = countable(times, now_us, definition.max_ahead_us).to_numpy(zero_copy_only=False)
+    if MALFORMED_ROW in table.column_names:
+        details = combine(table.column(MALFORMED_ROW))
+        told = details.is_valid().to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(told).tolist():
+            dead.add_rows(MALFORMED, details[row].as_py(), table, np.array([row]), times)
+        if told.any():
+            rows = np.flatnonzero(~told)
+            table, times, keep = table.take(pa.array(rows)), times.take(pa.array(rows)), keep[rows]
+        table = table.drop_columns([MALFORMED_ROW, RAW])
+    if not keep.all():
+        bad = ~keep
+        null = times.is_null().to_numpy(zero_copy_only=False)
+        dead.add_rows(
+            MALFORMED, f"{definition.event_time} is no time", table, np.flatnonzero(bad & null), None
+        )
+        detail = f"{definition.event_time} is outside the years 1 to 9999"
+        if definition.max_ahead_us is not None:
+            detail += f", or more than max_ahead={show_duration(definition.max_ahead_us)!r} ahead of now"
+        dead.add_rows(MALFORMED, detail, table, np.flatnonzero(bad & ~null), times)
+    for name in ids:
+        no_id = keep & combine(table.column(name)).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        dead.add_rows(MALFORMED, f"id {name!r} is null", table, np.flatnonzero(no_id), times)
+        keep = keep & ~no_id
+    if definition.null_keys == "dead_letter" and definition.by:
+        null_key = np.zeros(len(table), dtype=bool)
+        for name in definition.by:
+            null_key |= combine(table.column(name)).is_null().to_numpy(zero_copy_only=False)
+        dead.add_rows(NULL_KEY, "a key field is null", table, np.flatnonzero(keep & null_key), times)
+        keep = keep & ~null_key
+    if not keep.all():
+        rows = np.flatnonzero(keep)
+        table, times = table.take(pa.array(rows)), times.take(pa.array(rows))
+    return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
+
+
+def user_columns(table: pa.Table) -> list[str]:
+    return [c for c in table.column_names if not c.startswith("__")]
+
+
+def event_time_marks(rows: Slice) -> Mapping[tuple[str, int], int]:
+    """Per (source, partition) the largest event time; rows without positions are one partition, ("", 0)."""
+    if len(rows) == 0:
+        return {}
+    if not rows.has_positions:
+        return {("", 0): int(rows.times.max())}
+    groups = Groups([rows.table.column(SOURCE), rows.table.column(PARTITION)], len(rows))
+    [largest] = groups.aggregate([(pa.array(rows.times), "max")])
+    first = rows.table.select([SOURCE, PARTITION]).take(pa.array(groups.first_rows))
+    return {
+        (s, p): m
+        for s, p, m in zip(
+            first.column(SOURCE).to_pylist(),
+            first.column(PARTITION).to_pylist(),
+            largest.to_pylist(),
+            strict=True,
+        )
+    }

@@ -1,0 +1,77 @@
+"""The input's schema as an operator knows it: columns may be added, types may widen; only what is needed is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+import pyarrow as pa
+
+from windrow.core.errors import TypeClash
+from windrow.core.types import as_type, is_key, widened
+
+
+def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None = None) -> pa.Schema:
+    """The schema after a slice with `seen` columns (of them `only`); system columns (two underscores) are no part of it."""
+    types = {} if known is None else {f.name: f.type for f in known if only is None or f.name in only}
+    for field in seen:
+        name = field.name
+        if name.startswith("__") or (only is not None and name not in only):
+            continue
+        kind = widened(types.get(name, pa.null()), field.type)
+        if kind is None:
+            raise TypeClash(
+                f"column {name!r} of the input was {types[name]} and is now {field.type}, which do not go together: cast it "
+                "to its former type before it reaches the operator"
+            )
+        types[name] = kind
+    return pa.schema([pa.field(name, kind) for name, kind in types.items()])
+
+
+def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:
+    """The columns of `schema` in its types; the others, and times, which are read as integers, as they came."""
+    for i, field in enumerate(table.schema):
+        if field.name == event_time or field.name not in schema.names:
+            continue
+        if field.type != schema.field(field.name).type:
+            kind = schema.field(field.name).type
+            table = table.set_column(i, pa.field(field.name, kind), as_type(table.column(i), kind))
+    return table
+
+
+def key_refusal(name: str, kind: pa.DataType) -> str | None:
+    """Why a column of that type cannot be a key; None where it can."""
+    if is_key(kind):
+        return None
+    return (
+        f"key {name!r} is of type {kind}: keys are text, bytes, numbers, booleans, dates or times; make one of it, "
+        "e.g. cast it to text, or take one of its fields"
+    )
+
+
+def check_keys(names: Iterable[str], schema: pa.Schema) -> None:
+    """Raise `TypeClash` where a key is of a type that cannot be one."""
+    for name in names:
+        if name in schema.names:
+            refusal = key_refusal(name, schema.field(name).type)
+            if refusal is not None:
+                raise TypeClash(refusal)
+
+
+class Needs(Protocol):
+    """What an operator needs of the columns of an input."""
+
+    #: True if messages are kept with all of their columns.
+    whole: bool
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        """Those of the columns that the definition names: a message in which one of them cannot be read does not count."""
+        ...
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        """The columns that no message may have, and why."""
+        ...
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
+        ...

@@ -1,0 +1,87 @@
+"""How every operator begins and ends a step, and what a step says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.steps.progress import KEYS_BY_TYPE, KEYS_EQUAL, KEYS_MARK
+from windrow.stores.kv import KV
+
+
+@dataclass
+class StepResult:
+    """What a step says to the world: panes, dead letters, event-time marks, counts."""
+
+    panes: list[pa.Table] = field(default_factory=list)
+    dead: pa.Table | None = None
+    marks: dict[tuple[str, int], int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
+    ended: set[tuple[int, bytes]] = field(default_factory=set)
+    #: Panes of operators inside a chain, by name.
+    inner: dict[str, list[pa.Table]] = field(default_factory=dict)
+
+    @property
+    def silent(self) -> bool:
+        """True if there is nothing to say."""
+        said = (self.marks, self.counts, self.ended, any(self.inner.values()))
+        return not self.panes and self.dead is None and not any(said)
+
+    def then(self, later: StepResult) -> StepResult:
+        """This step and a later one, told together."""
+        dead = [d for d in (self.dead, later.dead) if d is not None]
+        counts = dict(self.counts)
+        for name, n in later.counts.items():
+            counts[name] = counts.get(name, 0) + n
+        return StepResult(
+            self.panes + later.panes,
+            pa.concat_tables(dead) if dead else None,
+            {**self.marks, **later.marks},
+            counts,
+            self.ended | later.ended,
+            {n: self.inner.get(n, []) + later.inner.get(n, []) for n in {**self.inner, **later.inner}},
+        )
+
+
+class Operator(Protocol):
+    """The two pure steps, and what a store needs to know."""
+
+    definition: Any
+
+    def cfs(self) -> tuple[str, ...]:
+        """The column families it keeps its state in."""
+        ...
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult: ...
+
+    def ingest(self, kv: KV, table: pa.Table, now_us: int) -> StepResult: ...
+
+
+def keys_mark(kv: KV, aux_cf: str, schema: pa.Schema | None, by: tuple[str, ...]) -> bytes:
+    """How keys are written in a state: so that equal numbers are, whatever their type, since a column may widen.
+
+    State that was begun with keys of floats, decimals or times before that was so keeps what it has.
+    """
+    mark = kv.get(aux_cf, KEYS_MARK)
+    if mark is not None or schema is None:
+        return mark or KEYS_EQUAL
+    by_type = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_temporal)
+    kinds = [schema.field(b).type for b in by if b in schema.names]
+    return KEYS_BY_TYPE if any(is_one(kind) for is_one in by_type for kind in kinds) else KEYS_EQUAL
+
+
+def limit(time_us: int, minus_us: int) -> int:
+    """`time_us - minus_us` that stays an int64; what is unbounded reaches back to the start of time."""
+    if minus_us >= UNBOUNDED_US:
+        return START_OF_TIME_US
+    return max(time_us - minus_us, START_OF_TIME_US)
+
+
+def passed(watermark_us: int, by_us: int) -> int:
+    """What the watermark is `by_us` or more past. At the end of time that is everything, though nothing bounds it."""
+    return END_OF_TIME_US if watermark_us >= END_OF_TIME_US else limit(watermark_us, by_us)

@@ -1,0 +1,126 @@
+"""How far event time has come: a pure function of what was seen of each partition, and of `now`.
+
+Semantics "Watermark": per partition the largest event time less the delay, the minimum over partitions that are not idle;
+it never goes back. A declared partition holds it until seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from windrow.core.policy import Watermark
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.graph.definition import ChainDefinition
+from windrow.operators.join.definition import JoinDefinition
+
+Partition = tuple[str, int]
+
+
+def idle_partitions(
+    watermark: Watermark,
+    seen_us: Mapping[Partition, int],
+    now_us: int,
+    unread: Collection[Partition] = (),
+) -> frozenset[Partition]:
+    """Partitions without a row for the idle time of `now`, but those in `unread`: their source says that it has more."""
+    if watermark.idle_us is None:
+        return frozenset()
+    return frozenset(
+        p for p, seen in seen_us.items() if now_us - seen >= watermark.idle_us and p not in unread
+    )
+
+
+def watermark_us(
+    watermark: Watermark,
+    marks: Mapping[Partition, int],
+    now_us: int,
+    before_us: int,
+    idle: Collection[Partition] = (),
+) -> int:
+    """The watermark, not below `before_us`; `marks` is the largest event time of each partition."""
+    match watermark.kind:
+        case "explicit":
+            return before_us
+        case "fixed":
+            return max(before_us, now_us - watermark.delay_us)
+        case "custom":
+            assert watermark.function is not None
+            value = watermark.function(dict(marks), now_us)
+            return before_us if value is None else max(before_us, int(value))
+    if any(p not in marks for p in watermark.partitions):
+        return before_us
+    active = [largest for partition, largest in marks.items() if partition not in idle]
+    if not active:
+        return before_us
+    return max(before_us, min(active) - watermark.delay_us, START_OF_TIME_US)
+
+
+def watermark_of(
+    definition: Any,
+    marks: Mapping[Partition, int],
+    seen_us: Mapping[Partition, int],
+    now_us: int,
+    before_us: int,
+    unread: Collection[Partition] = (),
+) -> tuple[int, frozenset[Partition]]:
+    """(the watermark of an operator, the partitions judged idle for it). A partition in `unread` is not idle.
+
+    A join's, or a chain's with a join in it, is the minimum over its inputs that are not static; one that was never seen
+    holds it back. Of other chains it is the first operator's.
+    """
+    if not _by_input(definition):
+        idle = idle_partitions(definition.watermark, seen_us, now_us, unread)
+        return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
+    least, idle = END_OF_TIME_US, frozenset[Partition]()
+    for given in definition.inputs:
+        if given.static:
+            continue
+        prefix = given.source_prefix
+        own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
+        seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}
+        more = {(s.removeprefix(prefix), p) for s, p in unread if s.startswith(prefix)}
+        quiet = idle_partitions(given.watermark, seen, now_us, more)
+        idle |= {(prefix + source, partition) for source, partition in quiet}
+        if own and set(own) <= quiet:
+            continue  # an idle input holds nobody back
+        least = min(least, watermark_us(given.watermark, own, now_us, START_OF_TIME_US, quiet))
+    # Where all inputs are idle nothing moves.
+    return (before_us if least == END_OF_TIME_US else max(before_us, least)), idle
+
+
+def holder_of(
+    definition: Any,
+    marks: Mapping[Partition, int],
+    seen_us: Mapping[Partition, int],
+    now_us: int,
+    unread: Collection[Partition] = (),
+) -> Partition | None:
+    """Who holds the watermark back: of the partitions that are not idle, the one that is least far. None where no partition
+    does, but the clock, a function or `advance_watermark`. Partition -1: an input of which nothing has come.
+    """
+    if _by_input(definition):
+        given = [(i.source_prefix, i.watermark) for i in definition.inputs if not i.static]
+    else:
+        given = [("", definition.watermark)]
+    least: tuple[int, Partition] | None = None
+    for prefix, watermark in given:
+        if watermark.kind != "bounded":
+            continue
+        idle = idle_partitions(watermark, seen_us, now_us, unread)
+        own = {p: t for p, t in marks.items() if p[0].startswith(prefix)}
+        missing = [p for s, n in watermark.partitions if (p := (prefix + s, n)) not in own]
+        if missing or not own:
+            return min(missing, default=(prefix, -1))
+        for partition, largest in own.items():
+            found = (largest - watermark.delay_us, partition)
+            if partition not in idle and (least is None or found < least):
+                least = found
+    return None if least is None else least[1]
+
+
+def _by_input(definition: Any) -> bool:
+    """True if it has inputs with watermarks of their own."""
+    if isinstance(definition, ChainDefinition):
+        return definition.by_input
+    return isinstance(definition, JoinDefinition)
