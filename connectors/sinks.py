@@ -18,12 +18,13 @@ import pyarrow as pa
 from windrow.connectors.manifests import Manifest, manifests, read_file
 from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.location import local_path
-from windrow.core.messages import JoinedRow, Pane, Token
+from windrow.core.messages import DeadLetter, JoinedRow, Pane, Token
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.output import to_panes
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import to_joined
+from windrow.operators.steps.dead import to_letters
 from windrow.stores.files import sync_directory
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class PaneFiles:
     """The panes of one operator in one commit: Parquet files, one per shard, and what they mean.
 
     epoch: of the driver that publishes. check_epoch: raises `Fenced` where another driver has taken the job since.
+    letters_of: the commit, where the rows are its dead letters.
     """
 
     files: tuple[str, ...]
@@ -52,17 +54,20 @@ class PaneFiles:
     job: str
     epoch: int = 0
     check_epoch: Callable[[], None] = _nobody_else
+    letters_of: int | None = None
 
     @property
     def key_columns(self) -> tuple[str, ...]:
         return self.definition.by
 
     def table(self) -> pa.Table:
-        """All rows: `window`, keys, aggregates, `pane`, `commit`."""
+        """All rows: `window`, keys, aggregates, `pane`, `commit`; of dead letters as they are kept."""
         return concat([read_file(f) for f in self.files])
 
-    def panes(self) -> Iterator[Pane | JoinedRow]:
-        """All rows as Python values: panes, or rows of a join."""
+    def panes(self) -> Iterator[Pane | JoinedRow | DeadLetter]:
+        """All rows as Python values: panes, rows of a join, or dead letters."""
+        if self.letters_of is not None:
+            return iter(to_letters(self.table(), self.letters_of))
         if isinstance(self.definition, JoinDefinition):
             return to_joined(self.table(), self.job)
         return to_panes(self.definition, self.table(), self.job)
@@ -106,7 +111,8 @@ class ConsoleSink:
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
         out = self.stream or sys.stdout
-        print(f"-- commit {token.commit} of {panes.operator}: {panes.rows} panes", file=out)
+        what = "panes" if panes.letters_of is None else "letters"
+        print(f"-- commit {token.commit} of {panes.operator}: {panes.rows} {what}", file=out)
         for i, pane in enumerate(panes.panes()):
             if i >= self.limit:
                 print(f"   ... {panes.rows - self.limit} more", file=out)

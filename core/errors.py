@@ -79,7 +79,7 @@ class BadLocation(ConfigurationError):
 
 
 class DuplicateColumn(ConfigurationError):
-    """A frame has two columns that Spark takes for one name."""
+    """An input has two columns of one name, or of what is one to Spark."""
 
     code = "WR115"
 

@@ -6,11 +6,15 @@ and views are what they stand for. Everything that was written in a narrower typ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+#: Values in Python that hold others.
+HOLDERS = (Mapping, list, tuple, set, frozenset)
+#: Lists and structs inside each other. Parquet and Arrow's own files write more than they read.
+NESTED_MOST = 32
 #: Digits of the widest decimals: of 128 bits, of 256.
 _DIGITS, _MOST_DIGITS = 38, 76
 #: Digits of an integer by its width in bits.
@@ -18,10 +22,16 @@ _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values of a column of type `kind` have here: neither dictionaries nor views."""
+    """The type that values of a column of type `kind` have here: no dictionaries, views or extensions, and of structs without
+    fields, which no Parquet file holds, nulls.
+    """
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
     if pa.types.is_struct(kind):
+        if kind.num_fields == 0:
+            return pa.null()
         return pa.struct([f.with_type(plain_type(f.type)) for f in kind])
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
@@ -37,6 +47,8 @@ def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     a, b = plain_type(a), plain_type(b)
     if a == b or pa.types.is_null(b):
         return a
+    if is_too_deep(b):
+        return None
     if pa.types.is_null(a):
         return b
     if pa.types.is_decimal(a) or pa.types.is_decimal(b):
@@ -56,6 +68,27 @@ def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
     except (pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
+
+
+def is_too_deep(kind: pa.DataType) -> bool:
+    """True if lists and structs are inside each other beyond what a column holds."""
+    level = [kind]
+    for _ in range(NESTED_MOST + 1):
+        level = [k.field(i).type for k in level if pa.types.is_nested(k) for i in range(k.num_fields)]
+    return bool(level)
+
+
+def holds_too_deep(value: Any) -> bool:
+    """As `is_too_deep`, of a value in Python; or if it holds itself."""
+    level: list[Any] = [value]
+    for _ in range(NESTED_MOST + 1):
+        inner = {id(v): v for one in level for v in _values(one)}
+        level = [v for v in inner.values() if isinstance(v, HOLDERS)]
+    return bool(level)
+
+
+def _values(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else value if isinstance(value, HOLDERS) else ()
 
 
 def is_key(kind: pa.DataType) -> bool:
@@ -122,9 +155,32 @@ def as_type(values: Any, kind: pa.DataType) -> Any:
     """`values` in a type that theirs widens to; numbers become the nearest floats, also inside lists and structs."""
     if values.type == kind:
         return values
-    if pa.types.is_dictionary(values.type):
+    if pa.types.is_dictionary(values.type) or isinstance(values.type, pa.BaseExtensionType):
         values = values.cast(plain_type(values.type))
+    if _has_empty(values.type):
+        filled = pa.array([_filled(v, kind) for v in values.to_pylist()], kind)
+        return pa.chunked_array([filled]) if isinstance(values, pa.ChunkedArray) else filled
     return values.cast(kind, safe=not _gets_float(values.type, kind))
+
+
+def _has_empty(kind: pa.DataType) -> bool:
+    """True if a struct without fields is in it."""
+    if pa.types.is_struct(kind) and kind.num_fields == 0:
+        return True
+    return pa.types.is_nested(kind) and any(_has_empty(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _filled(value: Any, kind: pa.DataType) -> Any:
+    """A value of a type with structs without fields, in that of the column: null where that has none either."""
+    if value is None or pa.types.is_null(kind):
+        return None
+    if pa.types.is_struct(kind):
+        return {f.name: _filled(value.get(f.name), f.type) for f in kind}
+    if pa.types.is_list(kind):
+        return [_filled(v, kind.value_type) for v in value]
+    if pa.types.is_map(kind):
+        return [(k, _filled(v, kind.item_type)) for k, v in value]
+    return value
 
 
 def _gets_float(source: pa.DataType, target: pa.DataType) -> bool:

@@ -20,7 +20,7 @@ from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, 
 from windrow.checkpoint.replay import FILING, KEPT_OF, filing, is_total
 from windrow.checkpoint.shard import PANES_OF
 from windrow.checkpoint.summary import DEAD_FILE
-from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink
+from windrow.connectors.sinks import PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
@@ -299,7 +299,7 @@ class BatchProtocol:
 
 
 def _what(panes: PaneFiles) -> str:
-    return "the dead letters" if panes.operator == DEAD_LETTERS else f"the panes of {panes.operator!r}"
+    return "the dead letters" if panes.letters_of is not None else f"the panes of {panes.operator!r}"
 
 
 def check_answers(plan: Plan, answers: Sequence[Answer], shards: int) -> None:

@@ -7,6 +7,7 @@ the commit's token, and given again where nobody knows whether they arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -80,10 +81,11 @@ class Publisher:
         ahead = [k for k in known if k > job.progress.commit]
         for record in job.unpublished(max(ahead, default=out) or None):
             for sink, panes in self._outputs(record):
-                if (self._reached[panes.operator] or 0) < record.commit and not give(
-                    sink, Token(job.job, record.commit), panes
-                ):
+                if (self._reached[panes.operator] or 0) >= record.commit:
+                    continue
+                if not give(sink, Token(job.job, record.commit), panes):
                     return False
+                self._reached[panes.operator] = record.commit  # it is not given again because another refuses
             self._given = record.commit
             if acknowledge:
                 job.mark_published(record.commit)
@@ -99,7 +101,8 @@ class Publisher:
                 definition = next(part_named(d, operator) for d in self._definitions if _has(d, operator))
                 yield self._outlets[operator], self._files(operator, definition, files[operator])
         if DEAD_LETTERS in self._outlets and (letters := self._job.dead_files(record)):
-            yield self._outlets[DEAD_LETTERS], self._files(DEAD_LETTERS, self._definitions[0], letters)
+            some = self._files(DEAD_LETTERS, self._definitions[0], letters)
+            yield self._outlets[DEAD_LETTERS], replace(some, letters_of=record.commit)
 
     def _files(self, operator: str, definition: Any, files: Sequence[str]) -> PaneFiles:
         job = self._job

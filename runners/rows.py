@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime, time
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from windrow.core.messages import Message, Position
 from windrow.core.time import TIME_UNITS, TimeUnit, instant_us
-from windrow.core.types import as_type, is_text, plain_type, widened
+from windrow.core.types import HOLDERS, as_type, holds_too_deep, is_text, plain_type, widened
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
 from windrow.operators.steps.learning import Needs
@@ -103,8 +103,20 @@ def _shown(value: Any) -> str:
         return json.dumps(
             dict(value) if isinstance(value, Mapping) else value, default=str, ensure_ascii=False
         )
-    except (TypeError, ValueError, RecursionError):  # names that are no text, something that holds itself
+    except MemoryError:
+        raise
+    except Exception:  # names that are no text, something that holds itself
+        return _said(value)
+
+
+def _said(value: Any) -> str:
+    """The `repr` of a value, which may be anything."""
+    try:
         return repr(value)
+    except MemoryError:
+        raise
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
 
 
 def _readable(text: str) -> str:
@@ -132,7 +144,9 @@ def event_time_us(
     if value is None:
         return None, "is null"
     if isinstance(value, bool) or (isinstance(value, float) and not isinstance(value, np.integer)):
-        return None, "is NaN" if isinstance(value, float) and math.isnan(value) else f"is {value!r}, no time"
+        return None, "is NaN" if isinstance(value, float) and math.isnan(
+            value
+        ) else f"is {_said(value)}, no time"
     if isinstance(value, (int, np.integer)):
         many, each_us = TIME_UNITS[unit or "us"]
         time_us = int(value) // many * each_us
@@ -141,7 +155,13 @@ def event_time_us(
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            return None, f"is {value!r}, no time"
+            return None, f"is {_said(value)}, no time"
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+        if value is None:
+            return None, "is NaT"
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time.min)
     if isinstance(value, datetime):
         if value != value:  # pandas.NaT
             return None, "is NaT"
@@ -150,7 +170,7 @@ def event_time_us(
                 return None, f"{value!r} has no time zone: declare time_zone="
             value = value.replace(tzinfo=zone)
         return instant_us(value), None
-    return None, f"is {value!r}, no time"
+    return None, f"is {_said(value)}, no time"
 
 
 class _Columns:
@@ -202,7 +222,9 @@ class _Columns:
             elif named:
                 good.append(None)
                 kinds = "cannot be read" if pa.types.is_null(kind) else f"is no {kind}"
-                self.spoil(i, f"column {name!r} is {value!r}, which {kinds}" if refusal is None else refusal)
+                self.spoil(
+                    i, f"column {name!r} is {_said(value)}, which {kinds}" if refusal is None else refusal
+                )
             elif is_text(kind):
                 good.append(pa.array([_text(value)], pa.string()))
             else:
@@ -218,11 +240,13 @@ class _Columns:
 
 def _tried(values: list[Any], kind: pa.DataType | None = None) -> pa.Array | None:
     """Values as a column; None where they do not go together, or one is nothing that Arrow holds."""
+    if any(issubclass(t, HOLDERS) for t in set(map(type, values))) and any(map(holds_too_deep, values)):
+        return None  # Arrow follows them until the process is gone
     try:
         array = pa.array(values, kind, from_pandas=False)
-    except MemoryError:
+    except (MemoryError, OSError):
         raise
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
+    except Exception:  # also out of code of the value's
         return None
     if pa.types.is_temporal(array.type) and len(values) > 1:
         # Of dates beside times Arrow makes dates, of times with a zone beside those without times without.

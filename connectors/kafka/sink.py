@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
 from windrow.connectors.kafka.encoding import json_rows
-from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles
+from windrow.connectors.sinks import PaneFiles
 from windrow.core.errors import ConfigurationError, KafkaFailed
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
@@ -187,7 +187,7 @@ class KafkaSink:
     def records(self, panes: PaneFiles) -> Iterator[list[Record]]:
         """What goes to the topic, in order, in portions."""
         table = panes.table()
-        if panes.operator == DEAD_LETTERS:
+        if panes.letters_of is not None:
             made = [_letter(row) for row in table.to_pylist()]
             yield from (made[i : i + CHUNK_RECORDS] for i in range(0, len(made), CHUNK_RECORDS))
             return

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.messages import DeadLetter, Position
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 PAYLOAD_LIMIT = 4096
@@ -144,3 +145,15 @@ def of_operator(letters: pa.Table, name: str) -> pa.Table:
     if "operator" in letters.column_names:
         return letters
     return letters.append_column("operator", pa.array([name] * len(letters), pa.string()))
+
+
+def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
+    """The rows of `table` as values."""
+    found = []
+    for row in table.to_pylist():
+        position = None
+        if row["offset"] is not None:
+            position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
+        told = (row["reason"], row["detail"], position, row["event_time_us"], row["payload"])
+        found.append(DeadLetter(*told, commit, row.get("input")))
+    return found

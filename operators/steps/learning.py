@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from windrow.core.errors import TypeClash
-from windrow.core.types import as_type, is_key, widened
+from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, widened
 
 
 def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None = None) -> pa.Schema:
@@ -19,6 +19,10 @@ def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None
         if name.startswith("__") or (only is not None and name not in only):
             continue
         kind = widened(types.get(name, pa.null()), field.type)
+        if kind is None and is_too_deep(field.type):
+            raise TypeClash(
+                f"column {name!r} of the input has more than {NESTED_MOST} lists and structs inside each other: give it as text"
+            )
         if kind is None:
             raise TypeClash(
                 f"column {name!r} of the input was {types[name]} and is now {field.type}, which do not go together: cast it "

@@ -5,15 +5,16 @@ A mistake of the program is said at the call: what is no message, what cannot be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from windrow.core.errors import InputError, TypeClash, UnknownColumn
+from windrow.core.errors import DuplicateColumn, InputError, TypeClash, UnknownColumn
 from windrow.core.messages import Message, Position
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE
 from windrow.runners.rows import is_name
 
 #: One message: a dict is one without a position.
@@ -27,9 +28,9 @@ _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large
 
 
 def message_of(given: Given) -> Message:
-    """One message, with a position of plain numbers or none."""
+    """One message, with a position of plain numbers or none. Its payload is a copy: the dict may be used for the next one."""
     if isinstance(given, Mapping):
-        return Message(given)
+        return Message(dict(given))
     if not isinstance(given, Message):
         remedy = (
             "add_messages takes many" if _is_many(given) else "give wr.Message({...}, position), or a dict"
@@ -38,9 +39,9 @@ def message_of(given: Given) -> Message:
     if not isinstance(given.payload, Mapping):
         raise InputError(f"the payload of {given!r:.200} is no mapping of names to values: give a dict")
     position = given.position
-    if position is None or (type(position) is Position and _is_plain(*position)):
-        return given
-    return Message(given.payload, position_of(position))
+    if position is not None and not (type(position) is Position and _is_plain(*position)):
+        position = position_of(position)
+    return Message(dict(given.payload), position)
 
 
 def position_of(given: Any) -> Position:
@@ -55,7 +56,7 @@ def position_of(given: Any) -> Position:
     except (TypeError, AttributeError):
         pass
     raise InputError(
-        f"position {given!r:.200} is none: give wr.Position(source, partition, offset), a text and two whole numbers"
+        f"position {given!r:.200} is none: give wr.Position(source, partition, offset): a text, and whole numbers from 0 on"
     )
 
 
@@ -63,7 +64,7 @@ def _is_plain(source: Any, partition: Any, offset: Any, ordinal: Any) -> bool:
     return (
         type(partition) is type(offset) is type(ordinal) is int
         and 0 <= partition < 2**32
-        and -_LAST <= offset < _LAST
+        and 0 <= offset < _LAST
         and 0 <= ordinal < 2**32
         and type(source) is str
         and (source.isascii() or is_name(source))
@@ -73,19 +74,38 @@ def _is_plain(source: Any, partition: Any, offset: Any, ordinal: Any) -> bool:
 def many_of(given: Many, one: str = "add_message") -> pa.Table | list[Message]:
     """Messages, or a table."""
     if isinstance(given, pa.Table):
-        return given
+        return of_users(given)
     if isinstance(given, pa.RecordBatch):
-        return pa.Table.from_batches([given])
+        return of_users(pa.Table.from_batches([given]))
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__dataframe__"):
-        return table_of_frame(given)
+        return of_users(table_of_frame(given))
     if isinstance(given, (Message, Mapping, str, bytes)) or not isinstance(given, Iterable):
         remedy = f"{one} takes one" if isinstance(given, (Message, Mapping)) else "give messages, or a table"
         raise InputError(f"{given!r:.200} is a {type(given).__name__}, not many messages: {remedy}")
     return [message_of(one) for one in given]
 
 
+def of_users(table: pa.Table) -> pa.Table:
+    """A table without columns that are named as ours are. Where it has all that say positions, windrow itself has read it."""
+    names = table.column_names
+    check_unique(names)
+    ours = [n for n in names if n.startswith("__")]
+    if ours and {SOURCE, PARTITION, OFFSET} <= set(ours):
+        return table
+    return table.drop_columns(ours) if ours else table
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Refuse two columns of one name."""
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise DuplicateColumn(f"the input has column {twice[0]!r} twice (all: {names}): rename or drop one")
+
+
 def table_of_frame(frame: Any) -> pa.Table:
     """A data frame as a table, without its index; NaN of pandas is null."""
+    if hasattr(frame, "columns"):
+        check_unique(list(map(str, frame.columns)))
     try:
         if type(frame).__module__.partition(".")[0] == "pandas":
             table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)

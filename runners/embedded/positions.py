@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
+from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Positions
-from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.steps.groups import combine
 
 
 @dataclass(frozen=True)
@@ -85,31 +89,22 @@ def reached_ordinals(positions: Iterable[Position]) -> dict[Partition, int]:
 def with_positions(
     table: pa.Table, named: Positions | None, reached_offsets: Mapping[Partition, int]
 ) -> pa.Table:
-    """Position columns by the definition's names, without replays; a table without is numbered on arrival.
+    """Position columns by the definition's names, without replays and second rows of a position; a table without is numbered
+    on arrival.
 
     A table of a source that windrow reads itself has them already.
     """
     n = len(table)
-    if OFFSET not in table.column_names:
-        if named is None:
-            start = reached_offsets.get(("", 0), 0)
-            offsets = pa.array(range(start, start + n), pa.int64())
-        else:
-            offsets = table.column(named.offset).cast(pa.int64())
-        source = partition = None
-        if named is not None and named.source is not None:
-            source = table.column(named.source).cast(pa.string())
-        if named is not None and named.partition is not None:
-            partition = table.column(named.partition).cast(pa.int64())
-        table = (
-            table.append_column(SOURCE, pa.array([""] * n, pa.string()) if source is None else source)
-            .append_column(PARTITION, pa.array([0] * n, pa.int64()) if partition is None else partition)
-            .append_column(OFFSET, offsets)
+    if OFFSET not in table.column_names and named is None:
+        start = reached_offsets.get(("", 0), 0)
+        return _at(
+            table, pa.array([""] * n, pa.string()), _zeros(n), pa.array(range(start, start + n), pa.int64())
         )
-        if named is None:
-            return table.append_column(ORDINAL, pa.array([0] * n, pa.int64()))
+    if OFFSET not in table.column_names:
+        assert named is not None
+        table = _first_of_each(_at(table, *_named(table, named)))
     if ORDINAL not in table.column_names:
-        table = table.append_column(ORDINAL, pa.array([0] * n, pa.int64()))
+        table = table.append_column(ORDINAL, _zeros(len(table)))
     old = None
     for (source_name, number), reached in reached_offsets.items():
         below = pc.and_(
@@ -118,6 +113,63 @@ def with_positions(
         )
         old = below if old is None else pc.or_(old, below)
     return table if old is None or not pc.any(old).as_py() else table.filter(pc.invert(old))
+
+
+def _zeros(n: int) -> pa.Array:
+    return pa.array(np.zeros(n, dtype=np.int64))
+
+
+def _at(table: pa.Table, sources: Any, partitions: Any, offsets: Any) -> pa.Table:
+    """The table with position columns."""
+    for name, column in zip(
+        POSITION_COLUMNS, (sources, partitions, offsets, _zeros(len(table))), strict=True
+    ):
+        table = table.append_column(name, column)
+    return table
+
+
+def _named(table: pa.Table, named: Positions) -> tuple[Any, Any, Any]:
+    """Sources, partitions and offsets by the columns that a definition names."""
+    n = len(table)
+    return (
+        pa.array([""] * n, pa.string())
+        if named.source is None
+        else _position(table, named.source, pa.string()),
+        _zeros(n) if named.partition is None else _position(table, named.partition, pa.int64(), below=2**32),
+        _position(table, named.offset, pa.int64(), below=2**63 - 1),
+    )
+
+
+def _position(table: pa.Table, name: str, kind: pa.DataType, below: int | None = None) -> pa.ChunkedArray:
+    """A column of positions. A row that stands nowhere is a mistake of the program, as it is with messages."""
+    if name not in table.column_names:
+        raise UnknownColumn(
+            f"column {name!r} of positions is not in the input, which has {table.column_names}"
+        )
+    try:
+        column = table.column(name).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"column {name!r} of positions cannot be {kind}: {error}") from error
+    bad = column.null_count
+    if below is not None and len(column) > bad:
+        span = pc.min_max(column).as_py()
+        bad = bad or span["min"] < 0 or span["max"] >= below
+    if bad:
+        within = "" if below is None else f", from 0 to {below - 1}"
+        raise InputError(
+            f"column {name!r} of positions has rows without one: give every row a {kind}{within}, or leave positions= out"
+        )
+    return column
+
+
+def _first_of_each(table: pa.Table) -> pa.Table:
+    """Without rows at a position that an earlier row has."""
+    steps = np.diff(combine(table.column(OFFSET)).to_numpy())
+    if (steps > 0).all():
+        return table
+    rows = table.select([SOURCE, PARTITION, OFFSET]).append_column("row", pa.array(np.arange(len(table))))
+    first = rows.group_by([SOURCE, PARTITION, OFFSET], use_threads=False).aggregate([("row", "min")])
+    return table if len(first) == len(table) else table.take(first.column("row_min").combine_chunks().sort())
 
 
 def extent(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]:

@@ -21,6 +21,7 @@ from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.windows import windows_of_input
 from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
+from windrow.operators.steps.dead import to_letters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.progress import Progress
@@ -183,23 +184,7 @@ def letters_of(path: str, letters: Letters) -> list[DeadLetter]:
         table = pq.read_table(path)
     except FileNotFoundError:
         return []
-    found = []
-    for row in table.to_pylist():
-        position = None
-        if row["offset"] is not None:
-            position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
-        found.append(
-            DeadLetter(
-                row["reason"],
-                row["detail"],
-                position,
-                row["event_time_us"],
-                row["payload"],
-                letters.commit,
-                row.get("input"),
-            )
-        )
-    return found
+    return to_letters(table, letters.commit)
 
 
 def _bound(value: Any, default: int) -> tuple[int, Any]:

@@ -155,3 +155,35 @@ def test_flush_acknowledges_nothing_that_an_interrupted_call_has_not_given(
         op.get_result()
         op.flush()
     assert letters.got == [(1, "dead_letters", 1)]
+
+
+def test_a_sink_that_has_taken_its_own_is_not_given_it_again_because_another_refuses(tmp_path: Path) -> None:
+    letters, given = Letters(refuses=True), list[int]()
+    with DEFINITION.open(
+        str(tmp_path / "job"),
+        clock=ManualClock(),
+        sink=lambda panes, token: given.append(token.commit),
+        dead_letters=letters,
+    ) as op:
+        op.add_message(message(1))
+        op.add_message(message(None))
+        op.timeout()
+        for _ in range(3):
+            with pytest.raises(e.OperatorPaused):
+                op.timeout()
+        letters.refuses = False
+        op.timeout()
+        assert given == [1] and letters.got == [(1, "dead_letters", 1)]
+
+
+def test_any_sink_takes_letters_also_a_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    got: list[Any] = []
+    memory = wr.sinks.memory()
+    for i, sink in enumerate((lambda letters, token: got.extend(letters), memory, wr.sinks.console())):
+        with DEFINITION.open(str(tmp_path / f"job{i}"), clock=ManualClock(), dead_letters=sink) as op:
+            op.add_message(message(None))
+            op.timeout()
+            assert not op.paused
+            kept = op.dead_letters()
+    assert got == memory.panes == kept and kept[0].reason == "malformed"
+    assert "-- commit 1 of dead_letters: 1 letters" in capsys.readouterr().out
