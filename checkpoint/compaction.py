@@ -6,11 +6,11 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from windrow.checkpoint.layout import JobFolders, base_name, base_part_name
 from windrow.stores.files import now_ns
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import Batch, Pair
 from windrow.stores.segment import write_segment
 from windrow.stores.slices import Slices
 from windrow.stores.snapshots import SWEEP_GRACE_S, SnapshotStore
@@ -18,8 +18,8 @@ from windrow.stores.snapshots import SWEEP_GRACE_S, SnapshotStore
 #: So many whole snapshots of a shard are kept. What the older one needs to lead on is kept too: the newer may be damaged.
 SNAPSHOTS = 2
 
-#: A compact changelog is written in parts of about so many bytes, collected in slices: memory must not grow with state.
-BASE_PART_BYTES, BASE_SLICE_BYTES = 2 << 20, 1 << 18
+#: A compact changelog is written in parts of about so many bytes: neither memory nor a slice must grow with state.
+BASE_PART_BYTES, BASE_SLICE_BYTES = 1 << 20, 1 << 17
 #: It is written again when as many bytes have changed as it has, or after so many commits: the log keeps their records.
 BASE_COMMITS = 2048
 
@@ -74,14 +74,16 @@ def base_due(folders: JobFolders, shard: int, commit: int) -> bool:
     return changed > 0 and changed >= held
 
 
-def compact(folders: JobFolders, shard: int, cfs: Sequence[str], kv: KV, commit: int) -> Slices[None]:
-    """Write all window metadata as of `commit`, which `kv` holds, in parts that fit memory, and a file that names them.
+def compact(
+    folders: JobFolders, shard: int, scans: Mapping[str, Iterator[Pair]], commit: int
+) -> Slices[None]:
+    """Write all window metadata as of `commit`, of which `scans` are, in parts that fit memory, and a file that names them.
 
     The one before it is kept: somebody may be reading it. Older ones go.
     """
     parts, batch, size, held = [], Batch(), 0, 0
-    for cf in cfs:
-        for key, value in kv.scan(cf):
+    for cf, pairs in scans.items():
+        for key, value in pairs:
             batch.put(cf, key, value)
             size += len(key) + len(value)
             if size < min(BASE_SLICE_BYTES, BASE_PART_BYTES):

@@ -32,7 +32,7 @@ from windrow.stores.kv import Batch, LocalStore, Overlay
 from windrow.stores.rocks import RocksKV, destroy
 from windrow.stores.segment import read_segment, write_segment
 from windrow.stores.slices import Slices, whole
-from windrow.stores.snapshots import SnapshotStore, copy_name
+from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
 
 logger = get_logger()
 
@@ -102,6 +102,7 @@ class Shard:
         self.spec = spec
         self.kv = kv
         self.applied = applied
+        self._digests: Digests = {}
 
     # -- 3.1: open and catch up -------------------------------------------------------------------------------------
 
@@ -356,16 +357,14 @@ class Shard:
         local, folder = os.path.dirname(spec.path), SnapshotStore(spec.folders.snapshots)
         copy = os.path.join(local, copy_name(spec.shard))
         try:
+            due = spec.transport == FILES and base_due(spec.folders, spec.shard, applied)
+            # A scan sees the store as of now, whatever is written meanwhile; to open the copy would take longer than a commit.
+            scans = {cf: self.kv.scan(cf) for cf in spec.metadata_cfs} if due else {}
             self.kv.checkpoint(copy)
             yield
-            name = yield from folder.keep(copy, spec.shard, applied)
-            if spec.transport == FILES and base_due(spec.folders, spec.shard, applied):
-                frozen = spec.open_store(copy, spec.cfs, LOCK_WAIT_S)
-                try:
-                    yield from compact(spec.folders, spec.shard, spec.metadata_cfs, frozen, applied)
-                finally:
-                    with contextlib.suppress(StateError):
-                        frozen.close()
+            name = yield from folder.keep(copy, spec.shard, applied, self._digests)
+            if due:
+                yield from compact(spec.folders, spec.shard, scans, applied)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         yield

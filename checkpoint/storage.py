@@ -134,6 +134,7 @@ class FolderRecords:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(local_path(path, "log"))
+        self._marked = False
 
     def __repr__(self) -> str:
         return f"FolderRecords({str(self.path)!r})"
@@ -228,9 +229,12 @@ class FolderRecords:
             self.remove(seq)
 
     def mark_truncated(self) -> None:
+        if self._marked:
+            return
         with contextlib.suppress(FileExistsError):
             _write(self.path / MARKER, b"records of this log were truncated; keep this file\n")
         _sync_folder(self.path)
+        self._marked = True
 
     def is_truncated(self) -> bool:
         return (self.path / MARKER).exists()

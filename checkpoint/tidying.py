@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LETTERS_US = 7 * 24 * 3600 * 1_000_000
 LETTER_FILES = 4096
 #: Files that are deleted, and commits that are read or let go, in one slice.
-SLICE_FILES, SLICE_COMMITS = 64, 32
+SLICE_FILES, SLICE_COMMITS = 16, 16
 
 
 @dataclass

@@ -39,7 +39,8 @@ from windrow.stores.kv import Batch, Pair
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20
-MEMTABLE_BYTES: Final = 32 << 20
+#: A checkpoint writes what is in memory, and nobody can do anything meanwhile: not even other threads of the process.
+MEMTABLE_BYTES: Final = 8 << 20
 #: A scan reads ahead about so much.
 CHUNK_BYTES: Final = 1 << 20
 _FLUSH_DIR: Final = "flush.tmp"

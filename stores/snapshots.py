@@ -30,10 +30,12 @@ from windrow.stores.files import make_folder, now_ns, private, sync_directory, w
 from windrow.stores.kv import LocalStore
 from windrow.stores.slices import Slices, whole
 
-SLICE_BYTES: Final = 1 << 20
+SLICE_BYTES: Final = 1 << 19
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")
 SWEEP_GRACE_S: Final = 900.0
 Names: TypeAlias = list[str]
+#: What is known of files that never change, by (name, inode, change of content in ns, size): their digests.
+Digests: TypeAlias = dict[tuple[str, int, int, int], str]
 
 
 class StoredFile(NamedTuple):
@@ -90,11 +92,17 @@ class SnapshotStore:
         finally:
             shutil.rmtree(copy, ignore_errors=True)
 
-    def keep(self, copy: str, shard: int, commit: int) -> Slices[str]:
-        """`create` of a checkpoint of a store that is there already, in slices of about `SLICE_BYTES`."""
-        files = []
+    def keep(self, copy: str, shard: int, commit: int, known: Digests | None = None) -> Slices[str]:
+        """`create` of a checkpoint of a store that is there already, in slices of about `SLICE_BYTES`.
+
+        known: the digests of the store's files at the last time, which are read no more; it learns those of this time.
+        """
+        files, known = [], {} if known is None else known
         for name in sorted(os.listdir(copy)):
-            files.append((yield from self._store(os.path.join(copy, name))))
+            files.append((yield from self._store(os.path.join(copy, name), known)))
+        present = {file.name for file in files}
+        for identity in [i for i in known if i[0] not in present]:
+            del known[identity]
         if self._fsync:
             sync_directory(self._blobs)
             sync_directory(self.directory)  # the names of the folders, which may be new
@@ -199,13 +207,17 @@ class SnapshotStore:
 
     # -- files -----------------------------------------------------------------------------------------------
 
-    def _store(self, path: str) -> Slices[StoredFile]:
-        name, size = os.path.basename(path), os.path.getsize(path)
+    def _store(self, path: str, known: Digests) -> Slices[StoredFile]:
+        status = os.stat(path)
+        name, size = os.path.basename(path), status.st_size
+        identity = name, status.st_ino, status.st_mtime_ns, size
         if not name.endswith(".sst"):
             with open(path, "rb") as file:
                 content = file.read()
             return StoredFile(name, len(content), _digest(content), content)
-        digest = yield from _copied(path)
+        if identity not in known:
+            known[identity] = yield from _copied(path)
+        digest = known[identity]
         blob = os.path.join(self._blobs, digest)
         with contextlib.suppress(FileNotFoundError):
             if os.path.getsize(blob) == size:
@@ -285,16 +297,17 @@ def _copy(blocks: Iterator[bytes], path: str | None = None) -> str:
 
 
 def _copied(source: str, path: str | None = None, fsync: bool = False) -> Slices[str]:
-    """Digest of a file, which with `path` is also copied there; in slices, each of which is synced."""
+    """Digest of a file, which with `path` is also copied there; in slices, each of which is synced. To read takes no time."""
     state = xxhash.xxh3_128()
     with contextlib.ExitStack() as stack:
         target = None if path is None else stack.enter_context(open(path, "xb", opener=private))
-        for block in _blocks(source):
+        for i, block in enumerate(_blocks(source)):
             state.update(block)
             if target is not None:
                 target.write(block)
                 if fsync:
                     target.flush()
                     os.fsync(target.fileno())
-            yield
+            if target is not None or i % 8 == 7:
+                yield
     return state.hexdigest()

@@ -347,11 +347,12 @@ class Engine:
         """Make the staged steps durable, then their panes visible."""
         if (not self._steps or self._idle) and not self._counters and not empty_ok:
             return None
+        began = time.perf_counter()
         with on_disk(self._job.folders.location):
             record = self._make_durable()
         if self._gives:
             self._publish()
-        self._tidy()
+        self._tidy((time.perf_counter() - began) / 2)
         return record
 
     def _make_durable(self) -> Commit:
@@ -397,15 +398,20 @@ class Engine:
 
     # -- step 6 -----------------------------------------------------------------------------------------------------
 
-    def _tidy(self) -> None:
-        """The next slice of what a job does between two commits to stay small. What fails is done the next time."""
+    def _tidy(self, most_s: float = 0.0) -> None:
+        """A slice of what a job does between two commits to stay small, and others while less than `most_s` went by. What fails
+        is done the next time.
+        """
         if self._chores is None and self._tidying_due:
             self._last_snapshot = self._shard.applied
             self._chores = self._slices()
         if self._chores is None:
             return
+        began = time.perf_counter()
         try:
             next(self._chores)
+            while time.perf_counter() - began < most_s:
+                next(self._chores)
         except StopIteration:
             self._chores = None
         except Fenced:

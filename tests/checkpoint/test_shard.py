@@ -51,7 +51,8 @@ def fill(spec: ShardSpec, upto: int) -> tuple[Shard, list[Commit]]:
         batch.put("aux", b"step", b"%d" % number)
         commits.append(commit_of(number, shard, batch))
         shard.catch_up([commits[-1]])
-        whole(compact(spec.folders, 0, spec.metadata_cfs, shard.kv, number))
+        scans = {cf: shard.kv.scan(cf) for cf in spec.metadata_cfs}
+        whole(compact(spec.folders, 0, scans, number))
     return shard, commits
 
 

@@ -140,6 +140,37 @@ def test_a_crash_between_two_slices_loses_nothing(tmp_path: Path, slices: int) -
     assert verify(str(job.location)).wrong == []
 
 
+def test_a_slice_of_tidying_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has gathered: a slice deletes, reads and syncs little, and opens no second store."""
+    job = Aging(tmp_path / "job")
+    with job.open() as op:
+        monkeypatch.setattr(engine, "SNAPSHOT_EVERY", 10_000)
+        job.live(op, 200)
+        done: list[str] = []
+
+        def counted(name: str, of: Any) -> None:
+            real = getattr(of, name)
+            monkeypatch.setattr(of, name, lambda *a, **k: done.append(name) or real(*a, **k))
+
+        for name in ("unlink", "fsync", "link", "rename"):
+            counted(name, os)
+        monkeypatch.setattr("windrow.checkpoint.shard.RocksKV", None)
+        slices = []
+        for chore in (
+            op._shard.preserve(alone=True),
+            op._shard.preserve(alone=True),
+            op._job.tidy(keeps_messages=True),
+        ):
+            job.live(op, 1)
+            done.clear()
+            for _ in chore:
+                slices.append(list(done))
+                done.clear()
+    # Truncating by a few commits takes a claim and a few removals; the rest is less.
+    assert max(map(len, slices)) <= 40
+    assert sum(map(len, slices)) > 600, slices
+
+
 def test_tidying_that_fails_is_told_and_done_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = Aging(tmp_path / "job")
     with job.open() as op:

@@ -12,6 +12,7 @@ from windrow.core.errors import CorruptState, NewerFormat, StateError
 from windrow.stores import snapshots
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
+from windrow.stores.slices import whole
 from windrow.stores.snapshots import SnapshotStore
 from windrow.testing.faults import damage_file, tear_file
 
@@ -322,3 +323,30 @@ def test_blobs_are_synced_before_the_manifest_names_them(
     size = os.path.getsize(tmp_path / "snapshots" / "manifests" / name)
     folders = [("blobs", 0), ("snapshots", 0)]
     assert synced == [("blobs", one), ("blobs", two), *folders, ("manifests", size), ("manifests", 0)]
+
+
+def test_files_that_did_not_change_are_not_read_again(
+    store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: snapshots.Digests = {}
+    read: list[str] = []
+    blocks = snapshots._blocks
+    monkeypatch.setattr(
+        snapshots, "_blocks", lambda path: read.append(os.path.basename(path)) or blocks(path)
+    )
+    with RocksKV(tmp_path / "db", CFS) as kv:
+        for commit in (1, 2):
+            fill(kv, 1000 * commit, 1000 * commit + 1000)
+            read.clear()
+            copy = tmp_path / f"copy-{commit}"
+            kv.checkpoint(copy)
+            new = {
+                n for n in os.listdir(copy) if n.endswith(".sst") and not (tmp_path / "copy-1" / n).exists()
+            }
+            name = whole(store.keep(str(copy), 0, commit, known))
+            if commit == 2:
+                assert new and {n for n in read if n.endswith(".sst")} == new
+        said = contents(kv)
+    store.restore(name, tmp_path / "back")
+    with RocksKV(tmp_path / "back", CFS) as back:
+        assert contents(back) == said
