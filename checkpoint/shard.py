@@ -6,7 +6,6 @@ store only ever holds committed segments (log first, apply later), so it never r
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from windrow.checkpoint.storage import FolderRecords
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.types import concat
 from windrow.stores.files import sync_directory
+from windrow.stores.slices import Slices, in_batches, whole
 
 logger = structlog.get_logger("windrow")
 
@@ -37,6 +38,8 @@ RECORDS = 16
 RUN_LEAST, RUN_MOST = 16, 256
 #: Files from this size on are left alone.
 LARGE_BYTES = 1 << 20
+#: Files that are read, or removed, and rows that are written, in one slice of merging.
+_SLICE_FILES, _SLICE_ROWS = 4, 65_536
 #: Runs that one merge rewrites at most: what an older windrow left comes in by and by.
 _RUNS = 4
 
@@ -66,6 +69,7 @@ class Manifest:
         self._since = 0  # records since the last that names all files
         self._gone: list[str] = []  # files that it has replaced
         self._older: list[str] = []  # manifests of an older windrow, that the next such record will replace
+        self._merging: Slices[None] | None = None
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -158,33 +162,70 @@ class Manifest:
                 return True
         return False
 
-    def merge_if_due(self) -> None:
-        """Merge what has gathered. It changes nothing that a reader sees, so where it fails it is tried again later."""
-        if self._since < max(RECORDS, len(self.files) // 8):
-            return
+    def merge_if_due(self, added: int = 1) -> None:
+        """The next slices of merging what has gathered, in which about twice as many files are read as were `added`.
+
+        It changes nothing that a reader sees, so where it fails it is tried again later.
+        """
+        due = max(RECORDS, len(self.files) // 8)
+        if self._merging is None:
+            if self._since < due:
+                return
+            self._merging = self._merge()
         try:
-            self._merge()
+            if self._since < 2 * due:
+                for _ in range(1 + 2 * added // _SLICE_FILES):
+                    next(self._merging)
+            else:
+                whole(self._merging)  # openings are too short for slices
+                self._merging = None
+        except StopIteration:
+            self._merging = None
         except (OSError, CorruptState, pa.ArrowException) as error:
-            self._since = 0
+            self._merging, self._since = None, 0
             logger.warning(
                 "files of the Parquet sink are not merged for now", path=self.path, error=repr(error)
             )
+            with contextlib.suppress(OSError):
+                self._sweep()
 
-    def _merge(self) -> None:
+    def _merge(self) -> Slices[None]:
         # What the last merge replaced: whoever began to read it has had a merge's time.
-        for name in self._gone:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, name))
-        files, gone = list(self.files), list(self._older)
+        for names in in_batches(self._gone, _SLICE_FILES):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.path, name))
+            yield
+        files, made = list(self.files), dict[str, str]()
+        changes: list[tuple[list[DataFile], list[DataFile]]] = []
         for _ in range(_RUNS):
             run = _run(files)
             if run is None:
                 break
-            before, after = files[run], self._merged(files[run])
+            before, after = files[run], (yield from self._merged(files[run], made))
             files[run] = after
-            gone += [f.name for f in before if f.name not in {a.name for a in after}]
-        body = {"commit": self.commit, "files": [_row(f) for f in files], "gone": gone}
-        if self._append(body):
+            changes.append((before, after))
+        self._record(changes, made)
+
+    def _record(self, changes: list[tuple[list[DataFile], list[DataFile]]], made: dict[str, str]) -> None:
+        """What was merged counts from now on, unless another driver has been here meanwhile. made: temporary names, by names.
+
+        A merged file has the number of this record in its name: as long as that is free nobody takes the file for garbage.
+        """
+        files, gone, names = list(self.files), list(self._older), dict[str, str]()
+        for name, temporary in made.items():
+            names[name] = f"{self._prefix}{self._next:020d}-{name}"
+            os.rename(os.path.join(self.path, temporary), os.path.join(self.path, names[name]))
+        sync_directory(self.path)
+        for before, after in changes:
+            before = [replace(f, name=names.get(f.name, f.name)) for f in before]
+            at = next((i for i, f in enumerate(files) if f == before[0]), None)
+            if at is None or files[at : at + len(before)] != before:
+                self._sweep()
+                return
+            kept = files[at : at + len(before)] = [replace(f, name=names.get(f.name, f.name)) for f in after]
+            gone += [f.name for f in before if f.name not in {a.name for a in kept}]
+        if self._append({"commit": self.commit, "files": [_row(f) for f in files], "gone": gone}):
             self.records.mark_truncated()
             for seq in self.records.numbers():
                 if seq < self._next - 1:
@@ -192,23 +233,32 @@ class Manifest:
         else:
             self._sweep()
 
-    def _merged(self, run: list[DataFile]) -> list[DataFile]:
-        """The rows of several files in one; the same files, never to be merged, where their columns do not go together."""
+    def _merged(self, run: list[DataFile], made: dict[str, str]) -> Slices[list[DataFile]]:
+        """The rows of several files in one, under a temporary name of `made`; the same files, never to be merged, where their
+        columns do not go together.
+        """
+        tables = []
         try:
-            tables = [read_file(os.path.join(self.path, f.name)) for f in run]
+            for batch in in_batches(run, _SLICE_FILES):
+                tables += [read_file(os.path.join(self.path, made.get(f.name, f.name))) for f in batch]
+                yield
             table = concat(tables)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
-            return [DataFile(f.name, f.first, f.last, f.size, None) for f in run]
+            return [replace(f, level=None) for f in run]
         first, last = run[0].first, run[-1].last
-        name = f"{self._prefix}{self._next:020d}-{first:012d}-{last:012d}-{secrets.token_hex(4)}.parquet"
-        path = os.path.join(self.path, name)
-        pq.write_table(table, path)
+        name = f"{first:012d}-{last:012d}-{secrets.token_hex(4)}.parquet"
+        made[name] = f"{self._prefix}{name}.tmp"
+        path = os.path.join(self.path, made[name])
+        with pq.ParquetWriter(path, table.schema) as writer:
+            for at in range(0, len(table), _SLICE_ROWS):
+                writer.write_table(table.slice(at, _SLICE_ROWS))
+                yield
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        sync_directory(self.path)
+        yield
         size = os.stat(path).st_size
         assert run[0].level is not None
         return [DataFile(name, first, last, size, run[0].level + 1 if size < LARGE_BYTES else None)]
@@ -242,12 +292,15 @@ class Manifest:
         return f"merged-{self.job}-{self.operator}-"
 
     def _sweep(self) -> None:
-        """Remove merged files that do not count, and whose number is taken, so that they never will."""
-        pattern = re.compile(re.escape(self._prefix) + r"(\d{20})-\d{12,}-\d{12,}-[0-9a-f]{8}\.parquet")
+        """Remove merged files that do not count, and whose number is taken or that have none yet, so that they never will."""
+        pattern = re.compile(
+            re.escape(self._prefix) + r"(?:(\d{20})-)?\d{12,}-\d{12,}-[0-9a-f]{8}\.parquet(\.tmp)?"
+        )
         counting = {f.name for f in self.files}
         for name in os.listdir(self.path):
             match = pattern.fullmatch(name)
-            if match and int(match[1]) < self._next and name not in counting and name not in self._gone:
+            over = match is not None and (match[2] is not None or int(match[1] or 0) < self._next)
+            if over and name not in counting and name not in self._gone:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.path, name))
 

@@ -163,7 +163,7 @@ class ParquetSink:
         made = [n for n, f in zip(names, panes.files, strict=True) if _link(f, os.path.join(self.path, n))]
         sync_directory(self.path)
         if manifest.add(token.commit, panes.rows, names):
-            manifest.merge_if_due()
+            manifest.merge_if_due(len(names))
             return
         # Another driver has published this commit, and perhaps merged its files already.
         for name in set(made) - {f.name for f in manifest.files}:

@@ -77,6 +77,7 @@ def watched(call: Callable[[int], None]) -> Iterator[None]:
         for owner, name in (
             (os, "link"),
             (os, "unlink"),
+            (os, "rename"),
             (os, "fsync"),
             (os, "listdir"),
             (FolderRecords, "read"),
@@ -119,15 +120,15 @@ def test_a_driver_may_die_anywhere(tmp_path: Path, by_an_older_windrow: bool) ->
 
         with watched(die):
             try:
-                publish(commits, range(4, 7))
+                publish(commits, range(4, 9))
                 done = True
             except Died:
                 pass
         found = commits.read()
-        assert found in [of(range(1, last + 1)) for last in range(3, 7)]
-        publish(commits, range(1, 10))
-        assert commits.read() == of(range(1, 10))
-    assert at > 40
+        assert found in [of(range(1, last + 1)) for last in range(3, 9)]
+        publish(commits, range(1, 12))
+        assert commits.read() == of(range(1, 12))
+    assert at > 60
 
 
 def test_an_older_driver_may_sleep_anywhere_and_publish_late(tmp_path: Path) -> None:
@@ -201,9 +202,9 @@ def test_files_and_records_are_few_however_many_commits_there_were(
     for number in range(1, 301):
         commits.publish(sink, number)
     assert commits.read() == of(range(1, 301))
-    assert len(pane_files(commits.sink)) < 60
+    assert len(pane_files(commits.sink)) < 90  # some are being merged
     there = [name for _, _, names in os.walk(commits.sink) for name in names]
-    assert len(there) < 150
+    assert len(there) < 190
 
 
 def test_large_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,10 +254,29 @@ def test_the_next_driver_removes_what_one_that_died_was_merging(tmp_path: Path) 
     orphan = Path(commits.sink, f"merged-job-1-n-{0:020d}-{1:012d}-{3:012d}-0123abcd.parquet")
     mine = Path(commits.sink, f"merged-job-1-n-{99:020d}-{1:012d}-{3:012d}-0123abcd.parquet")
     others = Path(commits.sink, f"merged-job-1-n-x-{0:020d}-{1:012d}-{3:012d}-0123abcd.parquet")
-    for path in (orphan, mine, others):
+    unfinished = Path(commits.sink, f"merged-job-1-n-{1:012d}-{3:012d}-0123abcd.parquet.tmp")
+    for path in (orphan, mine, others, unfinished):
         path.touch()
     publish(commits, range(4, 5))
-    assert [path.exists() for path in (orphan, mine, others)] == [False, True, True]
+    assert [path.exists() for path in (orphan, mine, others, unfinished)] == [False, True, True, False]
+
+
+def test_merging_is_spread_over_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No commit pays for all of it: few files are read in each."""
+    monkeypatch.setattr(manifests, "RECORDS", 16)
+    monkeypatch.setattr(manifests, "RUN_LEAST", 16)
+    read: list[str] = []
+    read_file = manifests.read_file
+    monkeypatch.setattr(manifests, "read_file", lambda path: read.append(path) or read_file(path))
+    commits = Commits(tmp_path)
+    sink = wr.sinks.parquet(commits.sink)
+    most = 0
+    for number in range(1, 101):
+        commits.publish(sink, number)
+        most, _ = max(most, len(read)), read.clear()
+    assert 0 < most <= 8  # of two files a commit
+    assert len(pane_files(commits.sink)) < 90  # some are being merged
+    assert commits.read() == of(range(1, 101))
 
 
 def test_a_record_that_is_gone_or_damaged_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
