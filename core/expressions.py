@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -41,28 +43,32 @@ class Expr:
 
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame."""
-        untyped = any(pa.types.is_null(t) for t in table.schema.types)
-        decimals = any(pa.types.is_decimal(t) for t in table.schema.types)
-        refusals = []
-        # Arrow compares no columns without a type; one that had no value yet may be of any.
-        for kind in (None, *(_KINDS if untyped else ())):
+        try:
+            return self._over(table)
+        except pa.ArrowException as error:
+            refusal = error
+        empty = table.slice(0, 0)
+        for changed in self._guesses(table.schema):
             try:
-                return self._over(_typed(table, kind))
-            except pa.ArrowException as error:
-                refusals.append(error)
-        if decimals:
-            # Nor decimals with integers that stand in the expression.
-            with contextlib.suppress(pa.ArrowException):
-                value = self._over(_with_floats(table))
-                if pa.types.is_boolean(value.type):
-                    return value
-        if len(table):
-            self.evaluate(table.slice(0, 0))  # raises where the columns are to blame
-            raise refusals[0]
+                kind = self._over(changed(empty)).type
+            except pa.ArrowException:
+                continue
+            if changed is not _with_floats or pa.types.is_boolean(kind):
+                return self._over(changed(table))  # raises again where values are to blame
+        decimals = any(pa.types.is_decimal(t) for t in table.schema.types)
         remedy = "; beside decimals write numbers as decimals, Decimal('2')" if decimals else ""
         raise UnknownColumn(
-            f"expression {self} cannot be evaluated over {table.column_names}: {refusals[0]}{remedy}"
+            f"expression {self} cannot be evaluated over {table.column_names}: {refusal}{remedy}"
         ) from None
+
+    def _guesses(self, schema: pa.Schema) -> Iterator[Callable[[pa.Table], pa.Table]]:
+        """Tables as they are, and in types over which Arrow may evaluate where it does not over theirs."""
+        # Arrow compares no columns without a type; each that had no value yet may be of any.
+        untyped = [f.name for f in schema if pa.types.is_null(f.type) and self.mentions(f.name)]
+        for kinds in itertools.product(_KINDS, repeat=min(len(untyped), _GUESSED)):
+            yield partial(_typed, kinds=dict(itertools.zip_longest(untyped, kinds, fillvalue=_KINDS[0])))
+        # Nor decimals with integers that stand in the expression.
+        yield _with_floats
 
     def _over(self, table: pa.Table) -> pa.ChunkedArray:
         import pyarrow.dataset as ds  # brings pandas, and doubles the time that windrow takes to import
@@ -70,16 +76,25 @@ class Expr:
         return ds.InMemoryDataset(table).to_table(columns={"value": self.expression}).column("value")
 
 
-#: What a column without a type is taken for, in turn.
-_KINDS = (pa.int64(), pa.string(), pa.timestamp("us", "UTC"), pa.bool_())
+#: What a column without a type is taken for, in turn, and how many of them are guessed by themselves.
+_KINDS = (
+    pa.null(),
+    pa.int64(),
+    pa.string(),
+    pa.timestamp("us", "UTC"),
+    pa.bool_(),
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.duration("us"),
+    pa.binary(),
+)
+_GUESSED = 3
 
 
-def _typed(table: pa.Table, kind: pa.DataType | None) -> pa.Table:
-    if kind is None:
-        return table
+def _typed(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
     for i, field in enumerate(table.schema):
-        if pa.types.is_null(field.type):
-            table = table.set_column(i, field.name, pa.nulls(len(table), kind))
+        if field.name in kinds and field.type != kinds[field.name]:
+            table = table.set_column(i, field.name, pa.nulls(len(table), kinds[field.name]))
     return table
 
 

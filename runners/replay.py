@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -35,9 +36,11 @@ from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.refiling import refile_join
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
+from windrow.operators.steps.dead import MALFORMED
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import in_position_order
 from windrow.operators.steps.progress import KEYS_MARK, Progress
+from windrow.operators.steps.sifting import sifted_into
 from windrow.operators.steps.step import keys_mark
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
@@ -127,15 +130,17 @@ def bring_back(
     if not ranges:
         return
     _tell(definition.name, spec, redo)
-    taken = _Taken(redo, read(ranges))
+    given = read(ranges)
+    taken = _Taken(redo, given.offsets)
     if isinstance(operator, TupleAggregator):
-        _run_again(operator, spec, kv, taken)
+        _run_again(operator, spec, kv, given, taken)
         return
     watermarks = np.array([s.watermark_us for s in redo], dtype=np.int64)
     numbers = np.array([s.number for s in redo], dtype=np.int64)
     for first, last in _together(redo, ones_together):
-        table, owner = taken.rows(first, last)
-        if len(table):
+        chosen = taken.chosen(first, last)
+        if len(chosen):
+            table, owner = given.rows(chosen), taken.owner[chosen]
             refile(operator, kv, table, redo[first].now_us, watermarks[owner], numbers[owner])
     drop_expired(operator, kv)
 
@@ -146,9 +151,6 @@ class GivenByInput:
     def __init__(self, inputs: Mapping[str, Given]) -> None:
         self._inputs = inputs
         self.offsets = {p: o for given in inputs.values() for p, o in given.offsets.items()}
-
-    def rows(self, chosen: IntArray) -> pa.Table:
-        raise NotImplementedError("rows of several inputs are no table")
 
     def by_input(self, chosen: IntArray) -> dict[str, tuple[pa.Table, IntArray]]:
         """Some of the rows by input, and which of the chosen ones they are."""
@@ -178,7 +180,7 @@ def bring_back_join(
         return
     _tell(definition.name, spec, redo)
     given = read(ranges)
-    taken = _Taken(redo, given)
+    taken = _Taken(redo, given.offsets)
     if kept_from_us is None:
         with _beside(operator, spec) as scratch:
             for k, step in enumerate(redo):
@@ -186,29 +188,46 @@ def bring_back_join(
                     operator.advance(scratch, step.watermark_us, step.now_us)
                 else:
                     found = given.by_input(taken.chosen(k, k + 1))
-                    operator.ingest(scratch, {name: table for name, (table, _) in found.items()}, step.now_us)
+                    tables = {name: table for name, (table, _) in found.items()}
+                    sifted_into(partial(_ingested, operator, step.now_us), scratch, tables)
             _take_over(
                 operator, scratch, kv, spec, (b"c0", b"c2"), [c for s in operator.stores for c in s.cfs]
             )
         return
     nows, watermarks = (np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us"))
+    uncounted = 0
     for first in range(0, len(redo), STEPS_AT_ONCE):
         chosen = taken.chosen(first, first + STEPS_AT_ONCE)
         tables = {
             name: table.append_column(STEP, pa.array(taken.owner[chosen[mine]]))
             for name, (table, mine) in given.by_input(chosen).items()
         }
-        refile_join(operator, kv, tables, nows, watermarks)
+        uncounted += refile_join(operator, kv, tables, nows, watermarks)
+    if definition.where is not None:
+        _check_uncounted(definition, spec, commits, {s.commit for s in redo}, uncounted)
     operator.drop_expired(kv)
+
+
+def _check_uncounted(
+    definition: JoinDefinition, spec: ShardSpec, commits: Sequence[Commit], redone: Set[int], found: int
+) -> None:
+    """Refuse where `where` raised: on which message depends on those that were there then."""
+    answers = [r for c in commits if c.commit in redone for r in c.shards if r.shard == spec.shard]
+    raised = sum(r.counters.get(f"dead.{MALFORMED}", 0) for r in answers) - found
+    if raised > 0:
+        raise StateLost(
+            f"messages of shard {spec.shard} cannot be replayed: where={definition.where!r} raised on {raised} of them, "
+            f"which did not count, and which these were the log does not say. {REMEDY[0].upper()}{REMEDY[1:]}"
+        )
 
 
 class _Taken:
     """Which of the given rows each step took."""
 
-    def __init__(self, redo: Sequence[Redo], given: Given) -> None:
-        self.redo, self._given = redo, given
-        found = owners(redo, given.offsets)
-        parts = [found[p] for p in given.offsets]
+    def __init__(self, redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> None:
+        self.redo = redo
+        found = owners(redo, offsets)
+        parts = [found[p] for p in offsets]
         #: Of each row the index of its step.
         self.owner = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         self._by_step = np.argsort(self.owner, kind="stable")
@@ -218,11 +237,6 @@ class _Taken:
         """Rows of the steps `[first, last)`, in position order."""
         last = min(last, len(self.redo))
         return np.sort(self._by_step[self._bounds[first] : self._bounds[last]])
-
-    def rows(self, first: int, last: int) -> tuple[pa.Table, IntArray]:
-        """Rows of the steps `[first, last)`, in position order, and the index of each one's step."""
-        chosen = self.chosen(first, last)
-        return self._given.rows(chosen), self.owner[chosen]
 
 
 def _together(redo: Sequence[Redo], ones: bool) -> Iterator[tuple[int, int]]:
@@ -251,7 +265,7 @@ def _tell(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
     )
 
 
-def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, taken: _Taken) -> None:
+def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, given: Given, taken: _Taken) -> None:
     """All steps, on a store beside the shard's; then its messages are the shard's."""
     assert operator.history is not None
     schema, aux_cf = Progress.load(kv, operator.aux_cf).schema, operator.aux_cf
@@ -263,8 +277,15 @@ def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, taken: _Taken
             if step.kind == "advance":
                 operator.advance(scratch, step.watermark_us, step.now_us)
             else:
-                operator.ingest(scratch, taken.rows(k, k + 1)[0], step.now_us)
+                tables = {"": given.rows(taken.chosen(k, k + 1))}
+                sifted_into(partial(_ingested, operator, step.now_us), scratch, tables)
         _take_over(operator, scratch, kv, spec, (b"c", b"d"), operator.history.cfs)
+
+
+def _ingested(
+    operator: TupleAggregator | JoinOperator, now_us: int, kv: KV, tables: Mapping[str, pa.Table]
+) -> None:
+    operator.ingest(kv, tables if isinstance(operator, JoinOperator) else tables[""], now_us)
 
 
 @contextmanager

@@ -179,8 +179,9 @@ class _Columns:
     def __init__(
         self, schema: pa.Schema | None, names: Iterable[str], needs: Needs, wrong: list[str | None]
     ) -> None:
-        self._types = {} if schema is None else {f.name: plain_type(f.type) for f in schema}
-        self._needs, self._named = needs, needs.named(names)
+        self._types: dict[str, pa.DataType] = dict.fromkeys(names, pa.null())
+        self._types.update({f.name: plain_type(f.type) for f in schema or ()})
+        self._needs, self._named = needs, needs.named(self._types)
         #: Of each message what is wrong with it; how many values are left out of messages that count.
         self.wrong = wrong
         self.nulled = 0

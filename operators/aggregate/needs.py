@@ -44,6 +44,8 @@ class AggregateNeeds:
             uses = _expressions(aggregation)
             if name not in aggregation.columns and not any(u.mentions(name) for u in uses):
                 continue
+            if any(pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()):
+                continue  # what the expression is of is not known yet
             empty = pa.schema(list(types.items())).empty_table()
             try:
                 for condition in uses:

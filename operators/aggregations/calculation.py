@@ -99,6 +99,8 @@ class Calculation:
         for alias, aggregation in self.definition.agg.items():
             kernel = self.kernels[alias]
             if kernel is None:
+                if aggregation.condition is not None:
+                    aggregation.condition.evaluate(rows.table)  # a message on which it raises does not count
                 continue
             for argument in aggregation.args:
                 if argument not in arguments:

@@ -11,7 +11,7 @@ from windrow.operators.aggregate.refiling import IntArray
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.tables import conform
 from windrow.operators.steps.columns import STEP
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead import MALFORMED, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.progress import Progress
@@ -20,19 +20,24 @@ from windrow.stores.kv import KV, Batch
 
 def refile_join(
     operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], nows_us: IntArray, watermarks_us: IntArray
-) -> None:
-    """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times."""
+) -> int:
+    """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times. How many could not be
+    counted, for what they are themselves."""
+    uncounted = 0
     definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
     operator.bind(kv, Progress.load(kv, operator.aux_cf))
     columns = operator.inputs.called(kv, sides)
     for side, given in enumerate((definition.left, definition.right)):
         if given.name not in tables:
             continue
-        rows = take_in(operator.intakes[side], tables[given.name], int(nows_us.max()), DeadLetters(0))
+        dead = DeadLetters(0)
+        rows = take_in(operator.intakes[side], tables[given.name], int(nows_us.max()), dead)
         step = combine(rows.table.column(STEP)).to_numpy()
         good = np.ones(len(rows), dtype=bool)
         if given.max_ahead_us is not None:
             good = rows.times <= nows_us[step] + given.max_ahead_us
+        if side == 0 or not definition.is_self_join:
+            uncounted += dead.counts.get(MALFORMED, 0) + int((~good).sum())
         if not given.static:
             done_us = np.array([operator.done(w) for w in watermarks_us.tolist()], dtype=np.int64)
             good &= operator.reach.open_until(side, rows.times) > done_us[step]
@@ -41,3 +46,4 @@ def refile_join(
         if len(rows):
             operator.put(kv, batch, side, rows, operator.keys(rows, side, columns))
     kv.write(batch)
+    return uncounted

@@ -42,6 +42,14 @@ def sifted(step: Callable[[KV, Tables], R], kv: Overlay, tables: Tables) -> R:
     return step(kv, marked(tables, wrong))
 
 
+def sifted_into(step: Callable[[KV, Tables], R], kv: KV, tables: Tables) -> R:
+    """`sifted`, written into a store."""
+    tried = Overlay(kv)
+    result = sifted(step, tried, tables)
+    kv.write(tried.batch)
+    return result
+
+
 def culprits(step: Callable[[KV, Tables], Any], kv: KV, tables: Tables, error: Exception) -> dict[Row, str]:
     """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame."""
     rows = [(name, row) for name, table in tables.items() for row in range(len(table))]

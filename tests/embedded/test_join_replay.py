@@ -136,3 +136,32 @@ def test_tables_come_back_by_the_columns_that_are_positions(tmp_path: Path) -> N
         str(tmp_path), replay=lambda asked: {n: table(0 if n == "orders" else 3) for n in asked}
     ) as op:
         assert kept(op) == before
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["time first", "newest rows"])
+def test_where_a_condition_raised_what_comes_back_is_exact_or_refused(rows: bool, tmp_path: Path) -> None:
+    """It depends on the partners of then, which only newest rows meet again, as their steps are run again."""
+    window = {"window": wr.rows(2), "within": None, "retention": "30 seconds"} if rows else {}
+    definition = define(where=wr.lit(7) / wr.col("rest") < 5, **window)
+
+    def of(input: str) -> list[wr.Message]:
+        rest = (lambda i: {"rest": i % 4}) if input == "orders" else (lambda i: {})
+        return [wr.Message({"k": 1, "t": i * S, **rest(i)}, wr.Position("s", 0, i)) for i in range(12)]
+
+    def again(asked: Mapping[str, Any]) -> dict[str, list[wr.Message]]:
+        return {name: of(name) for name in asked}
+
+    clock = ManualClock()
+    with definition.open(str(tmp_path), clock=clock) as op:
+        for pair in zip(of("orders"), of("shipments"), strict=True):
+            for one, input in zip(pair, ("orders", "shipments"), strict=True):
+                op.add_message(one, input)
+        assert {x.detail for x in op.dead_letters()} == {"ArrowInvalid: divide by zero"}
+        before = kept(op)
+    lose(tmp_path)
+    if not rows:
+        with pytest.raises(e.StateLost, match=r"where=.* raised on \d+ of them"):
+            definition.open(str(tmp_path), clock=clock, replay=again)
+        return
+    with definition.open(str(tmp_path), clock=clock, replay=again) as op:
+        assert kept(op) == before

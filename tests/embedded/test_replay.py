@@ -341,3 +341,29 @@ def test_a_value_that_is_missing_comes_back_in_the_type_of_its_column(tmp_path: 
         with opened(definition, job, clock, lambda ranges: [steps(i) for i in range(5)]) as op:
             stores.append(kept(op))
     assert stores[0] == stores[1]
+
+
+@pytest.mark.parametrize(
+    "definition", [DEFINITIONS["tumbling"], DEFINITIONS["tuples"]], ids=["tumbling", "tuples"]
+)
+def test_messages_on_which_an_expression_raised_stay_away_again(
+    definition: wr.Aggregate, tmp_path: Path
+) -> None:
+    @wr.aggregate_function(name="spread", returns=pa.int64())
+    def spread(messages: pa.Table) -> int:
+        return len(messages)
+
+    filtered = define(
+        window=definition.window,
+        agg={"n": wr.count(), "m": spread("x").where(wr.lit(6) / wr.col("x") > 1)},
+        **({"retention": wr.Retain(windows=4), "allowed_lateness": None} if definition.tuple_window else {}),
+    )
+    clock = ManualClock()
+    with opened(filtered, tmp_path, clock) as op:
+        fed(op, clock, range(60))
+        raised = [x for x in op.dead_letters() if "divide by zero" in x.detail]
+        before, windows = kept(op), op.get_windows()
+        assert len(raised) > 2 and len(windows) > 2
+    lose(tmp_path)
+    with opened(filtered, tmp_path, clock, source(range(60))) as op:
+        assert (kept(op), op.get_windows()) == (before, windows)

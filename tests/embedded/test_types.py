@@ -171,3 +171,33 @@ def test_a_filter_compares_decimals_with_whole_numbers(tmp_path: Path) -> None:
     what = definition(many=wr.count().where(wr.col("v") > 1), twice=wr.sum(wr.col("v") * D("2")))
     pane, dead = told(what, tmp_path, [drift(D("0.5"), D("1.01"), D("2"))])
     assert (pane, dead) == ({"many": 2, "twice": D("7.02")}, [])
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["one step", "step by step"])
+@pytest.mark.parametrize("first", ["v", "y"])
+def test_expressions_may_name_several_columns_in_whatever_order_these_come(
+    tmp_path: Path, first: str, at_once: bool
+) -> None:
+    what = definition(
+        n=wr.count(),
+        few=wr.sum("v").where((wr.col("y") > 1) & (wr.col("z") == "b")),
+        product=wr.sum(wr.col("v") * wr.col("y")),
+        middle=wr.median("v").where(wr.col("y") > 1),
+    )
+    rows = [{"v": v, "y": y, "z": z} for v, y, z in ((1, 1, None), (2, 2, "b"), (None, 3, "b"), (4, 4, "c"))]
+    rows = [{first: row[first], **row} for row in rows]
+    pane, dead = told(what, tmp_path, [rows] if at_once else [[row] for row in rows])
+    assert (pane, dead) == ({"n": 4, "few": 2, "product": 1 + 4 + 16, "middle": 3.0}, [])
+
+
+def test_a_filter_of_a_function_of_messages_that_raises_costs_its_message_only(tmp_path: Path) -> None:
+    @wr.aggregate_function(name="many", returns=pa.int64())
+    def many(messages: pa.Table) -> int:
+        return len(messages)
+
+    what = definition(many=many("v").where(wr.lit(6) / wr.col("v") > 1))
+    pane, dead = told(what, tmp_path, [[{"v": v}] for v in (1, 0, 2, 6)])
+    assert pane == {"many": 2}
+    assert [(x.position.offset, x.detail) for x in dead if x.position] == [
+        (1, "ArrowInvalid: divide by zero")
+    ]
