@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather lint docker cluster test bench features format clean
+.PHONY: help tools .venv demo weather lint docker cluster test bench features pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -18,7 +18,8 @@ help:
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
 	@echo "make test     lint, docker, then pytest"
 	@echo "make bench    run the benchmarks"
-	@echo "make features write docs/features.md from the marks on tests"
+	@echo "make pages    write the pages that come from code and tests; make features: only docs/features.md"
+	@echo "make docs     build the site of docs/ into out/site; a link that leads nowhere is an error"
 	@echo "make format   format the code and sort imports"
 	@echo "make clean    remove caches, build output and written data (keeps .venv)"
 
@@ -76,6 +77,17 @@ bench: .venv/stamp
 
 features: .venv/stamp
 	$(BIN)/python -m tests.docs.features
+
+pages: .venv/stamp
+	$(BIN)/python -m tests.docs.pages
+
+docs: out/docs-env/stamp
+	out/docs-env/bin/zensical build --strict --clean
+
+out/docs-env/stamp: requirements-docs.lock
+	$(PYTHON) -m venv out/docs-env
+	out/docs-env/bin/pip install --quiet -r requirements-docs.lock
+	touch $@
 
 format: .venv/stamp
 	$(BIN)/ruff check --fix-only --select I .

@@ -1,7 +1,8 @@
 """Every error windrow raises, with a stable code.
 
 A message names both values that do not go together and the remedy. `str(error)` starts with the code, so that
-what reaches a user under thirty lines of Java can still be searched for.
+what reaches a user under thirty lines of Java can still be searched for. docs/reference/errors.md is written from the
+docstrings.
 """
 
 from __future__ import annotations
@@ -21,176 +22,344 @@ class WindrowError(Exception):
 
 
 class ConfigurationError(WindrowError, ValueError):
-    """A definition that cannot mean what it says."""
+    """A definition or a call that cannot mean what it says.
+
+    Remedy: Read the message: it names the value and what to write instead.
+    """
 
     code = "WR100"
 
 
 class BadDuration(ConfigurationError):
+    """No duration, or a negative one.
+
+    Remedy: Write a `timedelta`, or text such as `"10 seconds"`, `"1 hour 30 minutes"`, `"90s"`.
+    """
+
     code = "WR101"
 
 
 class RetentionTooShort(ConfigurationError):
+    """The retention is shorter than the allowed lateness, so that a window would be gone before it is closed.
+
+    Remedy: Make the retention as long, or the allowed lateness shorter. `wr.Emit.append()` and `wr.Emit.update()`
+    take no lateness at all.
+    """
+
     code = "WR102"
 
 
 class RetentionMissing(ConfigurationError):
+    """Nothing says how long state is kept, or it is said in a way that these windows cannot use.
+
+    Remedy: Time windows want a time (`"7 days"`), tuple windows a number (`wr.Retain(windows=100)`), the global
+    window `wr.forever`.
+    """
+
     code = "WR103"
 
 
 class ReservedColumn(ConfigurationError):
+    """A column has a name that panes or joined rows use themselves, or two columns would have one name.
+
+    Remedy: Rename the column before it reaches windrow.
+    """
+
     code = "WR104"
 
 
 class BadWindow(ConfigurationError):
+    """A window without a size, with gaps nobody asked for, or of a kind that is none.
+
+    Remedy: Use `wr.tumbling`, `wr.hopping`, `wr.calendar`, `wr.tuples` or `wr.global_window`.
+    """
+
     code = "WR105"
 
 
 class NaiveDatetime(ConfigurationError):
+    """A moment without a time zone.
+
+    Remedy: Give an aware `datetime`, e.g. with `tzinfo=timezone.utc`. For event times without a zone say
+    `time_zone=`.
+    """
+
     code = "WR106"
 
 
 class BadTrigger(ConfigurationError):
+    """An emission that this operator cannot do, or that would count something twice in the next one.
+
+    Remedy: Use what the message offers: `wr.every_batch`, a period, or `wr.Emit.append()` before another operator.
+    """
+
     code = "WR107"
 
 
 class UnknownColumn(ConfigurationError):
+    """A name that is no column of the input.
+
+    Remedy: Compare it with the columns that the message lists.
+    """
+
     code = "WR108"
 
 
 class BadAggregate(ConfigurationError):
+    """`agg` is empty, or holds something that is no aggregation.
+
+    Remedy: Write `agg={"n": wr.count()}`; arguments are names of columns or expressions such as `wr.col("x") * 2`.
+    """
+
     code = "WR109"
 
 
 class BadWatermark(ConfigurationError):
+    """A negative delay, or a watermark that contradicts another one of the same job.
+
+    Remedy: Give the delay once: in the definition, or by `withWatermark` of the DataFrame. Later operators of a
+    chain have none of their own.
+    """
+
     code = "WR110"
 
 
 class TypeClash(ConfigurationError):
-    """An input column has a type that the definition cannot take."""
+    """A column has a type that the definition cannot take, or that does not go with what came before.
+
+    Remedy: Cast the column before it reaches windrow, or use another aggregation. The message names the type and
+    the remedy.
+    """
 
     code = "WR111"
 
 
 class BadLocation(ConfigurationError):
-    """Not a folder of a file system: an object store, say."""
+    """Not a folder of a file system: an object store, an empty name, another host.
+
+    Remedy: Give the path of a folder with hard links. Where nothing is shared, keep the log in Kafka:
+    `log=wr.kafka_log(...)`.
+    """
 
     code = "WR112"
 
 
 class DuplicateColumn(ConfigurationError):
-    """An input has two columns of one name, or of what is one to Spark."""
+    """An input has two columns of one name, or of what is one to Spark.
+
+    Remedy: Rename or drop one of them, e.g. `df.drop(right.k)` after a join.
+    """
 
     code = "WR115"
 
 
 class BadInstant(ConfigurationError):
-    """What is given for a moment is none."""
+    """What is given for a moment is none, or lies beyond the years 1 to 9999.
+
+    Remedy: Give an aware `datetime`, or microseconds since the epoch as a whole number.
+    """
 
     code = "WR116"
 
 
 class StateError(WindrowError):
-    """Persisted state cannot be used as asked."""
+    """Persisted state cannot be used as asked.
+
+    Remedy: Read the message: it says what was found, and what to do.
+    """
 
     code = "WR200"
 
 
 class CorruptState(StateError):
+    """A file of state is damaged: its checksum, its length or its kind is not what it should be.
+
+    Remedy: Run `windrow verify LOCATION`. A store is rebuilt by itself; a log that is damaged in its middle comes
+    back from a backup.
+    """
+
     code = "WR201"
 
 
 class NewerFormat(StateError):
+    """State was written by a newer windrow.
+
+    Remedy: Upgrade windrow.
+    """
+
     code = "WR202"
 
 
 class StateLocked(StateError):
+    """Another process has the store open.
+
+    Remedy: Stop that process. One that was killed may take a moment to let go.
+    """
+
     code = "WR203"
 
 
 class DefinitionChanged(StateError):
+    """The location holds state of another definition, which this one would misread.
+
+    Remedy: Use the former definition, begin at another location, or delete the state: `windrow reset LOCATION`.
+    """
+
     code = "WR204"
 
 
 class Fenced(StateError):
-    """Another driver has opened this job since."""
+    """Another driver has opened this job since, or the log no longer knows whether our last record exists.
+
+    Remedy: Run one driver for a job. If there was only one, open the job again: it goes on from its last commit.
+    """
 
     code = "WR205"
 
 
 class LogUnsupported(StateError):
+    """The log cannot lie here: no hard links, no sync, or a topic of another shape.
+
+    Remedy: Put the location on ext4, xfs or NFS, or keep the log in Kafka.
+    """
+
     code = "WR206"
 
 
 class StateLost(StateError):
+    """Files that the state needs are gone, or what was asked for is no longer kept.
+
+    Remedy: Restore the named files from a backup, let messages be read again (`replay=`), or begin at an empty
+    location.
+    """
+
     code = "WR207"
 
 
 class QueryStopped(StateError):
-    """A query that does not run cannot be drained: what its sources have is perhaps unread."""
+    """A query that does not run cannot be drained: what its sources have is perhaps unread.
+
+    Remedy: Start the query again, and call `drain()` while it runs.
+    """
 
     code = "WR212"
 
 
 class DiskFailed(StateError, OSError):
-    """The file system refused: full, read-only, broken. `errno` is the system's."""
+    """The file system refused: full, read-only, broken. `errno` is the system's.
+
+    Remedy: Make room, and call again: what was committed is safe.
+    """
 
     code = "WR209"
 
 
 class JobMismatch(StateError):
-    """The location holds another job, or the job is opened in another shape (shards, operators)."""
+    """The location holds another job, or the job is opened in another shape (shards, operators, place of its log).
+
+    Remedy: Open it as it was begun, or begin at another location.
+    """
 
     code = "WR208"
 
 
 class InputError(WindrowError):
+    """Input that cannot be counted exactly once.
+
+    Remedy: Read the message: it says which rows, and from where.
+    """
+
     code = "WR300"
 
 
 class OffsetGap(InputError):
+    """Between what was counted and what comes lie records that would never be counted.
+
+    Remedy: Begin the query where the job stopped (`resumeFrom`, or delete Spark's checkpoint), or restore the
+    newest log.
+    """
+
     code = "WR301"
 
 
 class PositionsMissing(InputError):
+    """Rows without positions where only positions can tell whether they were counted.
+
+    Remedy: Keep `topic`, `partition` and `offset` in the frame, name columns by `wr.positions(...)`, or give ids by
+    `wr.ids(...)`.
+    """
+
     code = "WR302"
 
 
 class SourceBehind(InputError):
+    """A batch lies wholly below what was counted: the source was set back.
+
+    Remedy: Nothing was counted twice. Begin the query where the job stopped, or at another location to count anew.
+    """
+
     code = "WR303"
 
 
 class SourceLost(InputError):
-    """What a source should still hold is gone: records expired before they were read, or a topic was made anew."""
+    """What a source should still hold is gone: records expired before they were read, or a topic was made anew.
+
+    Remedy: Decide: `fail_on_data_loss=False` goes on with what is there, where that is safe; else begin at another
+    location.
+    """
 
     code = "WR304"
 
 
 class OperatorPaused(WindrowError):
-    """The sink refused the last panes: call `timeout()` until it takes them, then go on."""
+    """The sink refused the last panes, so that nothing new is taken.
+
+    Remedy: Call `timeout()` until the sink takes them, then go on.
+    """
 
     code = "WR401"
 
 
 class OperatorClosed(WindrowError):
+    """The operator was closed, or an error struck in the middle of a commit.
+
+    Remedy: Open it again and read on from `next_offsets()`.
+    """
+
     code = "WR402"
 
 
 class SinkFailed(WindrowError):
+    """The sink refused the panes of a commit. The commit stands.
+
+    Remedy: Mend the sink and start again: these panes go out first.
+    """
+
     code = "WR403"
 
 
 class SparkUnsupported(WindrowError):
+    """Spark cannot do this, or not in this way.
+
+    Remedy: Use what the message offers.
+    """
+
     code = "WR501"
 
 
 class KafkaFailed(WindrowError):
-    """A Kafka cluster does not answer, or refuses."""
+    """A Kafka cluster does not answer, or refuses.
+
+    Remedy: Look whether servers, topic and rights are as they should be; the message has what the broker said.
+    """
 
     code = "WR601"
 
 
 class RegistryFailed(WindrowError):
-    """A schema registry does not answer, or refuses: no record is to blame."""
+    """A schema registry does not answer, or refuses: no record is to blame.
+
+    Remedy: Mend the registry and start again: the records were not taken.
+    """
 
     code = "WR602"

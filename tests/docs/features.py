@@ -2,8 +2,8 @@
 
     @pytest.mark.proves("Windows: tumbling, with an offset")
 
-`make features` writes the page; `test_features.py` fails where the page says something else. Marks are read from the source
-of the tests, which imports nothing. A feature is "Group: name"; a new group is added to GROUPS, a misspelt one is refused.
+`make features` writes the page; a test fails where it says something else. Marks are read from the source of the tests,
+which imports nothing. A feature is "Group: name"; a new group is added to GROUPS, a misspelt one is refused.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""docs/features.md says what the marks on tests say."""
+"""Which marks on tests the page of features shows, and which it refuses."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.docs import features
-
-
-def test_the_page_says_what_the_marks_say() -> None:
-    assert features.PAGE.read_text(encoding="utf-8") == features.page(), "run `make features`"
 
 
 def test_marks_are_found_on_functions_and_in_classes_and_a_test_may_prove_several(

@@ -19,10 +19,10 @@ WRITTEN = {
 
 
 def test_every_example_of_the_page_is_here() -> None:
-    assert set(re.findall(r"^```hex (log-[a-z-]+)$", PAGE, re.M)) == WRITTEN.keys()
+    assert set(re.findall(r'^```hex title="(log-[a-z-]+)"$', PAGE, re.M)) == WRITTEN.keys()
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_written_is_what_the_page_shows(name: str) -> None:
-    [body] = re.findall(rf"^```hex {name}\n(.*?)^```$", PAGE, re.M | re.S)
+    [body] = re.findall(rf'^```hex title="{name}"\n(.*?)^```$', PAGE, re.M | re.S)
     assert bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines())) == WRITTEN[name]

@@ -1,30 +1,52 @@
-"""README's way from a broker to panes on a topic, as it is printed there."""
+"""The tutorial's way from a broker to panes on a topic, as it is printed there; and README's, on the same topic."""
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 import windrow as wr
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_readme_goes_from_a_broker_to_panes_on_a_topic(
+def blocks(page: str, heading: str) -> list[str]:
+    """The blocks of code and of output after a heading."""
+    section = (ROOT / page).read_text(encoding="utf-8").partition(heading)[2]
+    return [block for _, block in re.findall(r"```(python|text)\n(.*?)```", section, re.DOTALL)]
+
+
+def test_tutorial_and_readme_go_from_a_broker_to_panes_on_a_topic(
     kafka: wr.Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = README.read_text(encoding="utf-8").partition("## Kafka to Kafka, exactly once")[2]
-    blocks = re.findall(r"```(python|text)\n(.*?)```", section, re.DOTALL)[:2]
-    (_, program), (_, printed) = blocks
-    name = uuid.uuid4().hex
-    for topic in ("flights", "delays"):
-        program = program.replace(f'"{topic}",', f'"{topic}-{name}",').replace(
-            f'"{topic}")', f'"{topic}-{name}")'
-        )
-        program = program.replace(f'["{topic}"]', f'["{topic}-{name}"]')
     monkeypatch.chdir(tmp_path)
-    exec(program.replace("localhost:9092", kafka.servers), {})
+    name = uuid.uuid4().hex
+
+    def run(program: str, sink: str) -> None:
+        for topic, now in (("flights", f"flights-{name}"), ("delays", sink)):
+            program = re.sub(rf'(?<=[(\[ ])"{topic}"(?=[,)\]])', f'"{now}"', program)
+        exec(program.replace("localhost:9092", kafka.servers), namespace)
+
+    namespace: dict[str, object] = {}
+    program, printed, *_ = blocks("docs/tutorial/kafka-to-kafka.md", "## The job")
+    run(program, f"delays-{name}")
     assert capsys.readouterr().out.splitlines()[-1] == printed.strip()
+
+    namespace = {}
+    run(blocks("README.md", "## In a Python process")[0], "")
+    lines = blocks("README.md", "## Kafka to Kafka, exactly once")[0]
+    run(lines.replace(")  # until Ctrl-C", ", available_now=True)"), f"readme-{name}")
+    panes = Consumer(
+        kafka.settings(group_id=name, isolation_level="read_committed", auto_offset_reset="earliest")
+    )
+    panes.subscribe([f"readme-{name}"])
+    record = panes.poll(30)
+    panes.close()
+    assert record is not None
+    said, expected = json.loads(record.value() or b""), json.loads(printed)
+    assert {**said, "commit": 0} == {**expected, "commit": 0}

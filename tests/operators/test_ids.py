@@ -63,7 +63,7 @@ class Steps:
 
 
 def golden(name: str) -> bytes:
-    body = PAGE.read_text().split(f"```hex {name}\n")[1].split("```")[0]
+    body = PAGE.read_text().split(f'```hex title="{name}"\n')[1].split("```")[0]
     return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
 
 

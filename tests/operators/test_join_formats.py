@@ -25,7 +25,7 @@ S = 1_000_000
 
 
 def golden(name: str) -> bytes:
-    [body] = re.findall(rf"```hex {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    [body] = re.findall(rf'```hex title="{name}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
     return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
 
 

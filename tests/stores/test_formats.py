@@ -24,7 +24,7 @@ from windrow.stores.segment import decode_segment, digest_of, encode_segment, re
 from windrow.stores.snapshots import SnapshotStore, StoredFile
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
-BLOCK = re.compile(r"^```hex ([a-z0-9-]+)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r'^```hex title="([a-z0-9-]+)"\n(.*?)^```$', re.M | re.S)
 # Sections whose examples other tests read.
 ELSEWHERE = re.compile(r"log-|window-|join-")
 

@@ -172,7 +172,7 @@ def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
 def golden(name: str) -> bytes:
     """The bytes of an example of docs/reference/formats.md."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md").read_text()
-    body = page.split(f"```hex {name}\n")[1].split("```")[0]
+    body = page.split(f'```hex title="{name}"\n')[1].split("```")[0]
     return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
 
 

@@ -1,0 +1,37 @@
+"""Pages that are written from code say what the code says; pages that are written by hand leave nothing out."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.docs import pages, pictures, references
+from tests.docs.test_docs import blocks
+
+
+@pytest.mark.parametrize(("name", "page"), pages.PAGES.items(), ids=list(pages.PAGES))
+def test_a_written_page_is_up_to_date(name: str, page: Callable[[], str]) -> None:
+    assert (pages.DOCS / name).read_text(encoding="utf-8") == page(), "run `make pages`"
+
+
+@pytest.mark.parametrize("kind", references.kinds()[1:], ids=lambda kind: kind.code)
+def test_every_error_says_what_it_means_and_what_to_do(kind: type) -> None:
+    assert all(references.meaning(kind))
+
+
+def test_no_two_errors_have_one_code() -> None:
+    codes = [kind.code for kind in references.kinds()]
+    assert len(set(codes)) == len(codes)
+
+
+def test_troubleshooting_tells_of_every_error_that_comes_while_a_job_runs() -> None:
+    told = references.mentioned((pages.DOCS / "howto" / "troubleshooting.md").read_text(encoding="utf-8"))
+    codes = {kind.code for kind in references.kinds()}
+    running = {c for c in codes if c[2] in "23456" and not c.endswith("00")}
+    assert told - codes == set() and running - told == set()
+
+
+def test_the_picture_of_time_is_of_the_job_that_its_page_shows() -> None:
+    shown: dict[str, object] = {}
+    [block] = blocks(pages.DOCS / "explanation" / "time.md")
+    block.run(shown)
+    assert shown["job"] == pictures.JOB
