@@ -26,10 +26,13 @@ Values = Sequence[bytes | None]
 
 
 class Decoder(Protocol):
-    """Turns values of records into rows."""
+    """Turns the bytes of records into rows. One of your own: `wr.decoders.decoder(function, schema)`."""
 
     def decode(self, values: Values, topic: str) -> pa.Table:
-        """One row for each value. Where some cannot be read, with the columns that say so (see `set_apart`)."""
+        """One row for each value. Where some cannot be read, with the columns that say so (see `set_apart`).
+
+        values: the bytes of records of one topic, None for none. topic: its name
+        """
         ...
 
 
@@ -295,14 +298,26 @@ def _schema(given: Any) -> pa.Schema:
 
 
 def json(schema: Fields) -> JsonDecoder:
-    """JSON objects, one a record, read many at a time. Fields that the schema does not name are left out, those that a record
-    does not have are null.
+    """JSON objects, one a record, read many at a time.
+
+    schema: a pyarrow schema, or {name: type}. Fields that it does not name are left out, those that a record lacks are null
+
+    A record that is no such object is a dead letter. Raises `ConfigurationError` (WR100) where the schema is none.
+
+    >>> json({"delay": pa.int64()}).schema.names
+    ['delay']
     """
     return JsonDecoder(_schema(schema))
 
 
 def msgpack(schema: Fields) -> FunctionDecoder:
-    """msgpack maps, one a record."""
+    """msgpack maps, one a record.
+
+    schema: as for `wr.decoders.json`
+
+    >>> msgpack({"delay": pa.int64()}).schema.names
+    ['delay']
+    """
     return FunctionDecoder(_unpack, _schema(schema))
 
 
@@ -311,19 +326,35 @@ def _unpack(value: bytes) -> Any:
 
 
 def raw(column: str = "value") -> BytesDecoder:
-    """The bytes as they come, as one column."""
+    """The bytes as they come, as one column.
+
+    column: its name
+
+    >>> raw("body").column
+    'body'
+    """
     return BytesDecoder(column)
 
 
 def decoder(function: Callable[[bytes], Mapping[str, Any]], schema: Fields) -> FunctionDecoder:
-    """A function of your own: the bytes of a record to its fields. What it raises makes that record a dead letter."""
+    """A function of your own.
+
+    function: takes the bytes of a record, gives its fields as a dict. What it raises makes that record a dead letter
+    schema: as for `wr.decoders.json`
+
+    >>> decoder(lambda value: {"text": value.decode()}, {"text": pa.string()}).function(b"x")
+    {'text': 'x'}
+    """
     return FunctionDecoder(function, _schema(schema))
 
 
 def avro(registry: str | Mapping[str, Any], schema: Fields | None = None) -> AvroDecoder:
-    """Avro records with the header of a schema registry. registry: its URL, or `SchemaRegistryClient`'s configuration.
+    """Avro records with the header of a schema registry. Needs the extra `avro`.
 
-    schema: as which types, where not as those that come. Needs `pip install "windrow[avro]"`.
+    registry: its URL, or the configuration that `SchemaRegistryClient` takes
+    schema: types to give the columns, where they should not be those that come; Spark needs it
+
+    Raises `RegistryFailed` (WR602) while reading, where the registry does not answer.
     """
     need("fastavro", "avro", "wr.decoders.avro")
     config = {"url": registry} if isinstance(registry, str) else dict(registry)
@@ -331,9 +362,11 @@ def avro(registry: str | Mapping[str, Any], schema: Fields | None = None) -> Avr
 
 
 def protobuf(message: Any, *, framed: bool = True, schema: Fields | None = None) -> ProtobufDecoder:
-    """Protobuf messages of one generated class. framed: with the header of a schema registry, which is passed over.
+    """Protobuf messages of one generated class. Needs the extra `protobuf`.
 
-    schema: as for `avro`. Needs `pip install "windrow[protobuf]"`.
+    message: the class
+    framed: the records have the header of a schema registry, which is passed over
+    schema: as for `wr.decoders.avro`
     """
     need("google.protobuf", "protobuf", "wr.decoders.protobuf")
     return ProtobufDecoder(message, framed, None if schema is None else _schema(schema))

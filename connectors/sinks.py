@@ -43,6 +43,7 @@ def _nobody_else() -> None:
 class PaneFiles:
     """The panes of one operator in one commit: Parquet files, one per shard, and what they mean.
 
+    files: their paths. rows: how many panes they hold. operator, definition, job: whose they are
     epoch: of the driver that publishes. check_epoch: raises `Fenced` where another driver has taken the job since.
     letters_of: the commit, where the rows are its dead letters.
     """
@@ -74,20 +75,31 @@ class PaneFiles:
 
 
 class Sink(Protocol):
-    """Takes the panes of one commit after the other."""
+    """What takes panes. A sink of your own has these two methods, and must do nothing where it has a token already."""
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
-        """Make the panes visible, once, however often it is called with this token. Raising refuses them for now."""
+        """Make the panes of one operator in one commit visible, once, however often it is called with this token.
+
+        token: (job, commit). panes: `panes.table()` has all rows as Arrow, `panes.panes()` as Python values
+
+        Raising refuses them for now: they are given again.
+        """
         ...
 
     def last_commit(self, job: str, operator: str) -> int | None:
-        """The highest commit of `job` that the sink has; None where it has none or cannot say."""
+        """The highest commit of a job's operator that the sink has; None where it has none or cannot say.
+
+        job: the identity in tokens. operator: its name
+        """
         ...
 
 
 @dataclass
 class MemorySink:
-    """Keeps panes in this process: for tests and notebooks. `panes` is the list of all that were published."""
+    """Keeps panes in this process: for tests and notebooks.
+
+    panes: the list of all that were published. tokens: what they came under
+    """
 
     panes: list[Any] = field(default_factory=list)
     tokens: set[tuple[Token, str]] = field(default_factory=set)
@@ -104,7 +116,10 @@ class MemorySink:
 
 @dataclass(frozen=True)
 class ConsoleSink:
-    """Prints panes, a line each; after a crash the last commit may be printed again."""
+    """Prints panes, a line each; after a crash the last commit may be printed again.
+
+    limit: at most so many a commit. stream: where to, by default standard output
+    """
 
     limit: int = 20
     stream: TextIO | None = None
@@ -197,14 +212,24 @@ def _link(source: str, target: str) -> bool:
 
 
 def pane_files(path: str, operator: str | None = None) -> list[str]:
-    """The data files of a Parquet sink that count, in commit order. They stay until they are merged, and a merge longer."""
+    """The data files of a Parquet sink that count, in commit order. They stay until they are merged, and a merge longer.
+
+    path: that of the sink. operator: only its files
+    """
     chosen = [m for m in manifests(path) if operator in (None, m.operator)]
     files = [(m.operator, f.first, f.name) for m in chosen for f in m.files]
     return [os.path.join(path, name) for _, _, name in sorted(files, key=lambda f: f[:2])]
 
 
 def read_panes(path: str, operator: str | None = None) -> pa.Table:
-    """All published panes of a Parquet sink as one table, in commit order."""
+    """All published panes of a Parquet sink, in commit order.
+
+    path: that of `wr.sinks.parquet`
+    operator: only its panes; needed where operators of several shapes share a directory
+
+    Gives a pyarrow Table: `window`, the keys, the aggregates, `pane`, `commit`. Raises `BadLocation` (WR112) where no such sink
+    wrote there. It reads while a job writes: `wr.latest(wr.read_panes(path))` is the current pane of each (key, window).
+    """
     path = local_path(path, "path")
     if not os.path.isdir(path):
         raise BadLocation(
@@ -228,27 +253,63 @@ def read_panes(path: str, operator: str | None = None) -> pa.Table:
 
 
 def memory() -> MemorySink:
-    """Keep panes in this process."""
+    """Keep panes in this process, for tests and notebooks: `sink.panes` is the list of them.
+
+    >>> memory().panes
+    []
+    """
     return MemorySink()
 
 
 def console(limit: int = 20) -> ConsoleSink:
-    """Print panes, at most `limit` a commit."""
+    """Print panes, a line each.
+
+    limit: at most so many a commit
+
+    >>> console(limit=5).limit
+    5
+    """
     return ConsoleSink(limit)
 
 
 def parquet(path: str) -> ParquetSink:
-    """A directory of Parquet files with manifests."""
+    """A directory of Parquet files, read by `wr.read_panes(path)`. A commit is there once, whoever dies.
+
+    path: a folder of a file system, made where it is not there
+
+    Small files are merged, so a glob over the directory counts some twice. Raises `BadLocation` (WR112).
+
+    >>> parquet("/out/delays")
+    wr.sinks.parquet('/out/delays')
+    """
     return ParquetSink(local_path(path, "path"))
 
 
 def callback(function: Callable[[Any, Token], None]) -> CallbackSink:
-    """`function(panes, token)`, which must be idempotent on the token."""
+    """A function of yours as a sink. A plain function for `sink=` is the same.
+
+    function: called with (list of panes, token) for each commit; on Spark with (DataFrame, token). After a crash it may get
+        the same token again, and must be idempotent on it
+
+    >>> callback(lambda panes, token: None).function([], None)
+    """
     return CallbackSink(function)
 
 
 def kafka(topic: str, kafka: Kafka | str, **options: Any) -> KafkaSink:
-    """A Kafka topic, one transaction a commit. Options: those of `windrow.connectors.kafka.sink.kafka_sink`."""
+    """A topic, exactly once: the panes of a commit are one transaction.
+
+    topic: its name; it is made if it is not there
+    kafka: `wr.Kafka(...)`, or its servers
+    options:
+        mode: "append", every row of the panes; "upsert", for a compacted topic, the current pane of each (window, key)
+        key: the column whose text is the record's key; by default the key fields as a JSON object
+        encode: a function of a pyarrow Table to values, one for each row; by default each row as a JSON object
+        partitions: of a topic that is made; by default the brokers' own number
+        tokens: the topic that remembers which commits are out; by default `<topic>-commits`
+
+    Readers need `isolation.level=read_committed`. Raises `ConfigurationError` (WR100), when it is used `KafkaFailed` (WR601).
+    """
     from windrow.connectors.kafka.sink import kafka_sink
 
     return kafka_sink(topic, kafka, **options)

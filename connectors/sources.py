@@ -11,7 +11,21 @@ if TYPE_CHECKING:
 
 
 def kafka(kafka: Kafka | str, topics: str | Sequence[str], **options: Any) -> KafkaStream:
-    """Kafka topics. Options: those of `windrow.connectors.kafka.stream.kafka_stream`."""
+    """Topics that windrow reads itself, in this process (`run`) or in Spark's tasks (`writeStream`).
+
+    kafka: `wr.Kafka(...)`, or its servers
+    topics: a name, or several
+    options:
+        value: how a record's value becomes a row, one of `wr.decoders`; it must be given
+        columns: what else of a record becomes a column: {name: "key", "timestamp", "topic", "partition" or "offset"}
+        keyed: equal keys lie in one partition, so that Spark reads without a shuffle; fixes the number of partitions
+        starting: "earliest" or "latest", for partitions where the job has not been
+        max_offsets: at most so many in one commit
+        fail_on_data_loss: False goes on, and logs it, where records expired unread
+
+    Where to read on is in the job's own log. Raises `ConfigurationError` (WR100); when it is read `KafkaFailed` (WR601) and
+    `SourceLost` (WR304).
+    """
     from windrow.connectors.kafka.stream import kafka_stream
 
     return kafka_stream(kafka, topics, **options)

@@ -63,7 +63,15 @@ class Aggregation:
     function: UserFunction | None = None
 
     def where(self, condition: pc.Expression) -> Aggregation:
-        """The same aggregation of only those rows for which `condition` is true."""
+        """The same aggregation of only those rows for which a condition is true; null counts as false.
+
+        condition: an expression, e.g. `wr.col("delay") > 15`; a second one must be true besides
+
+        Raises `BadAggregate` (WR109) where it is no expression.
+
+        >>> count().where(pc.field("delay") > 15)
+        wr.count().where((delay > 15))
+        """
         if not isinstance(condition, pc.Expression):
             raise BadAggregate(f"where({condition!r}) on {self!r}: use an expression such as wr.col('x') > 0")
         both = condition if self.condition is None else self.condition.expression & condition
@@ -111,37 +119,102 @@ def _make(kind: str, *columns: Column, **params: Any) -> Aggregation:
 
 
 def count(column: Column | None = None) -> Aggregation:
-    """The number of rows, or of rows where `column` is not null. int64."""
+    """The number of rows; with a column, of rows where it is not null.
+
+    column: a column's name or an expression, of any type; None counts rows
+
+    Gives int64, 0 of nothing. Raises `BadAggregate` (WR109) where an argument is no column.
+
+    >>> count().where(pc.field("delay") > 15)
+    wr.count().where((delay > 15))
+    """
     return _make("count") if column is None else _make("count", column)
 
 
 def sum(column: Column) -> Aggregation:
-    """The sum: int64 of integers (exact; a sum beyond int64 is a dead letter), float64 of floats; 0 of nothing."""
+    """The sum.
+
+    column: a column's name or an expression, of numbers or booleans
+
+    Gives int64 of integers, exactly (a sum beyond int64 is a dead letter, or a decimal: `integer_overflow=`),
+    float64 of floats, decimal(38, s) of decimals; 0 of nothing. Raises `BadAggregate` (WR109) where an argument is
+    no column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> sum("delay")
+    wr.sum('delay')
+    """
     return _make("sum", column)
 
 
 def min(column: Column) -> Aggregation:
-    """The smallest value; null of nothing; NaN only if all values are NaN."""
+    """The smallest value.
+
+    column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
+
+    Gives the column's type; null of nothing; NaN only if all values are NaN. Raises `BadAggregate` (WR109) where an
+    argument is no column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> min("delay")
+    wr.min('delay')
+    """
     return _make("min", column)
 
 
 def max(column: Column) -> Aggregation:
-    """The largest value; null of nothing; NaN if any value is NaN."""
+    """The largest value.
+
+    column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
+
+    Gives the column's type; null of nothing; NaN if any value is NaN. Raises `BadAggregate` (WR109) where an
+    argument is no column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> max("delay")
+    wr.max('delay')
+    """
     return _make("max", column)
 
 
 def avg(column: Column) -> Aggregation:
-    """The mean as float64; null of nothing."""
+    """The mean.
+
+    column: a column's name or an expression, of numbers or booleans
+
+    Gives float64; null of nothing. Raises `BadAggregate` (WR109) where an argument is no column, `TypeClash`
+    (WR111) where its type does not fit.
+
+    >>> avg("delay")
+    wr.avg('delay')
+    """
     return _make("avg", column)
 
 
 def variance(column: Column, *, ddof: int = 1) -> Aggregation:
-    """Variance with `ddof` degrees of freedom taken off (1: sample); null where fewer values than `ddof` + 1."""
+    """The variance.
+
+    column: a column's name or an expression, of numbers or booleans
+    ddof: degrees of freedom that are taken off: 1 for a sample, 0 for a population
+
+    Gives float64; null where there are fewer values than `ddof` + 1; NaN if a value is NaN or infinite. Raises
+    `BadAggregate` (WR109) where an argument is no column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> variance("delay", ddof=0)
+    wr.variance('delay', ddof=0)
+    """
     return _make("variance", column, ddof=_ddof(ddof))
 
 
 def stddev(column: Column, *, ddof: int = 1) -> Aggregation:
-    """Standard deviation, the square root of `variance(column, ddof=ddof)`."""
+    """The standard deviation: the square root of the variance.
+
+    column: a column's name or an expression, of numbers or booleans
+    ddof: as for `wr.variance`
+
+    Gives float64; null where there are fewer values than `ddof` + 1. Raises `BadAggregate` (WR109) where an
+    argument is no column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> stddev("delay")
+    wr.stddev('delay', ddof=1)
+    """
     return _make("stddev", column, ddof=_ddof(ddof))
 
 
@@ -152,66 +225,176 @@ def _ddof(ddof: int) -> int:
 
 
 def first(column: Column) -> Aggregation:
-    """The non-null value at the smallest position."""
+    """The non-null value at the smallest position: the first in its source, whenever it came.
+
+    column: a column's name or an expression, of any type
+
+    Gives the column's type; null of nothing. Raises `BadAggregate` (WR109) where an argument is no column.
+
+    >>> first("gate")
+    wr.first('gate')
+    """
     return _make("first", column)
 
 
 def last(column: Column) -> Aggregation:
-    """The non-null value at the largest position."""
+    """The non-null value at the largest position: the last in its source, whenever it came.
+
+    column: a column's name or an expression, of any type
+
+    Gives the column's type; null of nothing. Raises `BadAggregate` (WR109) where an argument is no column.
+
+    >>> last("gate")
+    wr.last('gate')
+    """
     return _make("last", column)
 
 
 def earliest(column: Column) -> Aggregation:
-    """The non-null value of the smallest event time; ties by position."""
+    """The non-null value of the smallest event time; ties by position.
+
+    column: a column's name or an expression, of any type
+
+    Gives the column's type; null of nothing. Raises `BadAggregate` (WR109) where an argument is no column.
+
+    >>> earliest("gate")
+    wr.earliest('gate')
+    """
     return _make("earliest", column)
 
 
 def latest(column: Column) -> Aggregation:
-    """The non-null value of the largest event time; ties by position."""
+    """The non-null value of the largest event time; ties by position.
+
+    column: a column's name or an expression, of any type
+
+    Gives the column's type; null of nothing. Raises `BadAggregate` (WR109) where an argument is no column.
+
+    >>> latest("gate")
+    wr.latest('gate')
+    """
     return _make("latest", column)
 
 
 def any_value(column: Column) -> Aggregation:
-    """Some non-null value of the window (the first to arrive)."""
+    """Some non-null value of the window: the first to arrive.
+
+    column: a column's name or an expression, of any type
+
+    Gives the column's type; null of nothing. Raises `BadAggregate` (WR109) where an argument is no column.
+
+    >>> any_value("origin")
+    wr.any_value('origin')
+    """
     return _make("any_value", column)
 
 
 def collect_list(column: Column, *, order: str = "position") -> Aggregation:
-    """All non-null values, in `order` of "position" or of "event_time"."""
+    """All non-null values, in order.
+
+    column: a column's name or an expression, of any type
+    order: "position" (as in the source), or "event_time", ties by position
+
+    Gives a list of the column's type, empty of nothing. Raises `BadAggregate` (WR109) where an argument is no
+    column, or `order` is neither.
+
+    >>> collect_list("flight", order="event_time")
+    wr.collect_list('flight', order='event_time')
+    """
     if order not in ("position", "event_time"):
         raise BadAggregate(f"collect_list(order={order!r}): use 'position' or 'event_time'")
     return _make("collect_list", column, order=order)
 
 
 def collect_set(column: Column) -> Aggregation:
-    """The distinct non-null values, sorted."""
+    """The distinct non-null values, sorted.
+
+    column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
+
+    Gives a list of the column's type, empty of nothing. Raises `BadAggregate` (WR109) where an argument is no
+    column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> collect_set("carrier")
+    wr.collect_set('carrier')
+    """
     return _make("collect_set", column)
 
 
 def count_distinct(column: Column) -> Aggregation:
-    """The number of distinct non-null values, exactly."""
+    """The number of distinct non-null values, exactly. It keeps them all: for many see `wr.approx_count_distinct`.
+
+    column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
+
+    Gives int64, 0 of nothing. Raises `BadAggregate` (WR109) where an argument is no column, `TypeClash` (WR111)
+    where its type does not fit.
+
+    >>> count_distinct("carrier")
+    wr.count_distinct('carrier')
+    """
     return _make("count_distinct", column)
 
 
 def approx_count_distinct(column: Column, *, lg_k: int = 12) -> Aggregation:
-    """The number of distinct non-null values by a HyperLogLog sketch of 2**lg_k buckets (12: about 1.6 % error)."""
+    """The number of distinct non-null values, by a HyperLogLog sketch.
+
+    column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
+    lg_k: the sketch has 2**`lg_k` buckets of a byte, from 4 to 21; the standard error is 1.04 / sqrt(2**`lg_k`),
+        1.6 % at 12
+
+    Gives int64, 0 of nothing. Raises `BadAggregate` (WR109) where an argument is no column, or `lg_k` out of its
+    range.
+
+    >>> approx_count_distinct("passenger")
+    wr.approx_count_distinct('passenger', lg_k=12)
+    """
     if not isinstance(lg_k, int) or not 4 <= lg_k <= 21:
         raise BadAggregate(f"approx_count_distinct(lg_k={lg_k!r}): use 4 to 21")
     return _make("approx_count_distinct", column, lg_k=lg_k)
 
 
 def median(column: Column) -> Aggregation:
-    """The exact median, interpolated; keeps every message of the window (full-state design)."""
+    """The exact median. It keeps every message of the window (full-state design).
+
+    column: a column's name or an expression, of numbers or booleans
+
+    Gives float64, linear between the two middle values; null of nothing. Raises `BadAggregate` (WR109) where an
+    argument is no column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> median("delay").full_state
+    True
+    """
     return _make("median", column)
 
 
 def percentile(column: Column, fraction: float) -> Aggregation:
-    """The exact percentile at `fraction` of 0 to 1, interpolated as in Spark SQL; keeps every message."""
+    """An exact percentile, as in Spark SQL. It keeps every message of the window (full-state design).
+
+    column: a column's name or an expression, of numbers or booleans
+    fraction: which one, from 0 to 1
+
+    Gives float64: place `fraction * (n - 1)` of the sorted values, linear between neighbours; null of nothing.
+    Raises `BadAggregate` (WR109) where an argument is no column or `fraction` none of 0 to 1, `TypeClash` (WR111)
+    where its type does not fit.
+
+    >>> percentile("delay", 0.95)
+    wr.percentile('delay', fraction=0.95)
+    """
     return _make("percentile", column, fraction=_fraction(fraction))
 
 
 def approx_percentile(column: Column, fraction: float, *, k: int = 200) -> Aggregation:
-    """The percentile by a KLL sketch of size `k` (200: about 1.3 % rank error); keeps no messages."""
+    """A percentile by a KLL sketch. It keeps no messages.
+
+    column: a column's name or an expression, of numbers or booleans
+    fraction: which one, from 0 to 1
+    k: the size of the sketch; at 200 the rank is off by about 1.3 %
+
+    Gives float64: a value that occurs; null of nothing. Raises `BadAggregate` (WR109) where an argument is no
+    column or `fraction` none of 0 to 1, `TypeClash` (WR111) where its type does not fit.
+
+    >>> approx_percentile("delay", 0.95)
+    wr.approx_percentile('delay', fraction=0.95, k=200)
+    """
     return _make("approx_percentile", column, fraction=_fraction(fraction), k=k)
 
 
@@ -222,38 +405,86 @@ def _fraction(fraction: float) -> float:
 
 
 def top_k(column: Column, k: int) -> Aggregation:
-    """The `k` largest non-null values, largest first."""
+    """The largest non-null values.
+
+    column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
+    k: how many
+
+    Gives a list of the column's type, largest first. Raises `BadAggregate` (WR109) where an argument is no column,
+    or `k` no positive whole number.
+
+    >>> top_k("delay", 3)
+    wr.top_k('delay', k=3)
+    """
     if not isinstance(k, int) or k <= 0:
         raise BadAggregate(f"top_k(k={k!r}): k must be positive, and whole")
     return _make("top_k", column, k=k)
 
 
 def max_by(column: Column, by: Column) -> Aggregation:
-    """The value of `column` where `by` is largest; ties by position, the first wins; rows with null `by` are skipped."""
+    """The value of one column where another is largest. Rows where `by` is null are skipped.
+
+    column: a column's name or an expression, of any type
+    by: a column or expression of anything that has an order; of equal ones the first position wins
+
+    Gives the type of `column`, maybe null. Raises `BadAggregate` (WR109) where an argument is no column,
+    `TypeClash` (WR111) where its type does not fit.
+
+    >>> max_by("flight", "delay")
+    wr.max_by('flight', 'delay')
+    """
     return _make("max_by", column, by)
 
 
 def min_by(column: Column, by: Column) -> Aggregation:
-    """The value of `column` where `by` is smallest; ties by position, the first wins."""
+    """The value of one column where another is smallest. Rows where `by` is null are skipped.
+
+    column: a column's name or an expression, of any type
+    by: a column or expression of anything that has an order; of equal ones the first position wins
+
+    Gives the type of `column`, maybe null. Raises `BadAggregate` (WR109) where an argument is no column,
+    `TypeClash` (WR111) where its type does not fit.
+
+    >>> min_by("flight", "delay")
+    wr.min_by('flight', 'delay')
+    """
     return _make("min_by", column, by)
 
 
 def weighted_avg(column: Column, weight: Column) -> Aggregation:
-    """sum(column * weight) / sum(weight) over rows where both are not null; null where the weights sum to 0."""
+    """The mean under weights, `sum(column * weight) / sum(weight)`, over rows where both are not null.
+
+    column: a column's name or an expression, of numbers or booleans
+    weight: the same, for the weights
+
+    Gives float64; null where the weights sum to 0. Raises `BadAggregate` (WR109) where an argument is no column,
+    `TypeClash` (WR111) where its type does not fit.
+
+    >>> weighted_avg("delay", "seats")
+    wr.weighted_avg('delay', 'seats')
+    """
     return _make("weighted_avg", column, weight)
 
 
 def aggregate_function(*, name: str, version: int = 1, returns: pa.DataType) -> Callable[[Any], UserFunction]:
-    """Make an aggregate of your own, as a decorator.
+    """Make an aggregation of your own, as a decorator.
 
     On a class with `initial() -> state`, `add(state, *values) -> state`, `merge(state, state) -> state` and
     `finish(state) -> value` it is incremental; states must be msgpack values. On a function of a `pyarrow.Table` of
     the window's messages (columns as in the input, in event-time order) it uses the full-state design.
-    Raise `version` when the meaning of the state changes: name and version are part of the fingerprint.
+
+    name: what it is called, also in the fingerprint
+    version: raise it when the meaning of the state changes; state of another version is refused (WR204)
+    returns: the type of its values, of pyarrow
+
+    Gives what is called with columns to make an aggregation. Raises `BadAggregate` (WR109) where a method is missing or
+    `returns` is no type. An error that your code raises makes dead letters `aggregate_failed` of the messages it was about.
 
     >>> @aggregate_function(name="span", returns=pa.float64())
     ... def span(messages):
     ...     return messages["x"].to_numpy().max() - messages["x"].to_numpy().min()
+    >>> span().full_state
+    True
     """
 
     if not isinstance(returns, pa.DataType):

@@ -17,7 +17,11 @@ from windrow.core.time import Duration, duration_us, show_duration
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """No pane of this timing."""
+    """No pane of this timing: `wr.never`.
+
+    >>> Emit(late=never)
+    wr.Emit(late=wr.never)
+    """
 
     def __repr__(self) -> str:
         return "wr.never"
@@ -25,7 +29,11 @@ class Never:
 
 @dataclass(frozen=True, slots=True)
 class EveryBatch:
-    """A pane for each (key, window) that an ingest step changed."""
+    """A pane for each (key, window) that an ingest step changed: `wr.every_batch`.
+
+    >>> Emit(early=every_batch)
+    wr.Emit(early=wr.every_batch)
+    """
 
     def __repr__(self) -> str:
         return "wr.every_batch"
@@ -61,7 +69,16 @@ MODES = ("accumulating", "discarding", "retracting")
 
 
 def every(what: Duration | int) -> EveryCount | EveryPeriod:
-    """A repeated trigger: of `now` (`every("10 seconds")`) or of messages (`every(100)`)."""
+    """A trigger that repeats: by time, or by number of messages.
+
+    what: a duration: whenever `now` crosses a multiple of it, a pane of each (key, window) with something new. An int: when a
+        (key, window) has taken that many messages or more since its last pane, judged once per ingest step
+
+    Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is not positive, `BadDuration` (WR101).
+
+    >>> every("10 seconds"), every(100)
+    (wr.every('10 seconds'), wr.every(100))
+    """
     if isinstance(what, bool):
         raise BadTrigger(f"wr.every({what!r}): use a duration such as '10 seconds' or a number of messages")
     if isinstance(what, int):
@@ -84,16 +101,21 @@ def _trigger(value: Any, name: str) -> Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Early x on-time x late emission, and the accumulation mode.
+    """When results are told: before a window ends, when it does, and after; and what a pane says about the one before.
 
-    early: before the watermark passes the end of the window (default never)
+    early: before the watermark passes the end of the window: `wr.never` (default), `wr.every_batch`, `wr.every(...)`
+    late: the same for messages that come after (default every 10 seconds of `now`)
     on_time: one pane when it does, for every window that holds a message (default True)
-    late: for messages that come after (default every 10 seconds of `now`, as seed 003 batches them)
     mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
         "retracting" (the whole result, and the former pane is taken back first)
     only_if_changed: no pane whose values equal the former pane's; discarding, no pane where nothing new came
     closing_pane: one more pane when the window closes, changed or not, marked `is_last`
     drop_late: nothing is taken once the window has fired (allowed lateness 0), as in Spark's output modes
+
+    A frozen value. Raises `BadTrigger` (WR107).
+
+    >>> Emit(early=every("1 minute"), mode="retracting")
+    wr.Emit(early=wr.every('1 minute'), mode='retracting')
     """
 
     early: Trigger = never
@@ -114,17 +136,29 @@ class Emit:
 
     @classmethod
     def append(cls) -> Emit:
-        """The rows of Spark's append mode: ON_TIME only, and nothing is taken once the window has fired."""
+        """The rows of Spark's append mode: ON_TIME only, and nothing is taken once the window has fired.
+
+        >>> Emit.append()
+        wr.Emit.append()
+        """
         return cls(early=never, late=never, drop_late=True)
 
     @classmethod
     def update(cls) -> Emit:
-        """The rows of Spark's update mode: every (key, window) that a batch changed, and no ON_TIME pane."""
+        """The rows of Spark's update mode: every (key, window) that a batch changed, and no ON_TIME pane.
+
+        >>> Emit.update()
+        wr.Emit.update()
+        """
         return cls(early=every_batch, late=every_batch, on_time=False, drop_late=True)
 
     @classmethod
     def final(cls) -> Emit:
-        """One pane of each window, as it closes (its end plus the allowed lateness): Kafka's `suppress(untilWindowCloses)`."""
+        """One pane of each window, as it closes (its end plus the allowed lateness): Kafka's `suppress(untilWindowCloses)`.
+
+        >>> Emit.final()
+        wr.Emit.final()
+        """
         return cls(early=never, late=never, on_time=False, closing_pane=True)
 
     @property

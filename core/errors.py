@@ -9,7 +9,11 @@ from __future__ import annotations
 
 
 class WindrowError(Exception):
-    """Base of all errors of windrow. `code` is stable across releases."""
+    """Base of all errors of windrow. `code` is stable across releases, and begins the text.
+
+    >>> str(BadWindow("a window of no size"))
+    '[WR105] a window of no size'
+    """
 
     code = "WR000"
 

@@ -107,13 +107,24 @@ def _with_floats(table: pa.Table) -> pa.Table:
 
 
 def col(name: str) -> pc.Expression:
-    """The input column `name`, to build filters and arguments: `wr.col("delay") > 15`.
+    """A column of the input, to build conditions and arguments: `wr.col("delay") > 15`.
 
-    Comparison, arithmetic, `&`, `|`, `~`, `.is_null()`, `.isin([...])` and `.cast(...)` as in `pyarrow.compute`.
+    name: the column's name
+
+    Gives an expression of `pyarrow.compute`: comparison, arithmetic, `&`, `|`, `~`, `.is_null()`, `.isin([...])`, `.cast(...)`.
+
+    >>> col("delay") > 15
+    <pyarrow.compute.Expression (delay > 15)>
     """
     return pc.field(name)
 
 
 def lit(value: Any) -> pc.Expression:
-    """A literal, where Python would otherwise see no expression."""
+    """A literal, where Python would otherwise see no expression.
+
+    value: what `pyarrow.scalar` takes
+
+    >>> lit(1)
+    <pyarrow.compute.Expression 1>
+    """
     return pc.scalar(value)

@@ -12,9 +12,14 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_instant, to
 
 
 class Position(NamedTuple):
-    """Where a message stands in its source: total order inside one partition.
+    """Where a message stands in its source: a total order inside one partition.
 
-    `ordinal` tells apart rows made from one record.
+    source: e.g. a topic or a file
+    partition, offset: ints; offsets must not go back
+    ordinal: tells apart rows that were made from one record
+
+    >>> Position("flights", 0, 17)
+    Position(source='flights', partition=0, offset=17, ordinal=0)
     """
 
     source: str
@@ -25,9 +30,13 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its fields, among them event time and keys, and where it came from.
+    """One message: its fields, and where it came from.
 
-    Without a position the embedded runner numbers messages on arrival; a redelivery then cannot be recognised.
+    payload: the fields by name, among them the event time and the keys
+    position: a `Position`. Without one the embedded runner numbers messages as they come, and a redelivery cannot be told
+
+    >>> Message({"t": "2013-07-01 05:10Z", "k": "AA"}, Position("flights", 0, 17)).position.offset
+    17
     """
 
     payload: Mapping[str, Any]
@@ -51,7 +60,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
-    """Half-open `[start_us, end_us)` in event time, microseconds since the epoch; `start` and `end` are datetimes of these."""
+    """A half-open range `[start_us, end_us)` of event time, in microseconds since the epoch.
+
+    start, end: the same as aware datetimes, clipped to the years that these can hold
+
+    >>> Window(0, 3_600_000_000)
+    [1970-01-01 00:00, 01:00)Z
+    """
 
     start_us: int
     end_us: int
@@ -80,7 +95,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TupleWindow:
-    """A range of sequence numbers of one key, both ends included; numbers start at 1."""
+    """A range of sequence numbers of one key, `first` to `last`, both included; numbers start at 1.
+
+    >>> TupleWindow(1, 3)
+    #[1, 3]
+    """
 
     first: int
     last: int
@@ -91,7 +110,11 @@ class TupleWindow:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a sink is idempotent on: one commit of one job."""
+    """What a sink is idempotent on: `job`, an identity that survives restarts, and `commit`, a number.
+
+    >>> str(Token("job-1", 7))
+    'job-1/7'
+    """
 
     job: str
     commit: int
@@ -102,10 +125,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """One emission of one (key, window).
+    """One result of one (key, window). `pane["n"]` is an aggregate or a key.
 
-    `index` counts the panes of the (key, window) from 0; a retraction carries the index of what it takes back.
-    `is_last` is true only when no later pane is possible.
+    window: a `Window`, or a `TupleWindow`
+    key, values: the keys and the aggregates, by name
+    timing: "EARLY", "ON_TIME" or "LATE": when it was told, relative to the watermark passing the window's end
+    index: counts the panes of the (key, window) from 0; a retraction has the index of what it takes back
+    is_last: True only when no later pane is possible
+    kind: "INSERT", or "RETRACT" for one that takes back
+    commit, token: which commit told it
     """
 
     window: Window | TupleWindow
@@ -130,7 +158,12 @@ class Pane:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRow:
-    """One row of a join: what matched, or a message that nothing matched, with nulls for the other side."""
+    """One row of a join: what matched, or a message that nothing matched, with nulls. `row["price"]` is a column.
+
+    values: the columns by name
+    timing: "EARLY" or "LATE" for matches, "ON_TIME" for what the watermark decides
+    commit, token: which commit told it
+    """
 
     values: dict[str, Any]
     timing: Timing
@@ -173,7 +206,15 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be counted, with the reason, and of a join with its input. Never silent."""
+    """A message that could not be counted. It is never silent.
+
+    reason: "malformed", "null_key", "too_late", "out_of_retention", "aggregate_failed" or "integer_overflow"
+    detail: why, in words; of an error of yours the traceback
+    position, event_time_us: of the message, where they are known
+    payload: its fields as JSON, cut at 4096 characters
+    commit: which commit set it aside
+    input: of a join, which input it came on
+    """
 
     reason: str
     detail: str

@@ -19,7 +19,11 @@ RESERVED_COLUMNS = ("window", "pane", "commit")
 
 @dataclass(frozen=True, slots=True)
 class Forever:
-    """Keep everything: unbounded state must be asked for."""
+    """Keep everything: unbounded state must be asked for, by `wr.forever`.
+
+    >>> forever
+    wr.forever
+    """
 
     def __repr__(self) -> str:
         return "wr.forever"
@@ -53,7 +57,17 @@ def Retain(
     messages: int | None = None,
     per: str = "key",
 ) -> Retention:
-    """Retention by time and by size: `wr.Retain("7 days", windows=100)`; sizes per "key" or per "job"."""
+    """How long, and how much, is kept. A plain duration for `retention=` is the time alone.
+
+    time: a duration past the end of a window; `wr.forever` or None is no limit by time
+    windows, messages: at most so many; the oldest windows, by end, go first
+    per: these numbers are of each "key", or of the whole "job", which then needs one shard
+
+    Raises `ConfigurationError` (WR100), `BadDuration` (WR101) where time is negative.
+
+    >>> Retain("7 days", windows=100)
+    wr.Retain('7 days', windows=100)
+    """
     for name, n in (("windows", windows), ("messages", messages)):
         if n is not None and (not isinstance(n, int) or n <= 0):
             raise ConfigurationError(f"retention of {n} {name}: must be positive, and whole")
@@ -104,9 +118,16 @@ def bounded(
     idle: Duration | None = None,
     partitions: Sequence[tuple[str, int]] = (),
 ) -> Watermark:
-    """Bounded out-of-orderness per partition. A partition without rows for `idle` of `now` does not hold it back.
+    """The watermark of a stream that is out of order by a bounded time. A plain duration for `watermark=` means this.
 
-    `partitions` that are declared hold the watermark until they are seen; others do not.
+    delay: how far the watermark stays behind the largest event time, of each partition by itself
+    idle: a partition without messages for so long (of `now`) does not hold the watermark back; without it all do
+    partitions: (source, partition) that hold the watermark until they are seen; others that were never seen do not
+
+    Of the partitions the minimum counts. Raises `BadWatermark` (WR110) where `delay` is negative, `BadDuration` (WR101).
+
+    >>> bounded("2 hours", idle="5 minutes")
+    wr.bounded('2 hours', idle='5 minutes')
     """
     delay_us = duration_us(delay, "watermark delay")
     if delay_us < 0:
@@ -116,17 +137,37 @@ def bounded(
 
 
 def fixed(delay: Duration) -> Watermark:
-    """`now` less `delay` (seed 001, "Fixed Watermark")."""
+    """The watermark is `now` less a delay, whatever the messages say.
+
+    delay: a duration
+
+    Raises `BadDuration` (WR101).
+
+    >>> fixed("10 minutes")
+    wr.fixed('10 minutes')
+    """
     return Watermark("fixed", duration_us(delay, "watermark delay"))
 
 
 def explicit() -> Watermark:
-    """A watermark that moves only when the caller advances it."""
+    """A watermark that moves only when the caller advances it (`op.advance_watermark(to)`).
+
+    >>> explicit()
+    wr.explicit()
+    """
     return Watermark("explicit")
 
 
 def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *, name: str) -> Watermark:
-    """A watermark of your own: a pure function of the largest event times by partition and of `now` (microseconds)."""
+    """A watermark of your own.
+
+    function: a pure function of {(source, partition): largest event time} and `now`, both int microseconds, to the event
+        time up to which input is complete, in microseconds, or None. What it gives may go back; the watermark does not
+    name: by which it is known in the fingerprint and when a definition is printed
+
+    >>> custom(lambda marks, now_us: min(marks.values(), default=None), name="slowest")
+    wr.custom(name='slowest')
+    """
     return Watermark("custom", function=function, name=name)
 
 

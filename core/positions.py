@@ -23,7 +23,15 @@ class Positions:
 
 
 def positions(offset: str, *, partition: str | None = None, source: str | None = None) -> Positions:
-    """Name the columns that hold a row's position; offsets must increase within a (source, partition)."""
+    """Name the columns that say where a row stands in its source. Rows at or below what was counted do nothing.
+
+    offset: a column of ints that increase within a (source, partition)
+    partition: a column of ints; without it all rows are of partition 0
+    source: a column of text, e.g. a topic's name
+
+    >>> positions("offset", partition="partition", source="topic")
+    wr.positions('offset', partition='partition', source='topic')
+    """
     return Positions(offset, partition, source)
 
 
@@ -38,7 +46,15 @@ class Ids:
 
 
 def ids(*columns: str) -> Ids:
-    """Name the columns by which a message is known: a second one of the same key and ids is a duplicate, within retention."""
+    """Name the columns by which a message is known: a second one of the same key and ids is a duplicate, and does nothing.
+
+    columns: one or several. They are remembered until every window that could hold the message is out of retention
+
+    Raises `ConfigurationError` (WR100) where none is named, or one twice.
+
+    >>> ids("order_id")
+    wr.ids('order_id')
+    """
     if not columns or not all(isinstance(c, str) for c in columns):
         raise ConfigurationError(f"ids of {columns!r}: name one column or several, as in wr.ids('order_id')")
     if len(set(columns)) != len(columns):

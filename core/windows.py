@@ -120,7 +120,12 @@ def _nonzero(us: int) -> str | None:
 
 
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:
-    """Fixed windows of `size`, aligned to the epoch plus `offset` (a phase, taken modulo size).
+    """Windows of one size, side by side: `[k * size + offset, (k + 1) * size + offset)` of event time.
+
+    size: a duration, e.g. "1 hour"
+    offset: where they begin, from the epoch on; taken modulo the size
+
+    Raises `BadWindow` (WR105) where the size is not positive, `BadDuration` (WR101).
 
     >>> tumbling("1 hour")
     wr.tumbling('1 hour')
@@ -132,9 +137,13 @@ def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:
 
 
 def hopping(size: Duration, hop: Duration, *, offset: Duration = "0 seconds", gaps: bool = False) -> Hopping:
-    """Windows of `size` that start every `hop`; the hop need not divide the size.
+    """Windows of one size that start every `hop`, so that a message is in several. The hop need not divide the size.
 
-    A hop larger than the size leaves times that belong to no window: refused unless `gaps=True`.
+    size, hop: durations, e.g. "24 hours" and "1 hour"
+    offset: where they begin, from the epoch on; taken modulo the hop
+    gaps: allow a hop larger than the size, which leaves times that belong to no window
+
+    Raises `BadWindow` (WR105), `BadDuration` (WR101).
 
     >>> hopping("10 seconds", "2 seconds")
     wr.hopping('10 seconds', '2 seconds')
@@ -151,7 +160,13 @@ def hopping(size: Duration, hop: Duration, *, offset: Duration = "0 seconds", ga
 
 
 def calendar(size: str, *, time_zone: str, week_start: str = "monday") -> Calendar:
-    """Windows of calendar days, weeks, months, quarters or years of `time_zone`, e.g. `"day"`, `"2 weeks"`, `"month"`.
+    """Windows of the calendar of a time zone. A day with a change of clocks has 23 or 25 hours.
+
+    size: "day", "week", "month", "quarter" or "year", or several: "2 weeks"
+    time_zone: an IANA name, e.g. "Europe/Berlin"
+    week_start: the day on which weeks begin
+
+    Raises `BadWindow` (WR105) where one of these is not known.
 
     >>> calendar("day", time_zone="America/New_York")
     wr.calendar('day', time_zone='America/New_York')
@@ -172,9 +187,12 @@ def calendar(size: str, *, time_zone: str, week_start: str = "monday") -> Calend
 
 
 def tuples(size: int, *, step: int | None = None) -> Tuples:
-    """Windows of `size` messages per key: tumbling, hopping with `step`, sliding with `step=1`.
+    """Windows of so many messages of each key, numbered from 1: tumbling, hopping with `step`, sliding with `step=1`.
 
-    A window fires when full; a partial one is visible to early panes and to queries.
+    size: how many messages
+    step: how many messages later the next window begins; by default `size`, and no more than it
+
+    A window fires when it is full; a partial one is seen by early panes and queries. Raises `BadWindow` (WR105).
 
     >>> tuples(3, step=1)
     wr.tuples(3, step=1)
@@ -194,9 +212,12 @@ def tuples(size: int, *, step: int | None = None) -> Tuples:
 
 
 def sliding(before: Duration | Any, after: Duration | Any = "0 seconds", *, closed: str = "both") -> Sliding:
-    """The window of a join input around a moment: `RANGE before PRECEDING` and `after` following; `wr.forever` is no bound.
+    """The window of a join's input around a moment `m`: `[m - before, m + after]` of event time.
 
-    closed: which edges belong to it: "both", "left" (the old one), "right" or "neither".
+    before, after: durations; `wr.forever` is no bound
+    closed: which edges belong to it: "both", "left" (the old one), "right" or "neither"
+
+    It is `RANGE before PRECEDING` of SQL. Raises `BadWindow` (WR105), `BadDuration` (WR101).
 
     >>> sliding("2 minutes")
     wr.sliding('2 minutes')
@@ -213,7 +234,7 @@ def sliding(before: Duration | Any, after: Duration | Any = "0 seconds", *, clos
 
 
 def unbounded() -> Sliding:
-    """The window of a join input that holds all messages up to the moment: `UNBOUNDED PRECEDING`, seed 003's default.
+    """The window of a join's input that holds all messages up to the moment: `UNBOUNDED PRECEDING` of SQL, the default.
 
     >>> unbounded()
     wr.sliding(wr.forever)
@@ -222,10 +243,13 @@ def unbounded() -> Sliding:
 
 
 def rows(n: int, *, per: str = "key") -> Rows:
-    """The window of a join input that holds its newest `n` messages: `ROWS n PRECEDING`.
+    """The window of a join's input that holds its newest messages: `ROWS n PRECEDING` of SQL. Newest is by arrival.
 
+    n: how many
     per: "key" counts the messages of one key (of all, where the join has no keys), "input" those of the whole input, which
-    then needs one shard.
+        then needs one shard
+
+    Raises `BadWindow` (WR105).
 
     >>> rows(3)
     wr.rows(3)
@@ -238,7 +262,11 @@ def rows(n: int, *, per: str = "key") -> Rows:
 
 
 def global_window() -> Global:
-    """One window for the whole life of the job; it ends when the job is drained."""
+    """One window for the whole life of the job. It ends when the job is drained, and needs `retention=wr.forever` or sizes.
+
+    >>> global_window()
+    wr.global_window()
+    """
     return Global()
 
 

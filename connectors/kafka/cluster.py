@@ -23,11 +23,16 @@ _JAVA = {"sasl.jaas.config": "; in place of sasl.jaas.config give sasl.username 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Kafka:
-    """A cluster: `wr.Kafka("localhost:9092", {"security.protocol": "SASL_SSL", ...})`.
+    """A cluster: where it is, and how to reach it.
 
-    servers: host:port, several with commas. config: librdkafka's properties, which are mostly Kafka's own; a leading
-    "kafka." is taken off. Only values that are known to be no secrets show, in `repr`, errors and logs (`secrecy.py`). Raises
-    `ConfigurationError`.
+    servers: host:port, several with commas
+    config: librdkafka's properties, which are mostly Kafka's own; a leading "kafka." is taken off
+
+    A value; nothing connects until it is used. Only values that are known to be no secrets show in `repr`, errors and logs.
+    Raises `ConfigurationError` (WR100).
+
+    >>> Kafka("localhost:9092", {"security.protocol": "SASL_SSL", "sasl.password": "secret"})
+    wr.Kafka('localhost:9092', {'sasl.password': '***', 'security.protocol': 'SASL_SSL'})
     """
 
     servers: str
@@ -51,7 +56,10 @@ class Kafka:
         return f"wr.Kafka({self.servers!r}{more})"
 
     def redacted(self, text: Any) -> str:
-        """What librdkafka or a broker says, without values of ours that are nobody's business."""
+        """What librdkafka or a broker says, without values of ours that are nobody's business.
+
+        text: what was said
+        """
         return redacted(str(text), dict(self.config))
 
     def settings(self, **more: Any) -> dict[str, Any]:
@@ -124,7 +132,12 @@ class Kafka:
         replication: int = -1,
         config: Mapping[str, str] | None = None,
     ) -> bool:
-        """Create a topic. False if it is there already, as it is. replication: -1 for the brokers' default."""
+        """Create a topic. False if it is there already, as it is.
+
+        topic: its name. partitions: how many. replication: -1 for the brokers' default. config: of the topic, by name
+
+        Raises `KafkaFailed` (WR601).
+        """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 

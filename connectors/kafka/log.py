@@ -20,10 +20,17 @@ from windrow.stores.kv import Batch
 
 
 def kafka_log(kafka: Kafka | str, name: str) -> KafkaLog:
-    """Keep a job's log, segments and changelog in Kafka: the topics `<name>-log`, `<name>-segments`, `<name>-changelog`.
+    """Keep a job's log, segments and changelog in Kafka: for `log=` of `open`, `run`, `foreach_batch` and `read_state`.
 
-    They are made where they are not there, the latter two with one partition a shard. The job's location is then a cache of
-    each machine: deleted, it comes back from the topics. One name is one job. Raises `ConfigurationError`.
+    kafka: `wr.Kafka(...)`, or its servers
+    name: of the job. The topics are `<name>-log`, `<name>-segments` and `<name>-changelog`, made where they are not there, the
+        latter two with a partition for each shard. One name is one job
+
+    The job's location is then a cache of each machine: deleted, it comes back. Raises `ConfigurationError` (WR100), when it is
+    used `KafkaFailed` (WR601).
+
+    >>> kafka_log("localhost:9092", "delays")
+    wr.kafka_log(wr.Kafka('localhost:9092'), 'delays')
     """
     if not name or not isinstance(name, str):
         raise ConfigurationError(f"name {name!r} of a log: give the beginning of its topics' names")

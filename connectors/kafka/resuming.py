@@ -22,10 +22,12 @@ logger = get_logger()
 
 
 def kafka_offsets(location: str, kafka: Kafka | str, topics: str | Collection[str]) -> str:
-    """Where the job at `location` stopped, as JSON for `startingOffsets` of either Kafka source of Spark.
+    """Where a job stopped, as JSON for `startingOffsets` of either Kafka source of Spark.
+
+    location: the job's. kafka: `wr.Kafka(...)`, or its servers. topics: a name or several
 
     It names every partition that the topics have now, as Spark wants; those that the job never saw begin at the earliest
-    offset. Raises `SourceLost` where a topic is gone, was made anew, or no longer holds what the job has not read.
+    offset. Raises `SourceLost` (WR304) where a topic is gone, was made anew, or no longer holds what the job has not read.
     """
     names = [topics] if isinstance(topics, str) else sorted(topics)
     extents = Cluster(as_kafka(kafka)).extents(names)

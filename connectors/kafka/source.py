@@ -14,10 +14,12 @@ from windrow.core.positions import topic_of
 
 
 class KafkaSource:
-    """The cluster that a stream is read from: `delays.writeStream(stream).source(wr.KafkaSource("localhost:9092"))`.
+    """Whom to ask whether a silent partition has more: `.source(wr.KafkaSource("localhost:9092"))` of the builder.
+
+    kafka: `wr.Kafka(...)`, or its servers
 
     A partition without rows for the idle time is idle only if the cluster holds no newer record than was read. Works with both
-    Kafka sources of Spark. Raises `KafkaFailed` where the cluster does not answer.
+    Kafka sources of Spark. Raises `KafkaFailed` (WR601) where the cluster does not answer.
     """
 
     def __init__(self, kafka: Kafka | str) -> None:
@@ -34,8 +36,9 @@ class KafkaSource:
     ) -> dict[Partition, int]:
         """The offset below which each partition's committed records lie.
 
+        next_offsets: by (source, partition), where the job goes on reading
         silent: partitions in which offsets above the next one may hold no record (transactions spend some); these are looked
-        at. A topic that is gone, or was made anew, has nothing newer.
+            at. A topic that is gone, or was made anew, has nothing newer
         """
         extents = self._cluster.extents(sorted({topic_of(s)[0] for s, _ in next_offsets}))
         newest = {}
@@ -54,7 +57,10 @@ class KafkaSource:
         return newest
 
     def is_empty(self, partition: Partition, start: int, end: int) -> bool:
-        """True if no committed record lies in `[start, end)`."""
+        """True if no committed record lies in `[start, end)`.
+
+        partition: (source, partition)
+        """
         known_start, known_end = self._empty_to.get(partition, (start, start))
         begin = known_end if known_start <= start <= known_end else start
         if begin < end and self._first_record(partition, begin, end):
