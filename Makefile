@@ -3,11 +3,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Rooms of tests in three processes for two cores, one of which often waits (tests/conftest.py).
+PYTEST := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 20
+
 # Spark's executors take the system's Python unless told otherwise.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather lint docker cluster test bench features pages docs format clean
+.PHONY: help tools .venv demo weather lint docker cluster test test-fast test-deep bench features pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -17,6 +20,8 @@ help:
 	@echo "make docker   a container engine and the image of the Kafka broker"
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
 	@echo "make test     lint, docker, then pytest"
+	@echo "make test-fast  the tests that start neither Spark nor Kafka, in two minutes"
+	@echo "make test-deep  test, with all that is left out for time: kills, seeds, examples, flights"
 	@echo "make bench    run the benchmarks"
 	@echo "make pages    write the pages that come from code and tests; make features: only docs/features.md"
 	@echo "make docs     build the site of docs/ into out/site; a link that leads nowhere is an error"
@@ -70,7 +75,13 @@ cluster: .venv/stamp
 test: lint $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker)
 	@[ -z "$(filter none,$(KAFKA))" ] || [ "$$CI" != true ] || { \
 	  echo "KAFKA=none is for people: CI runs the Kafka tests." >&2; exit 1; }
-	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 20 $(if $(filter none,$(KAFKA)),--ignore=tests/kafka)
+	$(PYTEST) $(if $(filter none,$(KAFKA)),-m "not kafka")
+
+test-deep: export WINDROW_DEEP := 1
+test-deep: test
+
+test-fast: .venv/stamp
+	$(PYTEST) -m "not spark and not kafka and not slow"
 
 bench: .venv/stamp
 	$(BIN)/python -m benchmarks

@@ -1,11 +1,16 @@
-"""What is said of all tests: how long one may take, and which of them share a process.
+"""What is said of all tests: what they are marked with, how long one may take, and which of them share a process.
 
-A test that waits for ever is stopped, naming itself. `make test` says -n 3: rooms that need one JVM, or one broker, stay
-together and begin first; of the others, files do.
+A test that waits for ever is stopped, naming itself. `make test` shares the tests among processes: those that need a session of
+Spark stay together, with a broker in one room and without one in another, and begin first; of the others, files do.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +19,77 @@ import pytest
 HERE = Path(__file__).parent
 #: For tests that start Spark, a broker or many processes, on a busy machine; with the fixtures that they are first to need.
 LONG_S = 1200
-#: Rooms that share something that takes long to start, the longest first.
-TOGETHER = ("spark", "kafka")
+#: What shares a session of Spark, the longest first.
+ROOMS = ("kafka and spark", "spark")
+#: Folders that take longest come next.
+LONGEST = ("drills", "examples", "simulation", "proof", "kafka")
+#: Fixtures that tell what a test starts, which is what it is marked with.
+STARTS = {"spark": "spark", "kafka": "kafka", "kafka_image": "kafka"}
+#: A file system in memory: tests write there where it has so much room, and else wait for the disk.
+MEMORY, ROOM_BYTES = "/dev/shm", 4 << 30
+#: A folder of all processes of one run.
+RUN = "WINDROW_TEST_RUN"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "TMPDIR" not in os.environ and os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+        os.environ["TMPDIR"] = MEMORY  # also of the processes that tests start
+        tempfile.tempdir = None
+    if not hasattr(config, "workerinput"):
+        os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(RUN), ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The session of Spark of all tests in this process."""
+    from tests.spark.conftest import session
+
+    made = session()
+    yield made
+    made.stop()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rooms = {item: item.path.relative_to(HERE).parts[0] for item in items}
-    for item, room in rooms.items():
-        takes_long = room in TOGETHER or any(item.get_closest_marker(name) for name in ("slow", "spark"))
-        if takes_long and item.get_closest_marker("timeout") is None:
+    for item in items:
+        for mark in {STARTS[name] for name in STARTS if name in getattr(item, "fixturenames", ())}:
+            item.add_marker(mark)
+        marks = {mark.name for mark in item.iter_markers()}
+        if marks & {"spark", "kafka", "slow"} and "timeout" not in marks:
             item.add_marker(pytest.mark.timeout(LONG_S))
-    rank = {room: n for n, room in enumerate(TOGETHER)}
-    items.sort(key=lambda item: rank.get(rooms[item], len(rank)))
+    rooms = rooms_of(items)
+    rank = {room: n for n, room in enumerate((*ROOMS, *LONGEST))}
+    items.sort(
+        key=lambda item: min(
+            rank.get(name, len(rank)) for name in (rooms.get(file_of(item)), folder_of(item))
+        )
+    )
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        Path(os.environ[RUN], "rooms.json").write_text(json.dumps(rooms))
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def folder_of(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).parts[0]
+
+
+def rooms_of(items: list[pytest.Item]) -> dict[str, str]:
+    """The room of each file with tests that share a session of Spark."""
+    rooms = {}
+    for item in items:
+        needs = set(getattr(item, "fixturenames", ()))
+        if "spark" in needs:
+            with_broker = rooms.get(file_of(item)) == ROOMS[0] or needs & {"kafka", "kafka_image"}
+            rooms[file_of(item)] = ROOMS[0] if with_broker else ROOMS[1]
+    return rooms
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -34,10 +97,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class ByRoom(LoadScopeScheduling):
+        rooms: dict[str, str] | None = None
+
         def _split_scope(self, nodeid: str) -> str:
+            if self.rooms is None:  # the tests are collected, and by a worker
+                self.rooms = json.loads(Path(os.environ[RUN], "rooms.json").read_text())
             path = nodeid.partition("::")[0]
-            room = path.removeprefix("tests/").partition("/")[0]
-            return room if room in TOGETHER else path
+            # A drill is a process of its own, and takes as long as a file.
+            return nodeid if path.startswith("tests/drills/") else self.rooms.get(path, path)
 
     return ByRoom(config, log)
 

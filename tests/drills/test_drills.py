@@ -5,12 +5,12 @@ The quick ones, and one of each kind under Spark; WINDROW_DEEP=1 runs all.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from tests.drills.drills import DRILLS, Drill, run
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def params() -> list[Any]:
     return [
         pytest.param(drill, id=drill.name, marks=[] if drill.runner == "embedded" else [pytest.mark.spark])
         for drill in DRILLS.values()
-        if drill.name in QUICK or os.environ.get("WINDROW_DEEP") == "1"
+        if drill.name in usually(QUICK, deep=set(DRILLS))
     ]
 
 

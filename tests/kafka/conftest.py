@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from tests.conftest import RUN
+from tests.kafka.shared_broker import shared_broker, told
 from tests.kafka.spark_jars import jars
-from tests.spark.conftest import spark as spark
 from windrow.connectors.kafka.log import KafkaLog
 from windrow.testing import KafkaBroker
 
@@ -46,9 +47,13 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[wr.Kafka]:
         request.config.stash[BROKER] = f"the broker that runs at {running}"
         yield wr.Kafka(running)
         return
-    with KafkaBroker(request.getfixturevalue("kafka_image")) as broker:
-        where = f"container {broker.name} of {broker.image}"
-        request.config.stash[BROKER] = f"Kafka {broker.version} in {where}"
+    image = request.getfixturevalue("kafka_image")
+    if hasattr(request.config, "workerinput"):
+        servers, request.config.stash[BROKER] = shared_broker(image, Path(os.environ[RUN]))
+        yield wr.Kafka(servers)
+        return
+    with KafkaBroker(image) as broker:
+        request.config.stash[BROKER] = told(broker)
         yield broker.kafka
 
 

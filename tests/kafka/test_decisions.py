@@ -66,7 +66,7 @@ class Spark(Embedded):
         assert self.counted() == rows
 
 
-@pytest.fixture(params=["embedded", "spark"])
+@pytest.fixture(params=["embedded", pytest.param("spark", marks=pytest.mark.spark)])
 def runner(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded:
     if request.param == "embedded":
         return Embedded(tmp_path)

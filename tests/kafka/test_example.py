@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", [False, True], ids=["on Spark", "alone"])
+@pytest.mark.parametrize(
+    "alone", [pytest.param(False, id="on Spark", marks=pytest.mark.spark), pytest.param(True, id="alone")]
+)
 def test_every_window_is_what_pandas_makes_of_the_flights(
     kafka: wr.Kafka, tmp_path: Path, alone: bool
 ) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from tests.spark.conftest import at, feed, spark
+from tests.spark.conftest import at, feed
 from windrow.connectors.kafka.log import KafkaLog
 from windrow.connectors.kafka.topics import PartitionReader, delete_below
 from windrow.testing.clock import ManualClock
 
-__all__ = ["feed", "spark"]
+__all__ = ["feed"]
 pytestmark = pytest.mark.spark
 
 INCREMENTAL = {"n": wr.count(), "s": wr.sum("v")}

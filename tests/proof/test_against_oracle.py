@@ -4,7 +4,6 @@ WINDROW_DEEP=1 runs many more examples.
 """
 
 import math
-import os
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow as wr
+from tests.deep import examples
 from windrow.core.messages import Message, Position, TupleWindow
 from windrow.core.time import to_datetime
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -24,13 +24,7 @@ from windrow.testing.driver import TestDriver
 from windrow.testing.faults import CommitPoint
 from windrow.testing.ledger import all_panes_equal, ledger, ledger_key, values_equal
 
-DEEP = os.environ.get("WINDROW_DEEP") == "1"
-PROFILE = settings(
-    deadline=None,
-    max_examples=10_000 if DEEP else 250,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+PROFILE = examples(250, deep=10_000)
 S = 1_000_000
 HOUR = 3600 * S
 
@@ -335,7 +329,7 @@ def play(case: Case, actions: list[tuple[str, Any]]) -> Run:
 
 @pytest.mark.proves("Tools: oracle, and operators compared with it")
 @given(case=cases(), actions=st.lists(ACTIONS, min_size=1, max_size=14), drained=st.booleans())
-@settings(PROFILE)
+@PROFILE
 def test_the_operator_gives_what_the_oracle_makes_of_the_recorded_steps(
     case: Case, actions: list[tuple[str, Any]], drained: bool
 ) -> None:
@@ -351,7 +345,7 @@ ONE_BY_ONE = st.one_of(
 
 
 @given(case=cases(steady=True), actions=st.lists(ONE_BY_ONE, min_size=1, max_size=10))
-@settings(PROFILE)
+@PROFILE
 def test_messages_added_one_by_one_are_steps_of_their_own(case: Case, actions: list[tuple[str, Any]]) -> None:
     play(case, [*actions, ("clock", 10), ("timeout", None)])
 
@@ -385,7 +379,7 @@ def _size(window: TupleWindow) -> int:
     rows=st.lists(messages(good=True), min_size=1, max_size=15),
     cuts=st.tuples(st.integers(1, 3), st.integers(4, 15)),
 )
-@settings(PROFILE, max_examples=PROFILE.max_examples // 3)
+@examples(80, deep=3_000)
 def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
     case: Case, rows: list[dict[str, Any]], cuts: tuple[int, int]
 ) -> None:

@@ -5,7 +5,6 @@ WINDROW_DEEP=1 runs many more examples.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,10 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 import windrow as wr
+from tests.deep import examples
 from windrow.connectors.sinks import MemorySink
 from windrow.core.messages import JoinedRow, Position, Timing
 from windrow.core.time import instant_us
@@ -26,13 +26,7 @@ from windrow.testing import ChainOracle, ManualClock, all_panes_equal, panes_equ
 from windrow.testing.ledger import values_equal
 
 S = 1_000_000
-DEEP = os.environ.get("WINDROW_DEEP") == "1"
-PROFILE = settings(
-    deadline=None,
-    max_examples=3_000 if DEEP else 60,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+PROFILE = examples(60, deep=3_000)
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("g", pa.int64()), ("v", pa.int64())]
 )
@@ -337,7 +331,7 @@ ACTIONS = st.one_of(
 
 @pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @given(chain=chains(), actions=st.lists(ACTIONS, min_size=3, max_size=12))
-@settings(PROFILE)
+@PROFILE
 def test_a_chain_gives_what_the_oracles_give_one_after_the_other(
     chain: wr.Chain, actions: list[tuple[str, Any]]
 ) -> None:
@@ -346,7 +340,7 @@ def test_a_chain_gives_what_the_oracles_give_one_after_the_other(
 
 @pytest.mark.proves("Joins: three and more inputs, by joining what an operator of a chain tells")
 @given(chain=chains_of_joins(), actions=st.lists(ACTIONS, min_size=3, max_size=12))
-@settings(PROFILE)
+@PROFILE
 def test_joins_of_three_inputs_give_what_the_oracles_give_one_after_the_other(
     chain: wr.Chain, actions: list[tuple[str, Any]]
 ) -> None:
@@ -378,7 +372,7 @@ PER_TEN = wr.Aggregate(
 
 @pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @given(actions=st.lists(ACTIONS, min_size=2, max_size=10), append=st.booleans())
-@settings(PROFILE)
+@PROFILE
 def test_sums_of_counts_are_the_counts_of_one_aggregate(actions: list[tuple[str, Any]], append: bool) -> None:
     """Seconds summed to tens are tens of seconds, where nothing was dropped; told in parts, however late."""
     first = PER_SECOND

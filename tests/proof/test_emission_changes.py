@@ -4,11 +4,12 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.proof.test_against_oracle import DEEP, PROFILE, TRIGGERS, Case, Run, cases, messages, trigger
+from tests.deep import examples
+from tests.proof.test_against_oracle import TRIGGERS, Case, Run, cases, messages, trigger
 from windrow.core.messages import Kind, Pane
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing import ManualClock, TestDriver
@@ -91,7 +92,7 @@ def test_panes_told_before_they_were_remembered_are_taken_back_with_their_values
 
 
 @given(lives=lives(), steps=st.lists(STEPS, min_size=5, max_size=5))
-@settings(PROFILE, max_examples=10_000 if DEEP else 100)
+@examples(100, deep=10_000)
 def test_emission_may_change_between_runs(lives: tuple[Case, list[wr.Emit]], steps: list[Any]) -> None:
     case, emits = lives
     with TestDriver(case.definition, clock=ManualClock(case.base_us)) as driver:

@@ -5,7 +5,6 @@ WINDROW_DEEP=1 runs many more examples.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from tests.oracle.join_cases import JoinCase, S, cases, rows
 from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
@@ -27,13 +27,7 @@ from windrow.stores.kv import MemoryKV
 from windrow.testing.ledger import values_equal
 from windrow.testing.oracle_join import JoinOracle, JoinStep
 
-DEEP = os.environ.get("WINDROW_DEEP") == "1"
-PROFILE = settings(
-    deadline=None,
-    max_examples=10_000 if DEEP else 150,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+PROFILE = examples(150, deep=10_000)
 POSITION = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 Told = tuple[str, dict[str, Any]]
 
@@ -150,7 +144,7 @@ STEPS = st.one_of(
     "Joins: windows of rows, a stream with itself, conditions on pairs",
 )
 @given(case=cases(), steps=st.lists(STEPS, min_size=2, max_size=14), after=st.lists(rows(), max_size=3))
-@settings(PROFILE)
+@PROFILE
 def test_the_operator_gives_what_the_oracle_gives(
     case: JoinCase, steps: list[tuple[str, Any]], after: list[dict[str, Any]]
 ) -> None:
@@ -192,7 +186,7 @@ def in_pieces(case: JoinCase, arrivals: Sequence[dict[str, Any]], cuts: Sequence
         st.lists(st.integers(1, 3), min_size=1, max_size=4), st.lists(st.integers(2, 16), min_size=1)
     ),
 )
-@settings(PROFILE)
+@PROFILE
 def test_where_nothing_is_too_late_the_rows_do_not_depend_on_the_cut(
     case: JoinCase, arrivals: list[dict[str, Any]], cuts: tuple[list[int], list[int]]
 ) -> None:

@@ -5,26 +5,20 @@ WINDROW_DEEP=1 runs many more examples.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from tests.oracle.join_cases import JoinCase, S, cases, rows
 from windrow.connectors.sinks import MemorySink, PaneFiles
 from windrow.core.messages import Message, Position, Token
 from windrow.testing import CommitPoint, JoinDriver, SimulatedCrash
 
-DEEP = os.environ.get("WINDROW_DEEP") == "1"
-PROFILE = settings(
-    deadline=None,
-    max_examples=2_000 if DEEP else 60,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+PROFILE = examples(60, deep=2_000)
 PUBLISHED = "published, not noted"
 DEATHS = [None, PUBLISHED, *CommitPoint]
 
@@ -105,7 +99,7 @@ ACTIONS = st.one_of(
 
 @pytest.mark.proves("Joins: killed anywhere and fed again, every row comes once")
 @given(case=cases(), actions=st.lists(ACTIONS, min_size=3, max_size=10), last=st.sampled_from(DEATHS))
-@settings(PROFILE)
+@PROFILE
 def test_a_join_that_is_killed_anywhere_tells_every_row_once(
     case: JoinCase, actions: list[tuple[str, Any]], last: str | None
 ) -> None:

@@ -12,14 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from windrow.connectors.sinks import pane_files
 from windrow.core.messages import Message, Position
 from windrow.operators.aggregate.output import to_panes
 from windrow.runners.embedded import operator as embedded
 from windrow.testing import ManualClock, TestDriver, ledger
 
+ROOT = Path(__file__).parents[2]
 S = 1_000_000
-KILLS = 12
+KILLS = usually(3, deep=12)
 #: How many messages one life of the process takes in, if it is not killed before.
 A_LIFE = 400
 
@@ -65,8 +67,8 @@ def run(location: Path, out: Path, watched: Path | None, grown: int = 0) -> int:
     """One life of the child, killed at the moment when `watched` has `grown` entries more. Returns its exit code."""
     there = 0 if watched is None else entries(watched)
     with tempfile.TemporaryFile("w+") as said:
-        command = [sys.executable, __file__, str(location), str(out)]
-        with subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT) as child:
+        command = [sys.executable, "-m", "tests.proof.test_kill", str(location), str(out)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as child:
             while watched is not None and child.poll() is None:
                 if entries(watched) >= there + grown:
                     child.send_signal(signal.SIGKILL)

@@ -7,10 +7,11 @@ import shutil
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.proof.test_against_oracle import ACTIONS, DEEP, ONE_BY_ONE, PROFILE, Case, Run, cases
+from tests.deep import examples
+from tests.proof.test_against_oracle import ACTIONS, ONE_BY_ONE, Case, Run, cases
 from windrow.runners.embedded import EmbeddedOperator
 from windrow.testing import ManualClock, TestDriver
 from windrow.testing.ledger import all_panes_equal, values_equal
@@ -78,13 +79,13 @@ LATER = st.lists(ACTIONS, min_size=1, max_size=6)
 
 @pytest.mark.proves("Coming back: messages lost: replayed from the source, embedded")
 @given(case=cases(full=True), before=st.lists(ACTIONS, min_size=1, max_size=10), after=LATER)
-@settings(PROFILE, max_examples=2_000 if DEEP else 60)
+@examples(60, deep=2_000)
 def test_lost_messages_come_back_from_the_source(case: Case, before: list[Any], after: list[Any]) -> None:
     check(case, before, after)
 
 
 @given(case=cases(steady=True, full=True), before=st.lists(ONE_BY_ONE, min_size=1, max_size=8), after=LATER)
-@settings(PROFILE, max_examples=2_000 if DEEP else 60)
+@examples(60, deep=2_000)
 def test_lost_messages_that_were_added_one_by_one_come_back(
     case: Case, before: list[Any], after: list[Any]
 ) -> None:

@@ -1,10 +1,10 @@
-"""One Spark session for all Spark tests, and streams of Parquet files that tests add one by one."""
+"""The Spark session of the tests, and streams of Parquet files that tests add one by one."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,6 @@ def session() -> Any:
     )
     made.sparkContext.setLogLevel("ERROR")
     return made
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    made = session()
-    yield made
-    made.stop()
 
 
 class Feed:
