@@ -6,6 +6,9 @@ BIN := .venv/bin
 # Rooms of tests in three processes for two cores, one of which often waits (tests/conftest.py).
 PYTEST := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 20
 
+# Processes that keep no bytecode compile all they import anew, each of them.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Spark's executors take the system's Python unless told otherwise.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)

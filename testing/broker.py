@@ -25,6 +25,7 @@ DEFAULTS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "1000",
     "broker.session.timeout.ms": "4000",
     "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.backoff.ms": "500",
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",

@@ -27,6 +27,8 @@ LONGEST = ("drills", "examples", "simulation", "proof", "kafka")
 STARTS = {"spark": "spark", "kafka": "kafka", "kafka_image": "kafka"}
 #: A file system in memory: tests write there where it has so much room, and else wait for the disk.
 MEMORY, ROOM_BYTES = "/dev/shm", 4 << 30
+#: Half of what Spark costs in a JVM that soon ends is compiling well what it runs.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: A folder of all processes of one run.
 RUN = "WINDROW_TEST_RUN"
 
@@ -35,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ["TMPDIR"] = MEMORY  # also of the processes that tests start
         tempfile.tempdir = None
+    os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
 

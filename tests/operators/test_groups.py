@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.core.keys import encode_position
-from windrow.operators.groups import Groups
+from windrow.operators.steps.groups import Groups
 
 POSITIONS = st.builds(
     lambda source, partition, offset, ordinal: encode_position(source, partition, offset, ordinal),

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.deep import usually
 from windrow.checkpoint.job import Job
 from windrow.connectors.sinks import DEAD_LETTERS
 from windrow.runners.publishing import Publisher
 from windrow.testing.hits import Hit, disk_full
 from windrow.testing.interruptions import JOBS, main, play, shrink
 
-BLOCK = 16
+BLOCK = usually(6, deep=16)
 #: Who is interrupted right after it has opened a file leaves that to the garbage collector, which tells.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

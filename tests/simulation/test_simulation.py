@@ -9,11 +9,12 @@ from collections import Counter
 
 import pytest
 
+from tests.deep import usually
 from windrow.checkpoint.job import Job
 from windrow.testing.simulated_sinks import OUTLETS, KafkaOutlet
 from windrow.testing.simulation import main, play, shrink
 
-BLOCK = 24
+BLOCK = usually(8, deep=24)
 
 
 def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,6 @@ def session() -> Any:
     made = (
         SparkSession.builder.master("local[2]")
         .appName("windrow-tests")
-        # Queries of a moment each: compiling them well takes longer than they do.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

@@ -21,9 +21,11 @@ from windrow.runners.spark import plan
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import ManualClock
 
+from . import executors
 from .conftest import at
 
 pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[2]
 
 
 def define(**changes: Any) -> wr.Aggregate:
@@ -249,45 +251,22 @@ def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark
         ).together(a=stream.selectExpr("k", "t", "v", "v"), b=stream)
 
 
-EXECUTORS = """
-import os, sys
-os.environ["PYSPARK_PYTHON"] = sys.executable
-import windrow as wr
-from pyspark.sql import SparkSession
-from windrow.testing.clock import ManualClock
-spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
-    .config("spark.sql.shuffle.partitions", "2").config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
-    .config("spark.sql.session.timeZone", "UTC").getOrCreate())
-spark.sparkContext.setLogLevel("ERROR")
-folder, local = sys.argv[2], sys.argv[3] or None
-schema = spark.read.parquet(folder + "/input").schema
-stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(folder + "/input")
-d = wr.Aggregate(by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count(), "mid": wr.median("v")},
-    watermark="5 seconds", retention="1 hour", emit=wr.Emit(early=wr.every_batch, late=wr.every_batch))
-writer = d.writeStream(stream).sink(wr.sinks.parquet(folder + "/out" + sys.argv[4])).clock(ManualClock())
-writer = writer.option("checkpointLocation", folder + "/checkpoint" + sys.argv[4]).option("shards", 2)
-if local: writer = writer.option("localDir", local)
-query = writer.trigger(availableNow=True).start()
-query.awaitTermination(); query.drain(); query.stop(); spark.stop()
-"""
-
-
 @pytest.mark.proves("Spark: shards on several executors, moving between them")
 @pytest.mark.slow
-def test_shards_move_between_two_executors_with_folders_of_their_own(feed: Any, tmp_path: Path) -> None:
+def test_shards_move_between_two_executors_with_folders_of_their_own(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
     source = feed()
     for i in range(8):
         source.add([{"t": at(5 * i - s), "k": "abcd"[s % 4], "v": s} for s in range(20)])
-    for name, master, local in (
-        ("-one", "local[2]", ""),
-        ("-two", "local-cluster[2,1,1024]", "$SPARK_LOCAL_DIRS/windrow"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", EXECUTORS, master, str(tmp_path), local, name],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+    executors.run(spark, tmp_path, "-one")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.executors", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
     one, two = (wr.read_panes(str(tmp_path / ("out" + n))).to_pylist() for n in ("-one", "-two"))
     order = [("window", "start"), ("pane", "index")]
 
