@@ -220,7 +220,7 @@ def test_a_log_of_a_newer_windrow_is_refused(job: Path, monkeypatch: pytest.Monk
 @pytest.mark.proves("Coming back: state of a newer windrow is refused")
 def test_state_of_a_newer_windrow_is_refused(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("windrow.operators.progress.FORMAT", 2)
+        newer.setattr("windrow.operators.steps.progress.FORMAT", 2)
         fed(INCREMENTAL, job, 40).close()
     with pytest.raises(e.NewerFormat, match="upgrade windrow"):
         TestDriver(INCREMENTAL, job)
