@@ -10,11 +10,9 @@ from windrow.checkpoint import lifecycle
 from windrow.checkpoint.compaction import snapshot_at
 from windrow.checkpoint.health import Health, alive_at, health_of, size_of
 from windrow.checkpoint.records import REPAIR
-from windrow.checkpoint.transport import FILES
 from windrow.console.state import instant
 from windrow.console.text import driver, modules_from_here, say_facts, say_json
 from windrow.core.clock import SystemClock
-from windrow.core.errors import ConfigurationError
 from windrow.core.time import SECOND_US, duration_us, iso, show_duration, show_instant
 from windrow.runners.repair import Back, now_of, set_back
 from windrow.runners.state.definitions import Definitions, imported, place
@@ -113,9 +111,7 @@ def watermark(options: argparse.Namespace, out: TextIO) -> int:
         with modules_from_here():
             given = None if options.definition is None else imported(options.definition)
             location, log = place(options.location)
-        if location is None or log != FILES:
-            raise ConfigurationError(f"{options.location}: only a job whose log is in files can be set back")
-        set_back(location, to, at_us=clock_us, driver=driver(), definition=given)
+        set_back(location, to, at_us=clock_us, driver=driver(), definition=given, transport=log)
     seen = _look(options.location)
     last = seen.last_commit
     marks = {} if last is None else last.marks

@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import TextIO, cast
 
 import windrow
 from windrow.console import checks, completion, health, jobs, panes, state
+from windrow.console.text import Readable, readable
 from windrow.core.errors import WindrowError
 
 OK, REFUSED, USAGE = 0, 1, 2
@@ -104,6 +105,10 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--latest", action="store_true", help="only the current pane of each (key, window)")
     table.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
     doctor = add("doctor", checks.doctor, "Check Python, Java, Spark, RocksDB, Kafka and the disk.")
+    for part in checks.OPTIONAL_PARTS:
+        doctor.add_argument(
+            f"--{part}", action="store_true", help=f"1 where something for {part.title()} is missing"
+        )
     doctor.add_argument(
         "folder",
         nargs="?",
@@ -144,9 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.run(options, sys.stdout))
+        return int(options.run(options, cast("TextIO", Readable(sys.stdout))))
     except (WindrowError, OSError) as error:
-        print(f"windrow {options.command}: {error}", file=sys.stderr)
+        print(readable(f"windrow {options.command}: {error}"), file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
         print(f"windrow {options.command}: stopped", file=sys.stderr)

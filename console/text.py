@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +24,28 @@ def modules_from_here() -> Iterator[None]:
         yield
     finally:
         sys.path.pop(0)
+
+
+#: What would speak to the terminal, and turn the direction of text: in JSON it may stand as escapes only, too.
+_UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Readable(io.TextIOBase):
+    """Writes what people and programs read: keys, names and whatever else comes out of a log move no terminal."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        return self._out.write(readable(text))
+
+    def flush(self) -> None:
+        self._out.flush()
+
+
+def readable(text: str) -> str:
+    """Text with escapes for what is none."""
+    return _UNREADABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def say_json(value: Any, out: TextIO) -> None:
@@ -61,7 +85,10 @@ def say_facts(facts: Mapping[str, Any], out: TextIO) -> None:
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
     """Columns as wide as their widest value; numbers to the right."""
-    listed = [[("" if v is None else str(v)) for v in row] for row in rows]
+    listed = [
+        ["" if v is None else str(v).replace("\n", "\\n").replace("\t", "\\t") for v in row] for row in rows
+    ]
+    listed = [[readable(v) for v in row] for row in listed]  # or columns do not stand below each other
     numbers = [
         all(_is_number(row[i]) for row in listed if row[i]) and bool(listed) for i in range(len(columns))
     ]

@@ -11,18 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.log import FileLog
+from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.records import REPAIR, Commit, Mark, ShardResult
 from windrow.checkpoint.replay import STEP_OF
 from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import ConfigurationError, JobMismatch
 from windrow.core.time import show_instant
 from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.graph.logic import operator_of
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.refiling import forget_judged
 from windrow.operators.steps.progress import Progress
 from windrow.runners.state.definitions import Definitions
-from windrow.stores.kv import Batch
 from windrow.stores.scratch import scratch
 
 
@@ -34,17 +36,25 @@ class Back:
     now_us: int | None = None
 
 
-def set_back(location: str, to: Back, *, at_us: int, driver: str, definition: Any = None) -> Commit:
+def set_back(
+    location: str | None,
+    to: Back,
+    *,
+    at_us: int,
+    driver: str,
+    definition: Any = None,
+    transport: Transport = FILES,
+) -> Commit:
     """Lower the watermark, or `now`, of the job at `location`, and return the commit that does.
 
-    Windows that were given up by then are gone: what comes for them begins new ones. Raises `ConfigurationError` where there is
-    nothing to lower, and for the watermark of a join, whose forgotten messages would be missed without a word.
+    Windows that were given up by then are gone: what comes for them begins new ones. So are messages of a join that could match
+    no more: what comes for them finds no partner. Raises `ConfigurationError` where there is nothing to lower.
     """
-    seen = lifecycle.look(location)
+    seen = lifecycle.look(location, transport)
     definitions = Definitions(seen.epoch, seen.where, definition)
     operators = [operator_of(definitions.of(name)) for name in definitions.names]
-    _check(seen, operators, to)
-    log = FileLog(seen.folders.log)
+    _check(seen, to)
+    log = transport.log(seen.folders)
     before = seen.epoch
     claim = log.open_epoch(
         opened_us=at_us,
@@ -57,15 +67,20 @@ def set_back(location: str, to: Back, *, at_us: int, driver: str, definition: An
     last = log.last_commit
     assert last is not None
     with scratch("repair") as folder:
+        folders = seen.folders
+        if not os.path.isdir(folders.location):  # of a job whose log is elsewhere
+            folders = JobFolders(os.path.join(folder, "job"))
+            folders.make()
         cfs = [cf for operator in operators for cf in operator.cfs()]
         kept = tuple(cf for cf in cfs if cf.endswith((".messages", ".message_index")))
         spec = ShardSpec(
-            seen.folders,
+            folders,
             before.job,
             0,
             tuple(c for c in cfs if c not in kept),
             kept,
             os.path.join(folder, "local"),
+            transport=transport,
         )
         results = [
             _shard(replace(spec, shard=n), log, last, operators, definitions, to)
@@ -74,17 +89,11 @@ def set_back(location: str, to: Back, *, at_us: int, driver: str, definition: An
     return log.append(_record(last, claim.epoch, results, to, at_us, driver))
 
 
-def _check(seen: lifecycle.Look, operators: list[Any], to: Back) -> None:
+def _check(seen: lifecycle.Look, to: Back) -> None:
     last = seen.last_commit
     if last is None:
         raise JobMismatch(f"{seen.where} has no commit yet, so there is nothing to set back")
     if to.watermark_us is not None:
-        joins = [o.definition.name for o in operators if isinstance(o.definition, JoinDefinition)]
-        if joins:
-            raise ConfigurationError(
-                f"{joins[0]!r} is a join: messages that could match no more by its watermark are forgotten, and it cannot be "
-                f"lowered. Begin anew (windrow reset {seen.where}) and read the inputs again"
-            )
         _lower("watermark", max(_watermarks(last).values(), default=None), to.watermark_us)
     if to.now_us is not None:
         _lower("now", now_of(last), to.now_us)
@@ -110,14 +119,16 @@ def now_of(commit: Commit) -> int | None:
 
 
 def _shard(
-    spec: ShardSpec, log: FileLog, last: Commit, operators: list[Any], definitions: Definitions, to: Back
+    spec: ShardSpec, log: RecordLog, last: Commit, operators: list[Any], definitions: Definitions, to: Back
 ) -> ShardResult:
     """The progress of a shard's operators, set back, as the changelog of one commit."""
     former = next((r for r in last.shards if r.shard == spec.shard), ShardResult(shard=spec.shard))
     shard = Shard.open(spec, last.commit, log.commits)
     try:
-        changes = Batch()
+        changes = shard.overlay()
         for operator in operators:
+            if to.watermark_us is not None and isinstance(operator, JoinOperator):
+                forget_judged(operator, changes)
             progress = Progress.load(shard.kv, operator.aux_cf)
             if to.watermark_us is not None:
                 chain = definitions.chains.get(operator.definition.name)
@@ -131,10 +142,10 @@ def _shard(
                     progress.purged_us = min(progress.purged_us, operator.kept_from(progress.watermark_us))
             if to.now_us is not None and progress.now_us is not None:
                 progress.now_us = min(progress.now_us, to.now_us)
-            progress.save(lambda key, value, cf=operator.aux_cf: changes.put(cf, key, value))
+            progress.save(lambda key, value, cf=operator.aux_cf: changes.batch.put(cf, key, value))
         # What a replay of messages wants to know of every commit.
         steps = {name: n for name, n in former.counters.items() if name.startswith(STEP_OF)}
-        return shard.write(last.commit + 1, changes, {}, None, steps)
+        return shard.write(last.commit + 1, changes.batch, {}, None, steps)
     finally:
         shard.close()
 

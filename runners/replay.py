@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
-from windrow.checkpoint.records import Commit
+from windrow.checkpoint.records import REPAIR, Commit
 from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, steps_again
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import StateLost
@@ -178,6 +178,12 @@ def bring_back_join(
     ranges = extent(redo)
     if not ranges:
         return
+    lowered = [c.commit for c in commits if "watermark_us" in c.meta.get(REPAIR, {})]
+    if lowered:
+        raise StateLost(
+            f"messages of shard {spec.shard} cannot be replayed: commit {lowered[-1]} lowered the watermark, and what was "
+            f"forgotten by then would come back. {REMEDY[0].upper()}{REMEDY[1:]}"
+        )
     _tell(definition.name, spec, redo)
     given = read(ranges)
     taken = _Taken(redo, given.offsets)

@@ -89,3 +89,28 @@ def test_several_operators_in_one_directory_have_to_be_chosen_from(windrow: Run,
 def test_a_directory_without_panes_is_refused(windrow: Run, tmp_path: Path) -> None:
     code, out, err = windrow("panes", tmp_path)
     assert (code, out) == (1, "") and "holds no panes" in err
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_what_a_log_holds_moves_no_terminal(windrow: Run, tmp_path: Path, json: bool) -> None:
+    key = "a\x1b]0;mine\x07\x9b2J\r\u202eb\nc\x00"
+    definition = counts(emit=wr.Emit(early=wr.every_batch))
+    with definition.open(str(tmp_path / "job"), sink=wr.sinks.parquet(str(tmp_path / "out"))) as op:
+        op.add_message(wr.Message({"k": key, "t": 1_000_000, "x": 1}, wr.Position("to\x1b[2Jpic", 0, 0)))
+        op.timeout()
+    flag = ["--json"] * json
+    for command in (
+        ["panes", tmp_path / "out"],
+        ["windows", tmp_path / "job"],
+        ["explain", tmp_path / "job", "1970-01-01 00:00:00"],
+        ["describe", tmp_path / "job"],
+        ["health", tmp_path / "job"],
+        ["watermark", tmp_path / "job"],
+        ["windows", tmp_path / "no\x1b[2Jwhere"],
+    ):
+        said = windrow(*command, *flag)
+        shown = said.out + said.err
+        assert shown and not set(shown) & set("\x1b\x07\x9b\r\u202e\x00"), command
+        if command[0] in ("panes", "windows") and said.code == 0:
+            assert len(said.out.splitlines()) == (1 if json else 2)
+            assert not json or said.lines[0]["k"] == key

@@ -121,9 +121,33 @@ def test_what_cannot_be_set_back_is_refused_and_nothing_is_claimed(windrow: Run,
     code, _, err = windrow("watermark", tmp_path / "job", "--set-now")
     assert code == 1 and "the now is 2020-01-01" in err
     assert lifecycle.look(str(tmp_path / "job")).epoch.epoch == epoch
-    side = {"event_time": "t"}
-    pairs = wr.Join(left=wr.Input("l", **side), right=wr.Input("r", **side), on="k", within=("0 s", "1 s"))
-    with pairs.open(str(tmp_path / "join"), clock=ManualClock()) as op:
+
+
+@pytest.mark.parametrize("scale", ["small", "large"])
+def test_of_a_join_no_match_follows_a_row_that_said_there_was_none(
+    windrow: Run, tmp_path: Path, scale: str
+) -> None:
+    side = {"event_time": "t", "max_ahead": wr.forever}
+    pairs = wr.Join(
+        left=wr.Input("l", **side), right=wr.Input("r", **side), on="k", within=("0 seconds", "10 seconds"),
+        how="left", retention="1000 days", allowed_lateness="0 seconds", scale=scale,
+    )  # fmt: skip
+
+    def found(op: wr.runners.embedded.EmbeddedJoin) -> list[tuple[int, str]]:
+        rows = [((r["l_t"] - to_datetime(NOW_US)).total_seconds(), r.timing.value) for r in op.get_result()]
+        op.flush()
+        return rows
+
+    with pairs.open(str(tmp_path), clock=ManualClock()) as op:
         op.add_message(at(0, 0), "l")
-    code, _, err = windrow("watermark", tmp_path / "join", "--set", "2019-01-01")
-    assert code == 1 and "'join' is a join" in err
+        for name in "lr":
+            op.add_message(at(365 * 86_400, 1, "wrong"), name)
+        assert (0, "ON_TIME") in found(op)
+    assert windrow("watermark", tmp_path, "--set", "2020-01-01 00:00:00").code == 0
+    with pairs.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_message(at(1, 2), "r")
+        assert found(op) == []
+        op.add_message(at(1, 3), "l")
+        assert found(op) == [(1, "EARLY")]
+        assert op.dead_letters() == []
+    assert windrow("verify", tmp_path).code == 0

@@ -162,6 +162,21 @@ def test_the_command_line_takes_a_log_for_a_location(
     assert "name a wr.kafka_log(...)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["full state", "join"])
+def test_a_watermark_is_set_back_where_the_log_is_in_kafka(
+    tmp_path: Path, log: KafkaLog, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(KINDS[kind], tmp_path / "job", range(40), log=log)
+    shutil.rmtree(tmp_path / "job")  # nothing of the job is on this machine
+    assert main(["watermark", f"log:{log.kafka.servers}/{log.name}", "--set", str(5 * SECOND)]) == 0
+    assert "to 1970-01-01 00:00:05" in capsys.readouterr().out
+    with KINDS[kind].open(str(tmp_path / "job"), log=log, clock=ManualClock()) as op:
+        assert op.watermark == 5 * SECOND
+        feed(op, range(40, 60))
+        op.timeout()
+        assert op.watermark > 30 * SECOND
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_reads_the_state_of_a_job_by_the_name_of_its_log(
