@@ -9,7 +9,9 @@ from __future__ import annotations
 
 
 class WindrowError(Exception):
-    """Base of all errors of windrow. `code` is stable across releases, and begins the text.
+    """Base of all errors of windrow.
+
+    message: what is wrong, and what to do. code: stable across releases; it begins the text
 
     >>> str(BadWindow("a window of no size"))
     '[WR105] a window of no size'

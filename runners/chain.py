@@ -22,26 +22,36 @@ if TYPE_CHECKING:
 
 
 class Chain(ChainDefinition):
-    """Operators in a chain, one commit for all. A frozen value, made by `wr.chain` or `first.then(second)`."""
+    """Operators in a chain, one commit for all. A frozen value, made by `wr.chain` or `first.then(second)`.
+
+    parts: the operators, in order
+    """
 
     def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
-        """The chain with one operator more."""
+        """The chain with one operator more.
+
+        second: the operator that takes the rows of the last
+        """
         return chain(self, second)
 
     def open(
         self, location: str, *, clock: Clock | None = None, sink: Any = None, log: Transport = FILES
     ) -> EmbeddedChain:
-        """Open the chain on a directory, in this process: fed as its first operator is, or by input where one is a join.
+        """Open the chain on a folder, in this process: fed as its first operator is, or by input where one is a join.
 
-        clock: where `now` comes from. sink: takes the last operator's panes as they are committed, or a dict by operator name,
-        for those inside the chain too; without one, `get_result` hands out the last operator's. log: as for `wr.Aggregate`.
+        location, clock, log: as for `wr.Aggregate`
+        sink: takes the last operator's panes as they are committed, or a dict by operator name, for those inside the chain too;
+            without one, `get_result` hands out the last operator's
         """
         from windrow.runners.embedded.chain import open_chain
 
         return open_chain(self, location, clock=clock, sink=sink, log=log)
 
     def together(self, **frames: DataFrame) -> DataFrame:
-        """Of a chain with a join in it: its inputs, by name, as the one stream that `foreach_batch` takes."""
+        """Of a chain with a join in it: its inputs as the one stream that `foreach_batch` takes.
+
+        frames: a streaming DataFrame by the name of each input
+        """
         from windrow.runners.spark.joins import together
 
         self._several_inputs()
@@ -60,10 +70,12 @@ class Chain(ChainDefinition):
         source: KafkaSource | None = None,
         log: Transport = FILES,
     ) -> BatchFunction:
-        """The function for `DataStreamWriter.foreachBatch`, one commit for all operators; `sink` as in `open`.
+        """The function for `DataStreamWriter.foreachBatch`, one commit for all operators.
 
-        Rows stay in the shard of the keys that all operators share; without such keys there can only be one shard.
-        static: bounded frames of static inputs of a join, by name. log: as for `wr.Aggregate`.
+        location, dead_letters, shards, clock, local_dir, source, log: as for `wr.Aggregate`. Rows stay in the shard of the keys
+            that all operators share; without such keys there can only be one shard
+        sink: as in `open`
+        static: bounded frames of static inputs of a join, by name
         """
         from windrow.runners.spark.batch import BatchFunction
         from windrow.runners.spark.joins import JoinBatchFunction
@@ -82,7 +94,11 @@ class Chain(ChainDefinition):
         return BatchFunction([self], location, **options)
 
     def writeStream(self, stream: DataFrame | None = None, **frames: DataFrame) -> WindowStreamWriter:
-        """Spark, builder, over the stream of the first operator; where one is a join, over all inputs by name."""
+        """Spark, builder, over the stream of the first operator; where one is a join, over all inputs.
+
+        stream: a streaming DataFrame, where the chain has one input
+        frames: else a streaming DataFrame by the name of each input
+        """
         from windrow.runners.spark.joins import JoinStreamWriter
         from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -94,7 +110,12 @@ class Chain(ChainDefinition):
     def apply(
         self, df: DataFrame | None = None, *, dead_letters: Any = None, **frames: DataFrame
     ) -> DataFrame:
-        """The last operator's panes of bounded DataFrames, given as to `writeStream`; dead_letters: as for `wr.Aggregate`."""
+        """The last operator's panes, or rows, of bounded DataFrames.
+
+        df: a DataFrame, where the chain has one input
+        frames: else a DataFrame by the name of each input
+        dead_letters: as for `wr.Aggregate`
+        """
         from windrow.runners.spark import bounded, joins
 
         if df is None or frames:
@@ -120,7 +141,9 @@ class Chain(ChainDefinition):
 
 
 def chain(*operators: AggregateDefinition | JoinDefinition | ChainDefinition) -> Chain:
-    """Operators of which each takes the rows of the one before it as messages, in the same commit (window propagation).
+    """Operators of which each takes the rows of the one before it as messages, in the same commit.
+
+    operators: aggregates and joins, in order, each with a name of its own
 
     After an aggregate the event time is `window_time`, the last moment of the window of a pane, after a join that of an input;
     the watermark is that of the one before. Panes bring `window_start`, `window_end`, keys and aggregates. A later join takes
@@ -128,6 +151,18 @@ def chain(*operators: AggregateDefinition | JoinDefinition | ChainDefinition) ->
     inputs are then given by name (an aggregate's has its name). Only what is told once can be handed on:
     `wr.Emit.append()`, mode "discarding", joins.
 
-    Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 002, "window propagation".
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import windrow as wr
+    >>> each = wr.Aggregate(
+    ...     by="k", event_time="t", window=wr.tumbling("1 second"), agg={"n": wr.count()}, retention="1 minute",
+    ...     emit=wr.Emit.append(), name="seconds",
+    ... )
+    >>> tens = wr.Aggregate(
+    ...     by="k", event_time="window_time", window=wr.tumbling("10 seconds"), agg={"most": wr.max("n")},
+    ...     retention="1 minute", name="tens",
+    ... )
+    >>> wr.chain(each, tens).name
+    'tens'
     """
     return Chain(tuple(part for operator in operators for part in parts_of(operator)))

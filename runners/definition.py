@@ -48,33 +48,40 @@ if TYPE_CHECKING:
 
 
 class Aggregate(AggregateDefinition):
-    """A windowed aggregate: which windows, which keys, which aggregations, when to emit, how long to keep.
+    """A windowed aggregate: which windows, which keys, which aggregations, when to tell, how long to keep.
 
-    A frozen value: compare it, print it, pickle it. The same definition runs embedded (`open`), on Spark
+    A frozen value: compare it, print it, pickle it. The same definition runs embedded (`open`, `run`), on Spark
     (`foreach_batch`, `writeStream`) and on a bounded DataFrame (`apply`).
 
     by: key columns (one name or several); () for no key
-    event_time: the column of event time (timestamp, or int microseconds since the epoch)
+    event_time: the column of event time: timestamps, text in ISO 8601, or ints since the epoch
     window: wr.tumbling, wr.hopping, wr.calendar, wr.tuples or wr.global_window
     agg: name -> aggregation, e.g. {"n": wr.count(), "delay": wr.avg("dep_delay")}
     retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever
     watermark: a delay ("2 hours"), or wr.bounded, wr.fixed, wr.explicit, wr.custom; default "0 seconds"
     allowed_lateness: how long past the watermark a window takes messages; default: its retention
-    emit: wr.Emit(early=..., late=..., mode=...), wr.Emit.append() or wr.Emit.update()
+    emit: wr.Emit(early=..., late=..., mode=...), wr.Emit.append(), wr.Emit.update() or wr.Emit.final()
     name: tells operators of one job apart
     null_keys: "group" (null is a key of its own, as in SQL) or "dead_letter"
     time_zone: the zone of event times that have none
     event_time_unit: what event times count that are integers: "s", "ms", "us" (the default) or "ns" since the epoch
     max_ahead: what is dated further ahead of now than this is a dead letter; default "1 day" where what comes moves the
         watermark, as under wr.bounded; wr.forever for no limit
-    scale: "small" or "large", for seed 003's key matrix; by default decided from the window
+    scale: "small" or "large": how stored messages are laid out; by default decided from the window
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
     positions: wr.positions(...), the columns that say where a row stands in its source
     ids: wr.ids(...), the columns by which a message is known: a second one is a duplicate, within retention
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
 
-    Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 003, "Configuration of A
-    Windowed Aggregator".
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import windrow as wr
+    >>> delays = wr.Aggregate(
+    ...     by="carrier", event_time="departure", window=wr.tumbling("1 hour"), retention="7 days",
+    ...     agg={"flights": wr.count(), "delay": wr.avg("delay")},
+    ... )
+    >>> delays.full_state
+    False
     """
 
     def __init__(
@@ -133,14 +140,28 @@ class Aggregate(AggregateDefinition):
         dead_letters: Any = None,
         log: Transport = FILES,
     ) -> EmbeddedOperator:
-        """Open the operator on a directory, in this process: seed 003's standalone API.
+        """Open the operator on a folder, in this process. It goes on where its last commit stood.
 
-        clock: where `now` comes from (a `windrow.testing.ManualClock` in tests). sink: takes panes as they are committed;
-        without one, `get_result` hands them out. schema: of the messages, where it should not be learnt as they come.
-        replay: reads the source again where the messages that the operator keeps are lost with their snapshots and segments. It
-        gets `{(source, partition): (first offset, next offset)}` and gives those messages, with positions; or a table with the
-        columns that `positions` names. log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka;
-        `location` is then a cache that may be deleted. dead_letters: a sink of their own, beside `sink`.
+        location: the folder; made where it is not there
+        clock: where `now` comes from; a `windrow.testing.ManualClock` in tests
+        sink: takes panes as they are committed (`wr.sinks`, or a function); without one, `get_result` hands them out
+        schema: a pyarrow schema of the messages, where it should not be learnt as they come
+        replay: reads the source again where the messages that the operator keeps are lost with their snapshots and
+            segments. It gets `{(source, partition): (first offset, next offset)}` and gives those messages, with
+            positions; or a table with the columns that `positions` names
+        dead_letters: a sink of their own, beside `sink`
+        log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
+
+        Gives an operator with `add_message`, `add_messages`, `timeout`, `get_result`, `flush`, `get_windows`, `get_messages`,
+        `next_offsets`, `dead_letters`, `drain`, `health` and `close`. Raises `DefinitionChanged` (WR204) and others of WR2xx.
+
+        >>> import tempfile, windrow as wr
+        >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+        >>> with tempfile.TemporaryDirectory() as folder, counts.open(folder) as op:
+        ...     op.add_message({"t": "2013-07-01 05:10Z"})
+        ...     op.drain()
+        ...     op.get_result()[0]["n"]
+        1
         """
         from windrow.runners.embedded import EmbeddedOperator
 
@@ -171,13 +192,18 @@ class Aggregate(AggregateDefinition):
     ) -> None:
         """Read a source, in this process, until `stop()` is true, Ctrl-C or SIGTERM: a consumer loop on what `open` opens.
 
-        available_now: until what the source has at the call is read and committed, as Spark's trigger of that name.
+        location: the job's folder. It goes on from the offsets of the last commit
+        source: `wr.sources.kafka(...)`
+        group: share the partitions with other processes under this name, each with an operator and a folder below `location` of
+            its own; keys have to lie in one partition
+        sink: takes panes. dead_letters: what could not be counted. While one refuses, nothing is read
+        stop: asked at each turn whether to end
+        available_now: end when what the source has at the call is read and committed, as Spark's trigger of that name
+        tick: how often time passes and what has come is committed, at most
+        clock, log: as in `open`; a log only without a group
 
-        source: `wr.sources.kafka(...)`. It is read from the offsets of the last commit. group: share the partitions with other
-        processes under this name, each with an operator and a folder below `location` of its own; keys have to lie in one
-        partition. sink: takes panes, dead_letters: what could not be counted; while one refuses, nothing is read. tick: how
-        often time passes and what has come is committed, at most. log: as in `open`; without a group. Messages
-        that are lost with their snapshots and segments are read from the source again.
+        Messages that are lost with their snapshots and segments are read from the source again. Raises `SourceLost` (WR304),
+        `KafkaFailed` (WR601), `Fenced` (WR205) where another process took the job.
         """
         from windrow.runners.embedded.consume import run
 
@@ -214,14 +240,20 @@ class Aggregate(AggregateDefinition):
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
 
-        location: where the job keeps its log and state, beside and apart from Spark's own checkpoint. sink: `wr.sinks.*`, or
-        a function of (DataFrame of committed panes, token), which may get the same token again after a crash and must be
-        idempotent on it. dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files). shards: fixed at the
-        first commit; default the parallelism of the session. local_dir: where executors keep their stores; environment
-        variables are expanded there. replay: gives a bounded DataFrame of the source, transformed as the stream is and with its
-        position columns; read where messages that the operators keep are lost with their snapshots and segments. source:
-        wr.KafkaSource(...), whom to ask which silent partitions have more that was not read. log: as in `open`; sinks that read
-        panes on executors need a `location` that these see.
+        location: where the job keeps its log and state, beside and apart from Spark's own checkpoint; executors must see it
+        sink: `wr.sinks.*`, or a function of (DataFrame of committed panes, token), which may get the same token again after
+            a crash and must be idempotent on it
+        dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files)
+        shards: fixed at the first commit; default the parallelism of the session
+        clock: as in `open`
+        local_dir: where executors keep their stores; environment variables are expanded there
+        replay: gives a bounded DataFrame of the source, transformed as the stream is and with its position columns; read where
+            messages that the operators keep are lost with their snapshots and segments
+        source: wr.KafkaSource(...), whom to ask which silent partitions have more that was not read
+        log: as in `open`; sinks that read panes on executors need a `location` that these see
+
+        Raises `SparkUnsupported` (WR501), and while it runs WR2xx, `OffsetGap` (WR301), `PositionsMissing` (WR302),
+        `SinkFailed` (WR403).
         """
         from windrow.runners.spark.batch import BatchFunction
 
@@ -241,30 +273,43 @@ class Aggregate(AggregateDefinition):
     def writeStream(self, stream: DataFrame | KafkaStream) -> WindowStreamWriter:
         """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`.
 
-        stream: a streaming DataFrame, or `wr.sources.kafka(...)`, which is read from the job's own offsets.
+        stream: a streaming DataFrame, or `wr.sources.kafka(...)`, which is read from the job's own offsets
+
+        Gives a writer with `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
         """
         return writeStream([self], stream)
 
     def apply(self, df: DataFrame, *, dead_letters: Any = None) -> DataFrame:
         """The panes of a bounded DataFrame: all rows in one commit, then the end of time. For backfills and unit tests.
 
+        df: the rows
         dead_letters: takes what could not be counted, as in `foreach_batch`: `wr.sinks.parquet(dir)`, or a function of (token,
-        Parquet files). The files live as long as this process.
+            Parquet files). The files live as long as this process
+
+        Gives a DataFrame: `window`, keys, aggregates, `pane`, `commit`.
         """
         from windrow.runners.spark.bounded import apply
 
         return apply([self], df, self.name, dead_letters)
 
     def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
-        """This operator and one that takes its panes as messages: `wr.chain(self, second)`."""
+        """This operator and one that takes its panes as messages: `wr.chain(self, second)`.
+
+        second: another aggregate, or a join with an input of this one's name
+        """
         from windrow.runners.chain import chain
 
         return chain(self, second)
 
 
 def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **options: Any) -> BatchFunction:
-    """One function for several operators on one input, one commit for all. Options as in `Aggregate.foreach_batch`;
-    `sink` may be a dict by operator name.
+    """One function for several operators on one input, one commit for all.
+
+    definitions: aggregates, each with a name of its own
+    location: as in `Aggregate.foreach_batch`
+    options: those of `Aggregate.foreach_batch`; `sink` may be a dict by operator name
+
+    Raises `ConfigurationError` (WR100) where one of them takes several inputs.
     """
     from windrow.runners.spark.batch import BatchFunction
 
@@ -275,7 +320,13 @@ def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **o
 def writeStream(
     definitions: Sequence[AggregateDefinition], stream: DataFrame | KafkaStream
 ) -> WindowStreamWriter:
-    """The builder for several operators on one stream, one commit for all."""
+    """The builder for several operators on one stream, one commit for all.
+
+    definitions: aggregates, each with a name of its own
+    stream: as in `Aggregate.writeStream`
+
+    Raises `ConfigurationError` (WR100) where one of them takes several inputs.
+    """
     from windrow.runners.spark.stream import WindowStreamWriter
 
     _check_one_input(definitions)
@@ -295,7 +346,7 @@ def _check_one_input(definitions: Sequence[Any]) -> None:
 class Join(JoinDefinition):
     """A join of two inputs: which keys, which times, which rows, how long to keep.
 
-    A frozen value: compare it, print it, pickle it.
+    A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input.
 
     left, right: wr.Input(...); one input twice joins a stream with itself
     on: key columns: a name, several, or {left name: right name}; () for none (a theta join)
@@ -307,11 +358,18 @@ class Join(JoinDefinition):
     allowed_lateness: how long past the watermark a message is taken; default: the retention
     emit: wr.Emit(early=..., late=...), each wr.every_batch (default: at once) or a period
     name: tells operators of one job apart
-    scale: "small" or "large", for seed 003's key matrix; by default decided from the windows
+    scale: "small" or "large": how stored messages are laid out; by default decided from the windows
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
 
-    Raises `ConfigurationError` and its kinds, naming both values and the remedy. Source: seed 003, "Configuration of A Join
-    Window Operator".
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import windrow as wr
+    >>> shipped = wr.Join(
+    ...     left=wr.Input("orders", event_time="t"), right=wr.Input("shipments", event_time="t"),
+    ...     on="id", within=("0 seconds", "2 hours"), how="left",
+    ... )
+    >>> shipped.name
+    'join'
     """
 
     def __init__(
@@ -360,13 +418,14 @@ class Join(JoinDefinition):
         dead_letters: Any = None,
         log: Transport = FILES,
     ) -> EmbeddedJoin:
-        """Open the join on a directory, in this process: seed 003's standalone API, `add_message` naming the input.
+        """Open the join on a folder, in this process; `add_message(message, input)` names the input.
 
-        clock: where `now` comes from. sink: takes rows as they are committed; without one, `get_result` hands them out.
-        schema: of the messages of inputs, by name, where columns and types should not be learnt as they come: it decides what
-        the columns of rows are called. replay: reads the sources again where kept messages are lost with their snapshots and
-        segments; it gets `{input: {(source, partition): (first offset, next offset)}}` and gives `{input: messages}`.
-        dead_letters, log: as for `wr.Aggregate`.
+        location, clock, dead_letters, log: as for `wr.Aggregate`
+        sink: takes rows as they are committed; without one, `get_result` hands them out
+        schema: {input: pyarrow schema} of the messages, where columns and types should not be learnt as they come: it decides
+            what the columns of rows are called
+        replay: reads the sources again where kept messages are lost with their snapshots and segments; it gets
+            `{input: {(source, partition): (first offset, next offset)}}` and gives `{input: messages}`
         """
         from windrow.runners.embedded import EmbeddedJoin
 
@@ -382,7 +441,10 @@ class Join(JoinDefinition):
         )
 
     def together(self, **frames: DataFrame) -> DataFrame:
-        """Both inputs, each given by its name, as the one stream that `foreach_batch` takes."""
+        """Both inputs as the one stream that `foreach_batch` takes.
+
+        frames: a streaming DataFrame by the name of each input
+        """
         from windrow.runners.spark.joins import together
 
         return together(self, frames)[0]
@@ -400,9 +462,10 @@ class Join(JoinDefinition):
         source: KafkaSource | None = None,
         log: Transport = FILES,
     ) -> BatchFunction:
-        """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives, as `Aggregate`'s.
+        """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives.
 
-        static: bounded frames of inputs that are `static=True`, by name; they are taken in with the first commit.
+        location, sink, dead_letters, shards, clock, local_dir, source, log: as for `wr.Aggregate`
+        static: bounded frames of inputs that are `static=True`, by name; they are taken in with the first commit
         """
         from windrow.runners.spark.joins import JoinBatchFunction
 
@@ -420,19 +483,29 @@ class Join(JoinDefinition):
         )
 
     def writeStream(self, **frames: DataFrame) -> WindowStreamWriter:
-        """Spark, builder: `DataStreamWriter`'s own verbs over both inputs, each given by its name; one commit for both."""
+        """Spark, builder: `DataStreamWriter`'s own verbs over both inputs; one commit for both.
+
+        frames: a streaming DataFrame by the name of each input
+        """
         from windrow.runners.spark.joins import JoinStreamWriter
 
         return JoinStreamWriter(self, frames)
 
     def apply(self, *, dead_letters: Any = None, **frames: DataFrame) -> DataFrame:
-        """The rows of bounded DataFrames, as `Aggregate.apply`."""
+        """The rows of bounded DataFrames, as `Aggregate.apply`.
+
+        frames: a DataFrame by the name of each input
+        dead_letters: as for `wr.Aggregate`
+        """
         from windrow.runners.spark.joins import apply
 
         return apply(self, frames, dead_letters)
 
     def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
-        """This join and an operator that takes its rows as messages: `wr.chain(self, second)`."""
+        """This join and an operator that takes its rows as messages: `wr.chain(self, second)`.
+
+        second: an aggregate, or another join with an input of this one's name
+        """
         from windrow.runners.chain import chain
 
         return chain(self, second)
@@ -452,9 +525,18 @@ def Input(
 ) -> JoinInput:
     """One input of a join: its event time, and the window of it that the other side sees.
 
-    name: tells it from the other. window: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows. watermark,
-    time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`. static: a table that is there from the beginning or
-    changes slowly (weather, prices, a dimension): none of its messages is late, and it does not hold the watermark back.
+    name: tells it from the other
+    event_time: the column of event time
+    window: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows
+    watermark, time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`
+    static: a table that is there from the beginning or changes slowly (weather, prices, a dimension): none of its messages is
+        late, and it does not hold the watermark back
+
+    Raises `BadWindow` (WR105), `ConfigurationError` (WR100).
+
+    >>> import windrow as wr
+    >>> wr.Input("quotes", event_time="t", window=wr.sliding("5 minutes"))
+    wr.Input('quotes', event_time='t', window=wr.sliding('5 minutes'))
     """
     return make_input(
         name,

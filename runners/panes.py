@@ -15,11 +15,16 @@ from windrow.operators.steps.groups import Groups
 
 
 def latest(what: Any, by: str | Sequence[str] | None = None) -> Any:
-    """Of panes (a pyarrow Table or a Spark DataFrame), the current one of each (key, window).
+    """Of panes the current one of each (key, window). Of a column, an aggregation.
 
-    by: the key columns. A table from `wr.read_panes` knows its own; a DataFrame has to be told.
+    what: a pyarrow Table from `wr.read_panes`, or a Spark DataFrame of panes. Or a column or expression: then the non-null
+        value of the largest event time, ties by position, for `agg=`
+    by: the key columns. A table from `wr.read_panes` knows its own; a DataFrame has to be told
 
-    Of a column (`wr.latest("price")`), the aggregation: the non-null value of the largest event time, ties by position.
+    Gives what it got, with fewer rows. Raises `ConfigurationError` (WR100) where nobody says which columns are keys.
+
+    >>> latest("gate")
+    wr.latest('gate')
     """
     if isinstance(what, (str, pc.Expression)):
         return aggregations.latest(what)

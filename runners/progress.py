@@ -8,7 +8,10 @@ from tqdm import tqdm
 
 
 class ProgressBar:
-    """A listener of progress that moves a bar by rows; `total` is the number of rows expected, where it is known.
+    """A listener of progress that moves a bar by rows. `close()` it at the end, or use it in a `with`.
+
+    total: the number of rows expected, where it is known
+    description: what stands before the bar
 
     query.addListener(bar := wr.progress_bar(total=336_776)); query.awaitTermination(); bar.close()
     """
@@ -31,5 +34,9 @@ class ProgressBar:
 
 
 def progress_bar(total: int | None = None, description: str = "windrow") -> ProgressBar:
-    """A progress bar to hand to `addListener`."""
+    """A progress bar to hand to `query.addListener`.
+
+    total: how many rows are expected, where that is known
+    description: what stands before it
+    """
     return ProgressBar(total, description)

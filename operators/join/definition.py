@@ -65,9 +65,13 @@ class Where:
 
 
 def pairs(function: PairFunction, *, name: str) -> Where:
-    """A condition of your own on candidate pairs: a function of (left table, right table), row by row, to booleans.
+    """A condition of your own on candidate pairs, for `where=` of a join.
 
-    The name stands for it in the fingerprint: give another one when it means something else.
+    function: takes (left table, right table) of pyarrow, row by row a pair, and gives as many booleans
+    name: stands for it in the fingerprint: give another one when it means something else
+
+    >>> pairs(lambda left, right: [True] * left.num_rows, name="all")
+    wr.pairs(name='all')
     """
     return Where(function=function, name=name)
 

@@ -1,4 +1,4 @@
-"""A join on a directory, in this process: seed 003's join window operator with `add_message` for each input."""
+"""A join on a directory, in this process: `add_message` names the input."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class EmbeddedJoin(EmbeddedOperator):
         """The windows of an input that hold a kept message and overlap the closed range `[start, end]`, sorted.
 
         Tumbling and hopping windows are those that cover a message, a sliding one ends where a message stands, an unbounded one
-        holds all, one of rows the newest. `key`: only messages of it. Seed 003 "Get Windows".
+        holds all, one of rows the newest. `key`: only messages of it.
         """
         self._ready()
         given = self._input(input)
@@ -265,7 +265,7 @@ class EmbeddedJoin(EmbeddedOperator):
     ) -> list[StoredMessage]:
         """Kept messages of an input from `(time, offset)` to `(time, offset)`, both inclusive, in key order.
 
-        `key`: the key fields' values (one value, a tuple, or a mapping by that input's names). Seed 003 "Get Messages".
+        `key`: the key fields' values (one value, a tuple, or a mapping by that input's names).
         """
         self._ready()
         given = self._input(input)

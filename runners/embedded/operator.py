@@ -1,4 +1,4 @@
-"""Seed 003's standalone API in Python clothes: add_message, timeout, get_result, flush, get_windows, get_messages.
+"""The standalone API in Python clothes: add_message, timeout, get_result, flush, get_windows, get_messages.
 
 Every `add_message` is a step of its own: an `ingest` of one, then an `advance`. Steps are staged in memory and committed
 together, by `timeout`, `get_result`, `flush` or when enough are staged; the log records every step. After a crash the job
@@ -314,7 +314,6 @@ class EmbeddedOperator(Engine):
         """Window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
 
         `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers.
-        Seed 003 "Get Windows".
         """
         self._ready()
         rows, values = self._read(lambda: windows_between(self._operator, self._overlay, start, end, key))
@@ -328,7 +327,7 @@ class EmbeddedOperator(Engine):
         *,
         key: Any = None,
     ) -> list[StoredMessage]:
-        """Messages from `(time, offset)` to `(time, offset)`, both inclusive, in key order. Seed 003 "Get Messages".
+        """Messages from `(time, offset)` to `(time, offset)`, both inclusive, in key order.
 
         Only operators of the full-state design keep messages.
         """

@@ -53,14 +53,28 @@ def read_state(
     as_of: int | None = None,
     definition: Any = None,
 ) -> State:
-    """The state of the job at `location`, after its last commit or after commit `as_of`. Use it as a context manager.
+    """The state of a job, after its last commit or an older one, from any process. Use it as a context manager.
 
-    The job may be running, here or elsewhere: it is not disturbed, and what it commits later is seen by `refresh()`.
+    location: where the job was opened; with `writeStream`, the folder `windrow` in its checkpointLocation
     log: the `wr.kafka_log(...)` that the job was opened with, if any. The state then comes from its topics, wherever the job
-    runs; a location is of use where it is this machine's, as a cache.
+        runs; a location is of use where it is this machine's, as a cache
+    as_of: the number of a commit
     definition: the job's definition, or several; needed only where the log's text of it cannot be built again (expressions,
-    functions of yours). Raises `StateLost` where the files of `as_of` are gone, naming the oldest and newest commit that can
-    be read.
+        functions of yours)
+
+    The job may be running, here or elsewhere: it is not disturbed, and what it commits later is seen by `refresh()`. Gives a
+    state with `get_windows`, `get_messages`, `explain`, `panes`, `commits` and `dead_letters`. Raises `StateLost` (WR207) where
+    the files of `as_of` are gone, naming the oldest and newest commit that can be read.
+
+    >>> import tempfile, windrow as wr
+    >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with counts.open(folder) as op:
+    ...         op.add_message({"t": "2013-07-01 05:10Z"})
+    ...         op.flush()
+    ...     with wr.read_state(folder) as state:
+    ...         state.get_windows()[0].values
+    {'n': 1}
     """
     return State(location, log=log, as_of=as_of, definition=definition)
 

@@ -1,10 +1,14 @@
 """Pages that are written from code say what the code says; pages that are written by hand leave nothing out."""
 
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from tests.docs import pages, pictures, references
+import windrow as wr
+from tests.docs import api, pages, pictures, references
 from tests.docs.test_docs import blocks
 
 
@@ -35,3 +39,33 @@ def test_the_picture_of_time_is_of_the_job_that_its_page_shows() -> None:
     [block] = blocks(pages.DOCS / "explanation" / "time.md")
     block.run(shown)
     assert shown["job"] == pictures.JOB
+
+
+def called() -> Iterator[Any]:
+    """Every function, class and method of the page of public names."""
+    for prefix, module, names in (
+        ("wr", wr, [name for group in api.GROUPS.values() for name in group]),
+        *((f"wr.{group.lower()}", module, names) for group, (module, names) in api.MODULES.items()),
+    ):
+        for name in names:
+            what = getattr(module, name)
+            if isinstance(what, type) or inspect.isroutine(what):
+                yield pytest.param(what, id=f"{prefix}.{name}")
+            for method in api.METHODS.get(name, ()):
+                yield pytest.param(getattr(what, method), id=f"{prefix}.{name}.{method}")
+
+
+def test_the_page_of_public_names_leaves_none_out() -> None:
+    shown = [name for group in api.GROUPS.values() for name in group]
+    assert set(shown) == api.public() and len(shown) == len(set(shown))
+
+
+@pytest.mark.parametrize("what", list(called()))
+def test_every_option_is_told(what: Any) -> None:
+    said = set(re.findall(r"\w+", inspect.getdoc(what) or ""))
+    assert api.options(what) - said == set()
+
+
+@pytest.mark.parametrize("what", list(called()))
+def test_no_public_help_names_where_it_comes_from(what: Any) -> None:
+    assert not re.search(r"\bseed \d", inspect.getdoc(what) or "", re.IGNORECASE)
