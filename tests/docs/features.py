@@ -58,7 +58,8 @@ HEAD = """# What there is, and what proves it
 
 <!-- Written by `make features` from the marks `@pytest.mark.proves(...)` on tests. -->
 
-Each line is a feature and the tests that prove it. `make test` runs these tests, and checks that this page is what they say.
+Each line is a feature and the tests that prove it, whose names are sentences: "a thing is so" is `test_a_thing_is_so`.
+`make test` runs these tests, and checks that this page is what they say.
 What is not there yet is [at the end](#not-there-yet).
 """
 
@@ -100,6 +101,12 @@ def proofs() -> dict[str, list[str]]:
     return {feature: sorted(found[feature]) for feature in sorted(found, key=lambda f: (f.casefold(), f))}
 
 
+def shown(test: str) -> str:
+    """A test as a sentence, which its name is, and its file."""
+    file, *scope, name = test.split("::")
+    return f"{' '.join([*scope, name.removeprefix('test_').replace('_', ' ')])} (`{file}`)"
+
+
 def page() -> str:
     """What docs/features.md has to say."""
     by_feature = proofs()
@@ -112,7 +119,7 @@ def page() -> str:
         for feature, tests in by_feature.items():
             if feature.startswith(f"{group}: "):
                 lacks = f" (partly: {PARTLY[feature]})" if feature in PARTLY else ""
-                named = "<br>".join(f"`{test}`" for test in tests)
+                named = "<br>".join(map(shown, tests))
                 text.append(f"| {feature.removeprefix(f'{group}: ')}{lacks} | {named} |\n")
     text.append("\n## Not there yet\n\n" + "".join(f"- {feature}\n" for feature in MISSING))
     return "".join(text)

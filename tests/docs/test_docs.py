@@ -10,6 +10,7 @@ import importlib
 import io
 import re
 import sys
+import tomllib
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -154,6 +155,23 @@ def dead_links(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert dead_links(page) == []
+
+
+def pages_of(nav: Any) -> set[str]:
+    """The pages that a navigation names: a page, or a list or a table of these."""
+    if isinstance(nav, str):
+        return {nav}
+    return {page for below in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(below)}
+
+
+def test_the_site_leads_to_every_page() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    docs = ROOT / "docs"
+    assert pages_of(nav) == {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_every_page_that_code_names_is_there() -> None:
