@@ -229,6 +229,15 @@ def read_panes(path: str, operator: str | None = None) -> pa.Table:
 
     Gives a pyarrow Table: `window`, the keys, the aggregates, `pane`, `commit`. Raises `BadLocation` (WR112) where no such sink
     wrote there. It reads while a job writes: `wr.latest(wr.read_panes(path))` is the current pane of each (key, window).
+
+    >>> import tempfile, windrow as wr
+    >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with counts.open(f"{folder}/job", sink=wr.sinks.parquet(f"{folder}/out")) as op:
+    ...         op.add_message({"t": "2013-07-01 05:10Z"})
+    ...         op.drain()
+    ...     wr.read_panes(f"{folder}/out").column("n").to_pylist()
+    [1]
     """
     path = local_path(path, "path")
     if not os.path.isdir(path):

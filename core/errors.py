@@ -30,6 +30,12 @@ class WindrowError(Exception):
 class ConfigurationError(WindrowError, ValueError):
     """A definition or a call that cannot mean what it says.
 
+    >>> try:
+    ...     raise BadWindow("a window of no size")
+    ... except ValueError as error:
+    ...     print(error.code)
+    WR105
+
     Remedy: Read the message: it names the value and what to write instead.
     """
 

@@ -134,6 +134,12 @@ class Pane:
     is_last: True only when no later pane is possible
     kind: "INSERT", or "RETRACT" for one that takes back
     commit, token: which commit told it
+
+    >>> pane = Pane(Window(0, 60_000_000), {"k": "AA"}, {"n": 2}, Timing.ON_TIME, 0)
+    >>> pane["n"], pane["k"]
+    (2, 'AA')
+    >>> print(pane)
+    [1970-01-01 00:00, 00:01)Z  AA  ON_TIME #0  n=2
     """
 
     window: Window | TupleWindow
@@ -163,6 +169,10 @@ class JoinedRow:
     values: the columns by name
     timing: "EARLY" or "LATE" for matches, "ON_TIME" for what the watermark decides
     commit, token: which commit told it
+
+    >>> row = JoinedRow({"order": 1, "parcels": None}, Timing.ON_TIME)
+    >>> print(row)
+    ON_TIME  order=1 parcels=None
     """
 
     values: dict[str, Any]
@@ -214,6 +224,14 @@ class DeadLetter:
     payload: its fields as JSON, cut at 4096 characters
     commit: which commit set it aside
     input: of a join, which input it came on
+
+    >>> import tempfile, windrow as wr
+    >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+    >>> with tempfile.TemporaryDirectory() as folder, counts.open(folder) as op:
+    ...     op.add_message({"t": "yesterday"})
+    ...     op.flush()
+    ...     op.dead_letters()[0].reason
+    'malformed'
     """
 
     reason: str

@@ -25,6 +25,16 @@ class Chain(ChainDefinition):
     """Operators in a chain, one commit for all. A frozen value, made by `wr.chain` or `first.then(second)`.
 
     parts: the operators, in order
+
+    >>> import windrow as wr
+    >>> join = wr.Join(
+    ...     left=wr.Input("a", event_time="t"), right=wr.Input("b", event_time="t"), on="k", within=("0 s", "5 s"),
+    ... )
+    >>> counts = wr.Aggregate(
+    ...     by="k", event_time="a_t", window=wr.tumbling("1 minute"), agg={"n": wr.count()}, retention="1 hour",
+    ... )
+    >>> [part.name for part in join.then(counts).parts]
+    ['join', 'aggregate']
     """
 
     def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:

@@ -310,6 +310,14 @@ def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **o
     options: those of `Aggregate.foreach_batch`; `sink` may be a dict by operator name
 
     Raises `ConfigurationError` (WR100) where one of them takes several inputs.
+
+    >>> import windrow as wr
+    >>> what = dict(event_time="t", agg={"n": wr.count()}, retention="1 day")
+    >>> hours = wr.Aggregate(name="hours", window=wr.tumbling("1 hour"), **what)
+    >>> days = wr.Aggregate(name="days", window=wr.tumbling("1 day"), **what)
+    >>> function = wr.foreach_batch([hours, days], "ckpt/both", sink=wr.sinks.memory())
+
+    `stream.writeStream.foreachBatch(function).option("checkpointLocation", "ckpt/spark").start()` runs both.
     """
     from windrow.runners.spark.batch import BatchFunction
 
@@ -326,6 +334,8 @@ def writeStream(
     stream: as in `Aggregate.writeStream`
 
     Raises `ConfigurationError` (WR100) where one of them takes several inputs.
+
+    `wr.writeStream([hours, days], stream).sink(...).option("checkpointLocation", "ckpt/both").start()` runs both.
     """
     from windrow.runners.spark.stream import WindowStreamWriter
 

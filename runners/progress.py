@@ -38,5 +38,9 @@ def progress_bar(total: int | None = None, description: str = "windrow") -> Prog
 
     total: how many rows are expected, where that is known
     description: what stands before it
+
+    >>> import io, contextlib
+    >>> with contextlib.redirect_stderr(io.StringIO()), progress_bar(total=10) as bar:
+    ...     bar({"commit": 1, "panes": 2, "numInputRows": 10})
     """
     return ProgressBar(total, description)

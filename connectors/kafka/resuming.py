@@ -28,6 +28,8 @@ def kafka_offsets(location: str, kafka: Kafka | str, topics: str | Collection[st
 
     It names every partition that the topics have now, as Spark wants; those that the job never saw begin at the earliest
     offset. Raises `SourceLost` (WR304) where a topic is gone, was made anew, or no longer holds what the job has not read.
+
+    `stream.option("startingOffsets", wr.kafka_offsets("ckpt/delays", "localhost:9092", "flights"))` begins where it stopped.
     """
     names = [topics] if isinstance(topics, str) else sorted(topics)
     extents = Cluster(as_kafka(kafka)).extents(names)

@@ -20,6 +20,9 @@ class KafkaSource:
 
     A partition without rows for the idle time is idle only if the cluster holds no newer record than was read. Works with both
     Kafka sources of Spark. Raises `KafkaFailed` (WR601) where the cluster does not answer.
+
+    >>> KafkaSource("localhost:9092")
+    wr.KafkaSource(wr.Kafka('localhost:9092'))
     """
 
     def __init__(self, kafka: Kafka | str) -> None:

@@ -56,8 +56,8 @@ def kinds() -> list[type[errors.WindrowError]]:
 
 def meaning(kind: type[errors.WindrowError]) -> tuple[str, str]:
     """What an error means and what to do, as its docstring says."""
-    said, _, remedy = (inspect.getdoc(kind) or "").partition("\n\nRemedy: ")
-    return " ".join(said.split()), " ".join(remedy.split())
+    paragraphs = [" ".join(text.split()) for text in (inspect.getdoc(kind) or "").split("\n\n")]
+    return paragraphs[0], "".join(p.removeprefix("Remedy: ") for p in paragraphs if p.startswith("Remedy: "))
 
 
 def errors_page() -> str:

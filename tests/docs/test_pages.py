@@ -69,3 +69,12 @@ def test_every_option_is_told(what: Any) -> None:
 @pytest.mark.parametrize("what", list(called()))
 def test_no_public_help_names_where_it_comes_from(what: Any) -> None:
     assert not re.search(r"\bseed \d", inspect.getdoc(what) or "", re.IGNORECASE)
+
+
+#: They need a stream or a broker, and show how they are called in a line.
+WITHOUT_EXAMPLE = {"writeStream", "kafka_offsets"}
+
+
+@pytest.mark.parametrize("name", sorted(api.public() - WITHOUT_EXAMPLE))
+def test_every_public_name_has_an_example(name: str) -> None:
+    assert ">>> " in (inspect.getdoc(getattr(wr, name)) or "")
