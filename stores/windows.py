@@ -4,18 +4,15 @@ Both keep *state rows*, Arrow columns with one row per (window, key): `__start`,
 last position, what was emitted, and the accumulators. A row is either a *delta*, to be merged with the rows before it,
 or an *upsert*, which stands for all of them (`__upsert`).
 
-`BlockWindows`: one value per window and commit, an Arrow record batch of the rows of that commit, under
-`<start><number>`. Appending reads no rows; a window is merged when it fires or is asked for; expiry is one range. What a window
-has gathered is known from its newest block, so that whoever appends can fold it in time.
+`BlockWindows` (`stores/blocks.py`): one value per window and commit, an Arrow record batch of the rows of that commit.
 `PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order,
 seed 003) or, for tuple windows and sessions, `<key><start>`. It cannot merge on read: its writer reads first and upserts.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgpack
 import numpy as np
@@ -23,7 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import Encode, decode_i64, encode_equal, encode_i64, encode_key, prefix_end
+from windrow.core.keys import Encode, decode_i64, encode_equal, encode_i64, encode_key
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
@@ -88,148 +85,6 @@ def unpack_table(value: bytes) -> pa.Table:
         raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
 
 
-class _Block(NamedTuple):
-    """What stands before the rows of a block.
-
-    first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included.
-    """
-
-    version: int
-    schema: bytes
-    first: int
-    whole: int
-    since: int
-
-
-_BLOCK = struct.Struct(">B7x8sQQQ")
-BLOCK_FORMAT = 2
-#: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
-#: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.
-FOLD_AT = 16
-#: A window beyond this is not folded: one value would become too large.
-FOLD_MOST_BYTES = 1 << 30
-
-
-class BlockWindows:
-    """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`."""
-
-    merges_on_read = True
-
-    def __init__(self, cf: str, aux: str) -> None:
-        self.cf, self.aux = cf, aux
-
-    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
-        batch, due = Batch(), []
-        rows = rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert)))
-        schema = put_schema(kv, self.aux, batch, rows.schema)
-        for start, part in split_by_start(rows):
-            prefix, data = encode_i64(start), _record_batch(part)
-            number, newest = self._newest(kv, prefix)
-            if newest is None:
-                block = _Block(BLOCK_FORMAT, schema, number, len(data), 0)
-            else:
-                block = newest._replace(schema=schema, since=newest.since + len(data))
-                gathered = (number - block.first) % FOLD_AT == 0
-                if gathered and block.whole <= block.since < FOLD_MOST_BYTES:
-                    due.append(start)
-            batch.put(self.cf, prefix + number.to_bytes(8, "big"), _BLOCK.pack(*block) + data)
-        kv.write(batch)
-        return due
-
-    def _newest(self, kv: KV, prefix: bytes) -> tuple[int, _Block | None]:
-        """(number of the next block, header of the newest)."""
-        newest = next(iter(kv.scan(self.cf, prefix, prefix_end(prefix), reverse=True)), None)
-        if newest is None:
-            return 0, None
-        key, value = newest
-        number = int.from_bytes(key[8:], "big") + 1
-        if value[:1] != b"\x01":
-            return number, _header(value)
-        # Of an older windrow: blocks did not say what came before them.
-        sizes = [
-            (int.from_bytes(k[8:], "big"), len(v)) for k, v in kv.scan(self.cf, prefix, prefix_end(prefix))
-        ]
-        (first, whole), *rest = sizes
-        return number, _Block(BLOCK_FORMAT, b"", first, whole, sum(size for _, size in rest))
-
-    def blocks(self, kv: KV, start: int) -> int:
-        """How many blocks the window at `start` has."""
-        number, newest = self._newest(kv, encode_i64(start))
-        return 0 if newest is None else number - newest.first
-
-    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
-        schemas = Schemas(kv, self.aux)
-        tables = [
-            unpack_table(value) if value[:1] == b"\x01" else _rows(value, schemas)
-            for low, high in _runs(self, kv, starts)
-            for _, value in kv.scan(self.cf, low, high)
-        ]
-        return concat(tables) if tables else None
-
-    def starts(self, kv: KV, low: int, high: int) -> list[int]:
-        found: list[int] = []
-        at, end = encode_i64(low), _bound(high)
-        while True:
-            entry = next(iter(kv.scan(self.cf, at, end)), None)
-            if entry is None:
-                return found
-            start = decode_i64(entry[0][:8])
-            found.append(start)
-            after = prefix_end(entry[0][:8])
-            if after is None or (end is not None and after >= end):
-                return found
-            at = after
-
-    def first_start(self, kv: KV) -> int | None:
-        """The start of the earliest stored window."""
-        entry = next(iter(kv.scan(self.cf)), None)
-        return None if entry is None else decode_i64(entry[0][:8])
-
-    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
-        prefix, batch = encode_i64(start), Batch()
-        number, _ = self._newest(kv, prefix)
-        key = prefix + number.to_bytes(8, "big")
-        batch.delete_range(self.cf, prefix, key)
-        if len(rows):
-            whole = rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
-            data = _record_batch(whole)
-            block = _Block(BLOCK_FORMAT, put_schema(kv, self.aux, batch, whole.schema), number, len(data), 0)
-            batch.put(self.cf, key, _BLOCK.pack(*block) + data)
-        kv.write(batch)
-
-    def drop(self, kv: KV, low: int, high: int) -> None:
-        batch = Batch()
-        end = _bound(high)
-        batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
-        kv.write(batch)
-
-
-def _record_batch(rows: pa.Table) -> bytes:
-    [batch] = rows.combine_chunks().to_batches()
-    data: bytes = batch.serialize().to_pybytes()
-    return data
-
-
-def _header(value: bytes) -> _Block:
-    if value[:1] > bytes((BLOCK_FORMAT,)):
-        raise NewerFormat(
-            f"window block of format {value[0]}, this windrow reads up to {BLOCK_FORMAT}: upgrade windrow"
-        )
-    try:
-        return _Block(*_BLOCK.unpack_from(value))
-    except struct.error as error:
-        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
-
-
-def _rows(value: bytes, schemas: Schemas) -> pa.Table:
-    header = _header(value)
-    schema = schemas.of(header.schema)
-    try:
-        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(value)[_BLOCK.size :], schema)])
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
-
-
 def put_schema(kv: KV, aux: str, batch: Batch, schema: pa.Schema) -> bytes:
     """Keep a schema, once; returns the name that values have for it."""
     packed = schema.serialize().to_pybytes()
@@ -255,13 +110,7 @@ class Schemas:
         return self._read[name]
 
 
-def _runs(store: BlockWindows, kv: KV, starts: Sequence[int]) -> Iterator[tuple[bytes, bytes | None]]:
-    for start in sorted(set(starts)):
-        prefix = encode_i64(start)
-        yield prefix, prefix_end(prefix)
-
-
-def _bound(high: int) -> bytes | None:
+def bound(high: int) -> bytes | None:
     return None if high >= END_OF_TIME_US else encode_i64(high)
 
 
@@ -344,7 +193,7 @@ class PlainWindows:
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
         if self.key_first:
             return sorted({s for k, _ in kv.scan(self.cf) if low <= (s := self._start(k)) < high})
-        return sorted({self._start(k) for k, _ in kv.scan(self.cf, encode_i64(low), _bound(high))})
+        return sorted({self._start(k) for k, _ in kv.scan(self.cf, encode_i64(low), bound(high))})
 
     def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
         if not self.key_first:
@@ -355,7 +204,7 @@ class PlainWindows:
         batch = Batch()
         if self.key_first:
             raise ValueError("windows kept by key expire key by key: use drop_key")
-        end = _bound(high)
+        end = bound(high)
         batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
         kv.write(batch)
 

@@ -27,8 +27,8 @@ from windrow.operators.steps.step import (
     limit,
     passed,
 )
+from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV
-from windrow.stores.windows import BlockWindows
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -39,7 +39,7 @@ class StoredWindows(Steps):
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
         self.assigner: WindowAssigner = assigner_of(definition.window)
-        self.store = BlockWindows(self.windows_cf, self.aux_cf)
+        self.store = BlockWindows(self.windows_cf, self.aux_cf, definition.by)
         self.limits = SizeLimits(definition, self.aux_cf)
         self.writes_keys = self.limits.active and bool(self.limits.by)
         if definition.ids is not None:
@@ -65,13 +65,13 @@ class StoredWindows(Steps):
         return merged
 
     def _append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
-        """Add rows. Windows that have gathered enough become one block: a left fold in commit order, as reading does it."""
+        """Add rows. What is due of windows that have gathered enough is folded, a left fold in commit order, as reading is."""
         for start in self.store.append(kv, rows, upsert=upsert):
-            stored = self.store.read(kv, [start])
-            assert stored is not None
-            merged, broken = merge_rows(self.calculation, stored, notes=self._notes(True))
-            if not broken:  # it has to be told when the window fires
-                self.store.replace(kv, start, merged)
+            self.store.fold(kv, start, self._folded)
+
+    def _folded(self, stored: pa.Table) -> pa.Table | None:
+        merged, broken = merge_rows(self.calculation, stored, notes=self._notes(True))
+        return None if broken else merged  # it has to be told when the window fires
 
     def _rewrite(
         self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.stores import windows
+from windrow.stores import blocks as layout
 from windrow.testing import ManualClock
 
 STEPS = 36
@@ -37,8 +37,10 @@ EMISSIONS = [
 ]
 
 
-def live(folder: Path, emit: wr.Emit, window: Any) -> tuple[list[str], int, int]:
-    """Panes and windows of a life of a message a step; most blocks of a window, and bytes of all, at its end."""
+def live(
+    folder: Path, emit: wr.Emit, window: Any, *, keys: int = 3, messages: int = 1, widens: bool = False
+) -> tuple[list[str], int, int]:
+    """Panes and windows of a life of few messages a step; most blocks of a window, and bytes of all, at its end."""
     sums = wr.Aggregate(
         by="k",
         event_time="t",
@@ -52,8 +54,12 @@ def live(folder: Path, emit: wr.Emit, window: Any) -> tuple[list[str], int, int]
     with sums.open(str(folder), clock=clock) as op:
         for i in range(STEPS):
             clock.advance("1 second")
-            value = (i * 7919 % 101) / 7 * 10.0 ** (i % 5)
-            op.add_messages([wr.Message({"k": f"k{i % 3}", "t": i * 1_000_000, "v": value})])
+            made = []
+            for j in range(i * messages, i * messages + messages):
+                value = (j * 7919 % 101) / 7 * 10.0 ** (j % 5)
+                key = f"k{j * 31 % keys}" if not widens else j * 31 % keys * (1.0 if 3 * i > STEPS else 1)
+                made.append(wr.Message({"k": key, "t": i * 1_000_000, "v": value}))
+            op.add_messages(made)
         most = max(op._operator.store.blocks(op._overlay, w.window.start_us) for w in op.get_windows())
         size = sum(len(value) for _, value in op._overlay.scan("sums.windows"))
         panes = op.get_result()
@@ -74,16 +80,41 @@ def test_nobody_can_tell_whether_windows_were_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, window: Any
 ) -> None:
     folded, _, _ = live(tmp_path / "folded", emit, window)
-    monkeypatch.setattr(windows, "FOLD_AT", 10**6)
+    monkeypatch.setattr(layout, "FOLD_AT", 10**6)
     plain, _, _ = live(tmp_path / "plain", emit, window)
     assert folded == plain
     assert len(plain) > 3
 
 
+@pytest.mark.parametrize("emit", [EMISSIONS[0], EMISSIONS[1], EMISSIONS[2]], ids=repr)
+@pytest.mark.parametrize("widens", [False, True])
+def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, widens: bool
+) -> None:
+    many = {"keys": 50, "messages": 20, "widens": widens}
+    monkeypatch.setattr(layout, "FOLD_AT", 10**6)
+    plain, _, _ = live(tmp_path / "plain", emit, wr.tumbling("1 hour"), **many)
+    monkeypatch.setattr(layout, "FOLD_AT", 2)
+    monkeypatch.setattr(layout, "PART_BYTES", 20_000)
+    monkeypatch.setattr(layout, "DEAL_BYTES", 1_000)
+    divided = 0
+    put_parts = layout.BlockWindows._put_parts
+
+    def counted(*args: Any) -> Any:
+        nonlocal divided
+        divided += 1
+        return put_parts(*args)
+
+    monkeypatch.setattr(layout.BlockWindows, "_put_parts", counted)
+    told, _, _ = live(tmp_path / "divided", emit, wr.tumbling("1 hour"), **many)
+    assert told == plain
+    assert divided > 10
+
+
 @pytest.mark.proves("Windows: long ones of many commits stay small")
 def test_a_long_window_of_few_rows_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, blocks, size = live(tmp_path / "folded", wr.Emit(), wr.tumbling("1 hour"))
-    monkeypatch.setattr(windows, "FOLD_AT", 10**6)
+    monkeypatch.setattr(layout, "FOLD_AT", 10**6)
     _, before, unfolded = live(tmp_path / "plain", wr.Emit(), wr.tumbling("1 hour"))
     assert before == STEPS
     assert blocks < 34

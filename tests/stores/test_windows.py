@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +12,12 @@ import pytest
 
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_i64, encode_key
+from windrow.stores import blocks
+from windrow.stores.blocks import BlockWindows
 from windrow.stores.changelog import ChangeloggedKV
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
-from windrow.stores.windows import BlockWindows, PlainWindows, pack_table, unpack_table
+from windrow.stores.windows import PlainWindows, pack_table, unpack_table
 
 CFS = ("windows", "aux")
 
@@ -103,6 +106,50 @@ def test_a_window_is_due_to_be_folded_when_what_came_since_is_as_large_as_what_i
     [first, *_] = [n for n, starts in enumerate(again) if starts]
     whole, *since = [len(value) - 40 for _, value in kv.scan("windows", encode_i64(0), encode_i64(1))]
     assert sum(since[: first + 1 - 16]) < whole <= sum(since[: first + 1])
+
+
+def summed(table: pa.Table) -> pa.Table:
+    """One row a key: an upsert stands for what was before it."""
+    sums: dict[str, int] = {}
+    for row in table.to_pylist():
+        sums[row["k"]] = row["n"] + (0 if row["__upsert"] else sums.get(row["k"], 0))
+    return rows(*((0, key, n) for key, n in sums.items()))
+
+
+@pytest.mark.parametrize("deal_bytes", [512, 16])
+def test_no_commit_writes_much_of_a_window_of_many_keys(
+    kv: KV, monkeypatch: pytest.MonkeyPatch, deal_bytes: int
+) -> None:
+    """It is divided, and then a commit folds of it about as much as it brings."""
+    monkeypatch.setattr(blocks, "PART_BYTES", 4_096)
+    monkeypatch.setattr(blocks, "DEAL_BYTES", deal_bytes)
+    store = BlockWindows("windows", "aux", ["k"])
+    said = dict.fromkeys((f"key-{i}" for i in range(2_000)), 1)
+    order = Random(0).sample(sorted(said), 2_000)
+    store.append(kv, rows(*((0, key, 1) for key in said)), upsert=False)
+    wrote = []
+    for n in range(600):
+        commit = Overlay(kv)
+        chosen, upsert = order[20 * n % 2_000 :][:20], n % 7 == 0  # all parts double at one time
+        said.update({key: n if upsert else said[key] + n for key in chosen})
+        for start in store.append(commit, rows(*((0, key, n) for key in chosen)), upsert=upsert):
+            store.fold(commit, start, summed)
+        wrote.append(len(commit.batch.encode()))
+        kv.write(commit.batch)
+        if n % 100 == 99:
+            table = store.read(kv, [0])
+            assert table is not None
+            assert plain(summed(table)) == sorted((0, key, value) for key, value in said.items())
+    whole = sum(len(value) for _, value in kv.scan("windows"))
+    assert max(wrote[:16]) > 80_000  # it was divided
+    assert max(wrote[16:]) < 33_000
+    assert whole < 250_000  # and does not grow, though blocks of a row or two are dealt out
+    store.replace(kv, 0, rows((0, "a", 1)))
+    assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 1)], 1)
+    store.append(kv, rows((0, "b", 2)), upsert=True)
+    assert plain(store.read(kv, [0])) == [(0, "a", 1), (0, "b", 2)]
+    store.drop(kv, 0, 1)
+    assert store.read(kv, [0]) is None and store.starts(kv, -1, 1) == []
 
 
 def test_blocks_of_an_older_windrow_are_read_and_counted(kv: KV) -> None:

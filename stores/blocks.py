@@ -1,0 +1,365 @@
+"""Window metadata by columns: a value per window and commit, an Arrow record batch of the rows of that commit.
+
+Appending reads no rows; a window is merged when it fires or is asked for; expiry is one range. What a window has gathered is
+known from its newest block, so that whoever appends can fold it in time: no commit must pay for a whole window of many keys,
+nor a value hold one. So a large window is divided, by a hash of the keys:
+
+    <start i64><part u16><number u48>   part: where its range of hashes begins, 0 to 0x7fff; 0 where it is all of them
+    <start i64><0xffff><number u48>     what has come since, dealt out to the parts when it is enough; number 0: the directory
+
+From the parts to what has come since, the rows of a key are in the order in which they came. What is folded when depends on
+numbers and bytes of blocks only, so that it is the same wherever a commit is done again. Blocks of a divided window are found
+by the directory, not by a scan, which would have to pass all that were there since RocksDB last tidied up.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.keys import decode_i64, encode_i64, prefix_end
+from windrow.core.types import concat
+from windrow.stores.kv import KV, Batch, Overlay, Pair
+from windrow.stores.spread import NUMBERS, spread
+from windrow.stores.windows import UPSERT, Schemas, bound, put_schema, split_by_start, unpack_table
+
+#: Rows of one window, oldest first, to one row a key; None where they cannot be merged now.
+Merge: TypeAlias = Callable[[pa.Table], pa.Table | None]
+
+
+class _Block(NamedTuple):
+    """What stands before the rows of a block.
+
+    first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included. In
+    a divided window, where the version is `DIVIDED`: first of what has come since, and how much that may be.
+    """
+
+    version: int
+    schema: bytes
+    first: int
+    whole: int
+    since: int
+
+
+class _Newest(NamedTuple):
+    """The newest block of a window: its number, what stands before its rows, and bytes of these."""
+
+    number: int
+    block: _Block
+    size: int
+
+
+class _Part(NamedTuple):
+    """A part: its blocks are numbered `[first, after)`, the first has `whole` bytes, the others `since`."""
+
+    part: int
+    first: int
+    after: int
+    whole: int
+    since: int
+
+
+class _Directory(NamedTuple):
+    """The parts of a divided window, ascending; the number from which on there is what has come since, how much that may be."""
+
+    since_from: int
+    deal_bytes: int
+    parts: list[_Part]
+
+    def pack(self) -> bytes:
+        packed: bytes = msgpack.packb(self)
+        return bytes((DIVIDED,)) + packed
+
+
+_BLOCK = struct.Struct(">B7x8sQQQ")
+BLOCK_FORMAT, DIVIDED = 2, 3
+#: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
+#: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.
+FOLD_AT = 16
+#: A window that is larger when it is folded is divided, and so is a part.
+PART_BYTES = 512 << 10
+#: So much is gathered for each part before it is dealt out: a block costs half a kilobyte beside its rows.
+DEAL_BYTES = 4 << 10
+#: A commit looks at one of so many groups of parts, or at several where it brings much, and folds of those that have doubled
+#: about so many times the bytes that it has brought.
+_GROUPS, _FOLDED = 64, 4
+_SINCE = 0xFFFF << 48
+_NUMBER = (1 << 48) - 1
+_END = b"\xff" * 17
+
+
+class BlockWindows:
+    """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`.
+
+    by: key columns; without any a window has one row, and is never divided.
+    """
+
+    merges_on_read = True
+
+    def __init__(self, cf: str, aux: str, by: Sequence[str] = ()) -> None:
+        self.cf, self.aux, self.by = cf, aux, tuple(by)
+
+    # -- what every layout has ----------------------------------------------------------------------------------------
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
+        batch, due = Batch(), []
+        rows = rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert)))
+        schema = put_schema(kv, self.aux, batch, rows.schema)
+        for start, part in split_by_start(rows):
+            prefix, data = encode_i64(start), _record_batch(part)
+            newest = self._newest(kv, prefix)
+            if newest is None:
+                number, block = 0, _Block(BLOCK_FORMAT, schema, 0, len(data), 0)
+            else:
+                number, before = newest.number + 1, newest.block
+                block = before._replace(schema=schema, since=before.since + len(data))
+                gathered = (number - before.first) % FOLD_AT == 0
+                doubled = before.whole <= block.since or (before.whole > PART_BYTES and self.by)
+                if before.version == DIVIDED or (gathered and doubled):
+                    due.append(start)
+            batch.put(self.cf, prefix + number.to_bytes(8, "big"), _BLOCK.pack(*block) + data)
+        kv.write(batch)
+        return due
+
+    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        schemas, tables = Schemas(kv, self.aux), list[pa.Table]()
+        for start in sorted(set(starts)):
+            prefix = encode_i64(start)
+            tables += [_rows(value, schemas) for value in self._values(kv, prefix)]
+        return concat(tables) if tables else None
+
+    def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        found: list[int] = []
+        at, end = encode_i64(low), bound(high)
+        while True:
+            entry = self._first(kv, at, end)
+            if entry is None:
+                return found
+            found.append(decode_i64(entry[0][:8]))
+            after = prefix_end(entry[0][:8])
+            if after is None or (end is not None and after >= end):
+                return found
+            at = after
+
+    def first_start(self, kv: KV) -> int | None:
+        """The start of the earliest stored window."""
+        entry = self._first(kv, b"", None)
+        return None if entry is None else decode_i64(entry[0][:8])
+
+    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
+        prefix, batch = encode_i64(start), Batch()
+        newest = self._newest(kv, prefix)
+        number = 0 if newest is None else newest.number + 1
+        batch.delete_range(self.cf, prefix, prefix_end(prefix) or _END)
+        if len(rows):
+            rows = _upserts(rows)
+            schema = put_schema(kv, self.aux, batch, rows.schema)
+            batch.put(self.cf, _key(prefix, number), _first(schema, number, _record_batch(rows)))
+        kv.write(batch)
+
+    def drop(self, kv: KV, low: int, high: int) -> None:
+        batch = Batch()
+        batch.delete_range(self.cf, encode_i64(low), bound(high) or _END)
+        kv.write(batch)
+
+    # -- folding ------------------------------------------------------------------------------------------------------
+
+    def fold(self, kv: KV, start: int, merge: Merge) -> None:
+        """Fold what is due of a window that `append` has named."""
+        prefix = encode_i64(start)
+        newest = self._newest(kv, prefix)
+        assert newest is not None
+        if newest.block.version != DIVIDED:
+            stored = self.read(kv, [start])
+            merged = None if stored is None else merge(stored)
+            if merged is not None and self.by and merged.nbytes > PART_BYTES:
+                self._divide(kv, prefix, newest, _upserts(merged))
+            elif merged is not None:
+                self.replace(kv, start, merged)
+            return
+        directory, work = self._directory(kv, prefix), Overlay(kv)
+        assert directory is not None
+        if newest.block.since >= directory.deal_bytes:
+            directory = self._deal(work, prefix, newest, directory)
+        parts = self._fold_parts(work, prefix, newest, directory, merge)
+        if len(work.batch):
+            work.put(self.cf, _key(prefix, _SINCE), directory._replace(parts=parts).pack())
+            kv.write(work.batch)
+
+    def _divide(self, kv: KV, prefix: bytes, newest: _Newest, rows: pa.Table) -> None:
+        work, count = Overlay(kv), min(2 * rows.nbytes // PART_BYTES, NUMBERS)
+        work.delete_range(self.cf, prefix, prefix_end(prefix) or _END)
+        parts = self._put_parts(work, prefix, rows, [(i * NUMBERS // count, 0) for i in range(count)])
+        since_from = max(newest.number, _SINCE) + 1
+        work.put(self.cf, _key(prefix, _SINCE), _Directory(since_from, _deal_bytes(parts), parts).pack())
+        kv.write(work.batch)
+
+    def _deal(self, work: Overlay, prefix: bytes, newest: _Newest, directory: _Directory) -> _Directory:
+        """Give to each part what has come since."""
+        numbers = range(directory.since_from, newest.number + 1)
+        rows = self._table(work, prefix, numbers)
+        schema, parts = put_schema(work, self.aux, work.batch, rows.schema), list(directory.parts)
+        for i, data in self._split(rows, [p.part for p in parts]):
+            part = parts[i]
+            block = _Block(BLOCK_FORMAT, schema, part.first, part.whole, part.since + len(data))
+            work.put(self.cf, _key(prefix, part.after), _BLOCK.pack(*block) + data)
+            parts[i] = part._replace(after=part.after + 1, since=block.since)
+        work.batch.delete_many(self.cf, [_key(prefix, n) for n in numbers])
+        return _Directory(newest.number + 1, _deal_bytes(parts), parts)
+
+    def _fold_parts(
+        self, work: Overlay, prefix: bytes, newest: _Newest, directory: _Directory, merge: Merge
+    ) -> list[_Part]:
+        """Fold parts that have doubled, of the groups whose turn it is, and no more than goes with what has come. Those that
+        have tripled are folded all the same.
+        """
+        groups = min(_GROUPS, 1 + _GROUPS * newest.size // directory.deal_bytes)
+        turn, left = newest.number % _GROUPS * groups, _FOLDED * newest.size
+        mine = {group % _GROUPS for group in range(turn, turn + groups)}
+        parts: list[_Part] = []
+        for i, part in enumerate(directory.parts):
+            doubled = part.whole <= part.since and part.part * _GROUPS // NUMBERS in mine
+            if doubled and (left > 0 or 2 * part.whole <= part.since):
+                left -= part.whole + part.since
+                numbers = range(part.first, part.after)
+                merged = merge(self._table(work, prefix, numbers))
+                if merged is not None:
+                    work.batch.delete_many(self.cf, [_key(prefix, n) for n in numbers])
+                    above = directory.parts[i + 1].part if i + 1 < len(directory.parts) else NUMBERS
+                    places = [(part.part, part.after & _NUMBER)]
+                    if merged.nbytes > PART_BYTES and above - part.part > 1:
+                        places.append(((part.part + above) // 2, 0))
+                    parts += self._put_parts(work, prefix, _upserts(merged), places)
+                    continue
+            parts.append(part)
+        return parts
+
+    def _put_parts(
+        self, work: Overlay, prefix: bytes, rows: pa.Table, places: Sequence[tuple[int, int]]
+    ) -> list[_Part]:
+        """Rows as first blocks of parts, at (part, number)."""
+        schema, parts = put_schema(work, self.aux, work.batch, rows.schema), list[_Part]()
+        for i, data in self._split(rows, [part for part, _ in places]):
+            part, number = places[i][0], places[i][0] << 48 | places[i][1]
+            work.put(self.cf, _key(prefix, number), _first(schema, number, data))
+            parts.append(_Part(part, number, number + 1, len(data), 0))
+        return parts
+
+    def _split(self, rows: pa.Table, parts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """(index of a part, its rows), in the order in which they are. Parts without rows are left out; what would be theirs is
+        then of the part before, or of the first.
+        """
+        of = np.searchsorted(parts, spread([rows.column(b) for b in self.by]), side="right") - 1
+        of = np.maximum(of, 0)
+        [batch] = rows.take(pa.array(np.argsort(of, kind="stable"))).combine_chunks().to_batches()
+        bounds = np.r_[0, np.cumsum(np.bincount(of, minlength=len(parts)))]
+        for i in range(len(parts)):
+            if bounds[i] < bounds[i + 1]:
+                yield i, batch.slice(bounds[i], bounds[i + 1] - bounds[i]).serialize().to_pybytes()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def blocks(self, kv: KV, start: int) -> int:
+        """How many blocks the window at `start` has."""
+        return len(self._values(kv, encode_i64(start)))
+
+    def _first(self, kv: KV, low: bytes, high: bytes | None) -> Pair | None:
+        return next(iter(kv.scan(self.cf, low, high)), None)
+
+    def _directory(self, kv: KV, prefix: bytes) -> _Directory | None:
+        """The directory of a window; None where it is not divided."""
+        value = kv.get(self.cf, _key(prefix, _SINCE))
+        if value is None or value[:1] != bytes((DIVIDED,)):
+            return None
+        since_from, deal_bytes, parts = msgpack.unpackb(value[1:])
+        return _Directory(since_from, deal_bytes, [_Part(*part) for part in parts])
+
+    def _newest(self, kv: KV, prefix: bytes) -> _Newest | None:
+        """The newest block of a window."""
+        newest = next(iter(kv.scan(self.cf, prefix, prefix_end(prefix), reverse=True)), None)
+        if newest is None:
+            return None
+        key, value = newest
+        number = int.from_bytes(key[8:], "big")
+        if number == _SINCE and value[0] == DIVIDED:
+            directory = self._directory(kv, prefix)
+            assert directory is not None
+            block = _Block(DIVIDED, b"", directory.since_from, directory.deal_bytes, 0)
+            return _Newest(directory.since_from - 1, block, 0)
+        if value[:1] != b"\x01":
+            return _Newest(number, _header(value), len(value) - _BLOCK.size)
+        # Of an older windrow: blocks did not say what came before them.
+        scan = kv.scan(self.cf, prefix, prefix_end(prefix))
+        (first, whole), *rest = [(int.from_bytes(k[8:], "big"), len(v)) for k, v in scan]
+        block = _Block(BLOCK_FORMAT, b"", first, whole, sum(size for _, size in rest))
+        return _Newest(number, block, len(value))
+
+    def _values(self, kv: KV, prefix: bytes) -> list[bytes]:
+        """The blocks of a window, oldest first."""
+        directory, end = self._directory(kv, prefix), prefix_end(prefix)
+        if directory is None:
+            return [value for _, value in kv.scan(self.cf, prefix, end)]
+        parts = [n for part in directory.parts for n in range(part.first, part.after)]
+        since = kv.scan(self.cf, _key(prefix, directory.since_from), end)
+        return [*self._get(kv, prefix, parts), *(value for _, value in since)]
+
+    def _get(self, kv: KV, prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
+        values = kv.multi_get(self.cf, [_key(prefix, n) for n in numbers])
+        if None in values:
+            raise CorruptState(f"a block of the divided window {decode_i64(prefix)} is gone")
+        return values  # type: ignore[return-value]
+
+    def _table(self, kv: KV, prefix: bytes, numbers: Sequence[int]) -> pa.Table:
+        schemas = Schemas(kv, self.aux)
+        return concat([_rows(value, schemas) for value in self._get(kv, prefix, numbers)])
+
+
+def _key(prefix: bytes, number: int) -> bytes:
+    return prefix + number.to_bytes(8, "big")
+
+
+def _first(schema: bytes, number: int, data: bytes) -> bytes:
+    """The first block of a window or a part."""
+    return _BLOCK.pack(*_Block(BLOCK_FORMAT, schema, number, len(data), 0)) + data
+
+
+def _deal_bytes(parts: Sequence[_Part]) -> int:
+    return max(DEAL_BYTES * len(parts), PART_BYTES // 4)
+
+
+def _upserts(rows: pa.Table) -> pa.Table:
+    return rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
+
+
+def _record_batch(rows: pa.Table) -> bytes:
+    [batch] = rows.combine_chunks().to_batches()
+    data: bytes = batch.serialize().to_pybytes()
+    return data
+
+
+def _header(value: bytes) -> _Block:
+    if value[:1] > bytes((DIVIDED,)):
+        raise NewerFormat(
+            f"window block of format {value[0]}, this windrow reads up to {DIVIDED}: upgrade windrow"
+        )
+    try:
+        return _Block(*_BLOCK.unpack_from(value))
+    except struct.error as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
+
+
+def _rows(value: bytes, schemas: Schemas) -> pa.Table:
+    if value[:1] == b"\x01":
+        return unpack_table(value)
+    header = _header(value)
+    schema = schemas.of(header.schema)
+    try:
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(value)[_BLOCK.size :], schema)])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error

@@ -1,0 +1,83 @@
+"""Keys spread evenly over small numbers, by columns: equal keys get one number, also where a column has widened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from windrow.core.keys import encode_equal
+
+#: Numbers are below this.
+NUMBERS = 1 << 15
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+def spread(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int64]:
+    """For each row of key columns a number below `NUMBERS`. Persisted: it must never change."""
+    total = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        total = _mix(
+            total * _FACTOR
+            + _hashes(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+        )
+    return (total >> np.uint64(49)).astype(np.int64)
+
+
+def _hashes(column: pa.Array) -> Hashes:
+    kind, hashes = column.type, np.zeros(0, dtype=np.uint64)
+    if column.null_count == len(column):
+        return np.zeros(len(column), dtype=np.uint64)
+    if (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+    ):
+        # All as doubles: integers and decimals may become these.
+        numbers = column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False) + 0.0
+        hashes = np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        hashes = _of_bytes(column, np.int32)
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        hashes = _of_bytes(column, np.int64)
+    else:
+        coded = column.dictionary_encode()
+        distinct = [xxhash.xxh3_64_intdigest(value) for value in encode_equal([coded.dictionary])]
+        hashes = np.array(distinct, dtype=np.uint64)[coded.indices.fill_null(0).to_numpy()]
+    hashes = _mix(hashes)
+    return (
+        hashes
+        if not column.null_count
+        else np.where(column.is_null().to_numpy(zero_copy_only=False), 0, hashes)
+    )
+
+
+def _of_bytes(column: pa.Array, offset: Any) -> Hashes:
+    """A polynomial in the bytes of each value, by sums that wrap."""
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, dtype=offset)[column.offset : column.offset + len(column) + 1].astype(
+        np.int64
+    )
+    lengths = np.diff(ends)
+    if data is None or ends[-1] == ends[0]:
+        return np.zeros(len(column), dtype=np.uint64)
+    content = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]].astype(np.uint64)
+    powers = np.cumprod(np.full(int(lengths.max()), _FACTOR, dtype=np.uint64))
+    place = np.arange(len(content)) - np.repeat(ends[:-1] - ends[0], lengths)
+    sums = np.zeros(len(content) + 1, dtype=np.uint64)
+    np.cumsum((content + np.uint64(1)) * powers[place], out=sums[1:])
+    values: Hashes = sums[ends[1:] - ends[0]] - sums[ends[:-1] - ends[0]]
+    return values
+
+
+def _mix(values: Hashes) -> Hashes:
+    """Each bit of the result depends on all bits of the value (the finalizer of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return values ^ (values >> np.uint64(31))
