@@ -240,6 +240,16 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() ->
     batch.put("windows", key, value[:16] + block[16:])  # Arrow may write the schema in other bytes one day
     kv.write(batch)
     assert store.read(kv, [0]) == row.append_column("__upsert", pa.array([False]))
+    part = blocks._Part
+    directory = blocks._Directory(
+        0xFFFF << 48 | 3,
+        1 << 17,
+        [part(0, 2, 4, 300_000, 4_100), part(0x4000, 0x4000 << 48, (0x4000 << 48) + 1, 280_000, 0)],
+    )
+    assert directory.pack() == golden("window-directory")
+    batch.put("windows", encode_i64(9) + b"\xff\xff" + bytes(6), golden("window-directory"))
+    kv.write(batch)
+    assert store._directory(kv, encode_i64(9)) == directory
     written: list[bytes] = []
     progress = Progress(3, 1_000_000, -5, {0, 10_000_000}, -10_000_000, None)
     progress.save(lambda key, value: written.append(value))
