@@ -70,8 +70,10 @@ class BadMark(Exception):
 
 def marked(path: Path) -> Iterator[tuple[str, str]]:
     """Each feature that a test of the file proves, and the name of the test as pytest takes it."""
-    name = path.relative_to(ROOT).as_posix()
-    module = ast.parse(path.read_text(encoding="utf-8"))
+    name, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    if "mark.proves" not in source:
+        return
+    module = ast.parse(source)
     scopes = [("", module.body)]
     scopes += [(f"{c.name}::", c.body) for c in module.body if isinstance(c, ast.ClassDef)]
     for scope, body in scopes:
