@@ -19,7 +19,6 @@ from windrow.checkpoint.records import Step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.clock import SystemClock
 from windrow.runners import tasks
-from windrow.runners.embedded import operator_of
 
 from .data import ROWS_PER_FILE, SCHEMA, medians, rows
 
@@ -27,7 +26,7 @@ from .data import ROWS_PER_FILE, SCHEMA, medians, rows
 def main(messages: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     definition = medians()
-    cfs = operator_of(definition).cfs()
+    cfs = definition.logic().cfs()
     kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
     early = 0.0
     with tempfile.TemporaryDirectory(prefix="windrow-bench-") as folder:

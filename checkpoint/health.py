@@ -11,6 +11,7 @@ from typing import Any
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, iso
+from windrow.operators.operator import Definition
 from windrow.operators.steps.watermarks import holder_of
 
 
@@ -44,7 +45,7 @@ class Health:
 
 def health_of(
     last: Commit | None,
-    definitions: Sequence[Any],
+    definitions: Sequence[Definition],
     published: int,
     now_us: int,
     alive_us: int | None = None,

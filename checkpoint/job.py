@@ -27,9 +27,7 @@ from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.logs import get_logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.graph.definition import ChainDefinition, parts_of
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.operator import Definition
 from windrow.operators.steps.watermarks import watermark_of
 from windrow.stores.slices import Slices
 
@@ -73,7 +71,7 @@ class Job:
     def __init__(
         self,
         location: str,
-        definitions: Sequence[AggregateDefinition | JoinDefinition | ChainDefinition],
+        definitions: Sequence[Definition],
         *,
         shards: int,
         clock: Clock,
@@ -83,7 +81,7 @@ class Job:
         transport: Transport = FILES,
     ) -> None:
         """sharding: topic -> partitions, where shards are made of those; None where they are made of keys."""
-        names = [p.name for d in definitions for p in parts_of(d)]
+        names = [p.name for d in definitions for p in d.parts]
         if len(set(names)) != len(names):
             raise JobMismatch(f"operators of one job need different names, these are {names}: give name=...")
         self.definitions = {d.name: d for d in definitions}

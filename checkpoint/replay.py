@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,7 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, ShardResult, Step
 from windrow.core.errors import StateLost
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.operator import Definition
 
 IntArray = npt.NDArray[np.int64]
 #: partition -> [first, next) offset.
@@ -56,26 +54,9 @@ def is_total(counter: str) -> bool:
     return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF))
 
 
-def filing(definition: AggregateDefinition | JoinDefinition) -> dict[str, Any]:
-    """What decides besides the fingerprint which messages an operator files, and for tuple windows keeps."""
-    if isinstance(definition, JoinDefinition):
-        return {
-            "allowed_lateness_us": definition.allowed_lateness_us,
-            "max_ahead_us": [given.max_ahead_us for given in definition.inputs],
-        }
-    facts: dict[str, Any] = {
-        "allowed_lateness_us": definition.allowed_lateness_us,
-        "max_ahead_us": definition.max_ahead_us,
-    }
-    if definition.tuple_window:
-        retention = definition.retention
-        facts["retention"] = [retention.windows, retention.messages, retention.per]
-    return facts
-
-
 def steps_again(
     commits: Iterable[Commit],
-    definition: AggregateDefinition | JoinDefinition,
+    definition: Definition,
     shard: int,
     kept_from_us: int | None,
 ) -> list[Redo]:
@@ -118,7 +99,7 @@ def largest_time(commit: Commit) -> int:
 
 def _steps_of(
     commit: Commit,
-    definition: AggregateDefinition | JoinDefinition,
+    definition: Definition,
     shard: int,
     reached: Mapping[Partition, int],
     everything: bool,
@@ -131,7 +112,7 @@ def _steps_of(
             f"messages of shard {shard} cannot be replayed: commit {commit.commit} does not say how {name!r} counted its "
             f"steps; it was made by a windrow that did not note it. {REMEDY[0].upper()}{REMEDY[1:]}"
         )
-    changed = [f"{k}={then.get(k)!r}, now {v!r}" for k, v in filing(definition).items() if then.get(k) != v]
+    changed = [f"{k}={then.get(k)!r}, now {v!r}" for k, v in definition.filing().items() if then.get(k) != v]
     if changed:
         raise StateLost(
             f"messages of shard {shard} cannot be replayed: commit {commit.commit} was made with {'; '.join(changed)}. "

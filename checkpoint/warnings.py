@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from windrow.checkpoint.records import Step
 from windrow.core.clock import STEP_US
 from windrow.core.logs import Logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_duration, show_instant
-from windrow.operators.graph.definition import parts_of
+from windrow.operators.operator import Definition
 
 #: Counters of dead letters, by reason.
 LETTERS = "dead."
@@ -34,7 +33,7 @@ def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int]) ->
 def warn_of_jump(
     logger: Logger,
     commit: int,
-    definitions: Sequence[Any],
+    definitions: Sequence[Definition],
     watermark_us: int,
     now_us: int | None,
     steps: Sequence[Step],
@@ -42,7 +41,7 @@ def warn_of_jump(
     """One warning where the watermark, last at `watermark_us`, ran ahead of all that is kept, and of `now`: a wrong time may
     do that, and makes others late.
     """
-    kept = [p.retention.time_us for d in definitions for p in parts_of(d) if p.retention.time_us is not None]
+    kept = [p.retention.time_us for d in definitions for p in d.parts if p.retention.time_us is not None]
     last_us = steps[-1].watermark_us if steps else None
     if not kept or last_us is None or last_us - watermark_us <= min(kept):
         return

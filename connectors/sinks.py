@@ -18,12 +18,9 @@ import pyarrow as pa
 from windrow.connectors.manifests import Manifest, manifests, read_file
 from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.location import local_path
-from windrow.core.messages import DeadLetter, JoinedRow, Pane, Token
+from windrow.core.messages import Token
 from windrow.core.types import concat
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.output import to_panes
-from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import to_joined
+from windrow.operators.operator import Definition
 from windrow.operators.steps.dead import to_letters
 from windrow.stores.files import sync_directory
 
@@ -51,7 +48,7 @@ class PaneFiles:
     files: tuple[str, ...]
     rows: int
     operator: str
-    definition: AggregateDefinition | JoinDefinition
+    definition: Definition
     job: str
     epoch: int = 0
     check_epoch: Callable[[], None] = _nobody_else
@@ -65,13 +62,11 @@ class PaneFiles:
         """All rows: `window`, keys, aggregates, `pane`, `commit`; of dead letters as they are kept."""
         return concat([read_file(f) for f in self.files])
 
-    def panes(self) -> Iterator[Pane | JoinedRow | DeadLetter]:
+    def panes(self) -> Iterator[Any]:
         """All rows as Python values: panes, rows of a join, or dead letters."""
         if self.letters_of is not None:
             return iter(to_letters(self.table(), self.letters_of))
-        if isinstance(self.definition, JoinDefinition):
-            return to_joined(self.table(), self.job)
-        return to_panes(self.definition, self.table(), self.job)
+        return iter(self.definition.values(self.table(), self.job))
 
 
 class Sink(Protocol):
@@ -324,7 +319,7 @@ def kafka(topic: str, kafka: Kafka | str, **options: Any) -> KafkaSink:
     return kafka_sink(topic, kafka, **options)
 
 
-def check_sink(sink: Sink, definition: Any) -> None:
+def check_sink(sink: Sink, definition: Definition) -> None:
     """Let a sink refuse, before anything runs, an operator whose panes it could not take."""
     check = getattr(sink, "check", None)
     if check is not None:

@@ -44,6 +44,11 @@ class Retention:
     messages: int | None = None
     per: str = "key"
 
+    @property
+    def counts_the_job(self) -> bool:
+        """True if a limit by size is of the whole job."""
+        return self.per == "job" and (self.windows is not None or self.messages is not None)
+
     def __repr__(self) -> str:
         time = None if self.time_us is None else show_duration(self.time_us)
         per = None if self.per == "key" else self.per

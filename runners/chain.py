@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.graph.definition import ChainDefinition, parts_of
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.graph.definition import ChainDefinition
+from windrow.operators.operator import Definition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +36,7 @@ class Chain(ChainDefinition):
     ['join', 'aggregate']
     """
 
-    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
+    def then(self, second: Definition) -> Chain:
         """The chain with one operator more.
 
         second: the operator that takes the rows of the last
@@ -150,7 +149,7 @@ class Chain(ChainDefinition):
         return df
 
 
-def chain(*operators: AggregateDefinition | JoinDefinition | ChainDefinition) -> Chain:
+def chain(*operators: Definition) -> Chain:
     """Operators of which each takes the rows of the one before it as messages, in the same commit.
 
     operators: aggregates and joins, in order, each with a name of its own
@@ -175,4 +174,4 @@ def chain(*operators: AggregateDefinition | JoinDefinition | ChainDefinition) ->
     >>> wr.chain(each, tens).name
     'tens'
     """
-    return Chain(tuple(part for operator in operators for part in parts_of(operator)))
+    return Chain(tuple(part for operator in operators for part in operator.parts))

@@ -72,6 +72,8 @@ class Aggregate(AggregateDefinition):
     positions: wr.positions(...), the columns that say where a row stands in its source
     ids: wr.ids(...), the columns by which a message is known: a second one is a duplicate, within retention
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
+    input: the name of the input that it takes, where the job has several, or of the operator in a graph whose rows it takes;
+        default: its own, in a chain the operator before it
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -105,6 +107,7 @@ class Aggregate(AggregateDefinition):
         positions: Positions | None = None,
         ids: Ids | None = None,
         dead_letter_limit: int = 10_000,
+        input: str | None = None,
     ) -> None:
         fields = normalise(
             by=by,
@@ -125,6 +128,7 @@ class Aggregate(AggregateDefinition):
             positions=positions,
             ids=ids,
             dead_letter_limit=dead_letter_limit,
+            input=input,
         )
         for field, value in fields.items():
             object.__setattr__(self, field, value)

@@ -11,13 +11,12 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
-from windrow.checkpoint.replay import FILING, KEPT_OF, filing, is_total
+from windrow.checkpoint.replay import FILING, KEPT_OF, is_total
 from windrow.checkpoint.shard import PANES_OF
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.connectors.sinks import PaneFiles, Sink
@@ -26,7 +25,7 @@ from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.graph.logic import operator_of
+from windrow.operators.operator import Definition
 from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import SNAPSHOT_EVERY, Answer
 from windrow.stores.slices import whole
@@ -50,11 +49,6 @@ def itself(partition: Partition) -> Partition:
     return partition
 
 
-def keeps_messages(definition: Any) -> bool:
-    """True if messages are part of the state."""
-    return any(cf.endswith((".messages", ".message_index")) for cf in operator_of(definition).cfs())
-
-
 def unexplained(first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
     """Nobody can say of any offset that was left out that it holds no record."""
     return set()
@@ -71,7 +65,7 @@ class BatchProtocol:
     """
 
     job: Job
-    definitions: tuple[Any, ...]
+    definitions: tuple[Definition, ...]
     publisher: Publisher
     fresh_start: bool = False
     of_files: bool = False
@@ -107,7 +101,7 @@ class BatchProtocol:
         """Step 6, where it is due: between two batches, and a batch does not fail by it."""
         if commit % self.tidy_every:
             return
-        keeps = any(keeps_messages(d) for d in self.definitions)
+        keeps = any(d.logic().message_cfs for d in self.definitions)
         try:
             from_us = self._replays_from_us()
             whole(self.job.tidy(keep=self.keep_commits, keeps_messages=keeps, replays_from_us=from_us))
@@ -118,13 +112,14 @@ class BatchProtocol:
 
     def _replays_from_us(self) -> int:
         """As the embedded engine's, of all shards."""
-        kept = [d.name for d in self.definitions if keeps_messages(d)]
+        kept = [logic for d in self.definitions if (logic := d.logic()).replays]
         last = self.job.log.last_commit
         if not self.replays or not kept or last is None:
             return END_OF_TIME_US
-        tuples = any(getattr(d, "tuple_window", False) for d in self.definitions)
-        found = [r.counters.get(KEPT_OF + name, START_OF_TIME_US - 1) for r in last.shards for name in kept]
-        return START_OF_TIME_US - 1 if tuples else min(found)
+        if any(logic.every_step for logic in kept):
+            return START_OF_TIME_US - 1
+        names = [KEPT_OF + logic.definition.name for logic in kept]
+        return min(r.counters.get(name, START_OF_TIME_US - 1) for r in last.shards for name in names)
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
         """One more commit, with the watermark at the end of time. None if it is there already."""
@@ -268,7 +263,7 @@ class BatchProtocol:
             counters=counters,
             query_id=query_id,
             batch_id=batch_id,
-            meta={FILING: {d.name: filing(d) for d in self.definitions if getattr(d, "full_state", False)}},
+            meta={FILING: {d.name: d.filing() for d in self.definitions if d.logic().replays}},
         )
         return record
 

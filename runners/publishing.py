@@ -18,19 +18,20 @@ from windrow.checkpoint.records import Commit
 from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
 from windrow.core.errors import ConfigurationError, CorruptState
 from windrow.core.messages import Token
-from windrow.operators.graph.definition import part_named, parts_of
+from windrow.operators.operator import Definition
 
 #: Hands panes to a sink. False where it refuses: nothing more is given then.
 Give = Callable[[Sink, Token, PaneFiles], bool]
 
 
 def sinks_of(
-    definitions: Sequence[Any], sink: Any, dead_letters: Any, as_one: Callable[[Any], Sink] = as_sink
+    definitions: Sequence[Definition], sink: Any, dead_letters: Any, as_one: Callable[[Any], Sink] = as_sink
 ) -> dict[str, Sink]:
     """Who takes the panes of which operator: `sink` is that of all, or a dict of them by operator. Refuses what is no sink."""
     if sink is None:
         return {}
-    names = [p.name for d in definitions for p in parts_of(d)]
+    parts = {p.name: p for d in definitions for p in d.parts}
+    names = list(parts)
     by_operator = sink if isinstance(sink, Mapping) else {d.name: sink for d in definitions}
     for name, one in by_operator.items():
         if name not in names:
@@ -40,12 +41,8 @@ def sinks_of(
                 f"operator {name!r} has the name under which sinks keep dead letters, and dead_letters= is given: give "
                 "the operator another name"
             )
-        check_sink(as_one(one), next(part_named(d, name) for d in definitions if _has(d, name)))
+        check_sink(as_one(one), parts[name])
     return {name: as_one(one) for name, one in by_operator.items()}
-
-
-def _has(definition: Any, name: str) -> bool:
-    return name in [p.name for p in parts_of(definition)]
 
 
 class Publisher:
@@ -57,12 +54,13 @@ class Publisher:
     def __init__(
         self,
         job: Job,
-        definitions: Sequence[Any],
+        definitions: Sequence[Definition],
         sinks: Mapping[str, Sink],
         dead_letters: Sink | None = None,
     ) -> None:
         self._job, self._definitions, self._sinks = job, tuple(definitions), dict(sinks)
         self._outlets = {**self._sinks, **({} if dead_letters is None else {DEAD_LETTERS: dead_letters})}
+        self._parts = {p.name: p for d in self._definitions for p in d.parts}
         self._reached: dict[str, int | None] | None = None
         self._given = 0
 
@@ -98,13 +96,12 @@ class Publisher:
         files = self._job.pane_files(record)
         for operator in self._sinks:
             if operator in files:
-                definition = next(part_named(d, operator) for d in self._definitions if _has(d, operator))
-                yield self._outlets[operator], self._files(operator, definition, files[operator])
+                yield self._outlets[operator], self._files(operator, self._parts[operator], files[operator])
         if DEAD_LETTERS in self._outlets and (letters := self._job.dead_files(record)):
             some = self._files(DEAD_LETTERS, self._definitions[0], letters)
             yield self._outlets[DEAD_LETTERS], replace(some, letters_of=record.commit)
 
-    def _files(self, operator: str, definition: Any, files: Sequence[str]) -> PaneFiles:
+    def _files(self, operator: str, definition: Definition, files: Sequence[str]) -> PaneFiles:
         job = self._job
         rows = sum(_rows_of(f) for f in files)
         return PaneFiles(tuple(files), rows, operator, definition, job.job, job.epoch.epoch, job.check_epoch)

@@ -19,10 +19,7 @@ from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import ConfigurationError, JobMismatch
 from windrow.core.time import show_instant
-from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.graph.logic import operator_of
-from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.refiling import forget_judged
+from windrow.operators.operator import Logic
 from windrow.operators.steps.progress import Progress
 from windrow.runners.state.definitions import Definitions
 from windrow.stores.scratch import scratch
@@ -52,7 +49,7 @@ def set_back(
     """
     seen = lifecycle.look(location, transport)
     definitions = Definitions(seen.epoch, seen.where, definition)
-    operators = [operator_of(definitions.of(name)) for name in definitions.names]
+    operators = [definitions.of(name).logic() for name in definitions.names]
     _check(seen, to)
     log = transport.log(seen.folders)
     before = seen.epoch
@@ -119,7 +116,7 @@ def now_of(commit: Commit) -> int | None:
 
 
 def _shard(
-    spec: ShardSpec, log: RecordLog, last: Commit, operators: list[Any], definitions: Definitions, to: Back
+    spec: ShardSpec, log: RecordLog, last: Commit, operators: list[Logic], definitions: Definitions, to: Back
 ) -> ShardResult:
     """The progress of a shard's operators, set back, as the changelog of one commit."""
     former = next((r for r in last.shards if r.shard == spec.shard), ShardResult(shard=spec.shard))
@@ -127,8 +124,6 @@ def _shard(
     try:
         changes = shard.overlay()
         for operator in operators:
-            if to.watermark_us is not None and isinstance(operator, JoinOperator):
-                forget_judged(operator, changes)
             progress = Progress.load(shard.kv, operator.aux_cf)
             if to.watermark_us is not None:
                 chain = definitions.chains.get(operator.definition.name)
@@ -137,9 +132,7 @@ def _shard(
                     if chain is None
                     else chain.watermark_of(operator.definition.name, to.watermark_us)
                 )
-                progress.watermark_us = min(progress.watermark_us, own_us)
-                if isinstance(operator, WindowAggregator):
-                    progress.purged_us = min(progress.purged_us, operator.kept_from(progress.watermark_us))
+                operator.set_back(changes, progress, own_us)
             if to.now_us is not None and progress.now_us is not None:
                 progress.now_us = min(progress.now_us, to.now_us)
             progress.save(lambda key, value, cf=operator.aux_cf: changes.batch.put(cf, key, value))

@@ -31,7 +31,6 @@ from windrow.operators.aggregate.refiling import (
     refile,
 )
 from windrow.operators.aggregate.tuples import TupleAggregator
-from windrow.operators.join.counted import join_operator
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.refiling import refile_join
@@ -119,13 +118,12 @@ def bring_back(
 
     ones_together: steps of one message each were taken in as one slice.
     """
-    operator = TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
+    operator = definition.logic()
+    assert isinstance(operator, (WindowAggregator, TupleAggregator))
     progress = Progress.load(kv, operator.aux_cf)
     if operator.history is None or progress.schema is None:
         return
-    redo = steps_again(
-        commits, definition, spec.shard, None if definition.tuple_window else progress.purged_us
-    )
+    redo = steps_again(commits, definition, spec.shard, None if operator.every_step else progress.purged_us)
     ranges = extent(redo)
     if not ranges:
         return
@@ -172,8 +170,9 @@ def bring_back_join(
     read: Callable[[Ranges], GivenByInput],
 ) -> None:
     """As `bring_back`, for a join: over time what is retained, with windows of rows all steps."""
-    operator = join_operator(definition)
-    kept_from_us = operator.kept_from(kv)
+    operator = definition.logic()
+    assert isinstance(operator, JoinOperator)
+    kept_from_us = None if operator.every_step else operator.kept_from(kv)
     redo = steps_again(commits, definition, spec.shard, kept_from_us)
     ranges = extent(redo)
     if not ranges:
@@ -291,7 +290,7 @@ def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, given: Given,
 def _ingested(
     operator: TupleAggregator | JoinOperator, now_us: int, kv: KV, tables: Mapping[str, pa.Table]
 ) -> None:
-    operator.ingest(kv, tables if isinstance(operator, JoinOperator) else tables[""], now_us)
+    operator.ingest(kv, tables, now_us)
 
 
 @contextmanager

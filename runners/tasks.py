@@ -24,14 +24,8 @@ from windrow.core.location import local_path
 from windrow.core.sql import as_given
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.output import pane_rows, pane_schema
 from windrow.operators.aggregate.state_rows import Windows, without
-from windrow.operators.aggregate.tuples import TupleAggregator
-from windrow.operators.graph.definition import ChainDefinition
-from windrow.operators.graph.logic import ChainOperator
-from windrow.operators.join.counted import join_operator
-from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import joined_rows
+from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.assigners import assigner_of
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
@@ -48,7 +42,6 @@ from windrow.operators.steps.dead import SCHEMA as DEAD_SCHEMA
 from windrow.operators.steps.dead import of_operator
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import last_times
-from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.sifting import sifted
 from windrow.operators.steps.step import StepResult, passed
 from windrow.runners import ranges
@@ -80,7 +73,7 @@ class TaskPlan:
     """One commit, as a task sees it. Picklable. parts: the accumulators that Spark pre-aggregated; None: rows come."""
 
     spec: ShardSpec
-    definitions: tuple[AggregateDefinition | JoinDefinition | ChainDefinition, ...]
+    definitions: tuple[Definition, ...]
     commit: int
     now_us: int
     watermarks_us: dict[str, int]
@@ -249,15 +242,7 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     for i, definition in enumerate(plan.definitions):
         mine = table.filter(pa.array(operators == i)) if OPERATOR in table.column_names else table
         mine = without(mine, OPERATOR)
-        if isinstance(definition, ChainDefinition):
-            panes.update(_chain(plan, definition, overlay, mine, answer, dead, counters))
-            continue
-        if isinstance(definition, JoinDefinition):
-            told = _join(plan, definition, overlay, mine, answer, dead, counters)
-        else:
-            told = _aggregate(plan, definition, overlay, mine, schema, answer, dead, counters)
-        if told is not None:
-            panes[definition.name] = told
+        panes.update(_steps(plan, definition, overlay, mine, schema, answer, dead, counters))
     if plan.parts is None and len(table):
         if plan.reads is None:
             _extent(table, answer)
@@ -284,101 +269,54 @@ def _read(
     return rows
 
 
-def _aggregate(
+def _steps(
     plan: TaskPlan,
-    definition: AggregateDefinition,
+    definition: Definition,
     overlay: Overlay,
     mine: pa.Table,
     schema: pa.Schema,
     answer: Answer,
     dead: list[pa.Table],
     counters: dict[str, int],
-) -> pa.Table | None:
-    """The steps of one windowed aggregate, and its panes as rows."""
-    operator = TupleAggregator(definition) if definition.tuple_window else WindowAggregator(definition)
-    watermark_us = plan.watermarks_us[definition.name]
-    steps = [operator.advance(overlay, watermark_us, plan.now_us)]
-    if plan.parts is not None:
-        assert isinstance(operator, WindowAggregator)
-        steps.append(
-            _ingest_partials(plan, operator, overlay, mine, schema, watermark_us, answer, dead, counters)
-        )
-    elif len(mine):
-        steps.append(_ingest(operator, overlay, mine, plan.now_us))
-    for step in steps:
-        _note(step, answer, dead, counters, definition.name)
-    if operator.history is not None:
-        progress = Progress.load(overlay, operator.aux_cf)
-        counters[STEP_OF + definition.name] = progress.step
-        counters[KEPT_OF + definition.name] = progress.purged_us
-        counters[ROWS_OF + definition.name] = len(mine)
-    told = [p for s in steps for p in s.panes]
-    if not told:
-        return None
-    return pane_rows(definition, pane_schema(definition, operator.calculation), told, plan.commit)
-
-
-def _join(
-    plan: TaskPlan,
-    definition: JoinDefinition,
-    overlay: Overlay,
-    mine: pa.Table,
-    answer: Answer,
-    dead: list[pa.Table],
-    counters: dict[str, int],
-) -> pa.Table | None:
-    """The steps of a join, and its rows."""
-    operator = join_operator(definition)
-    steps = [operator.advance(overlay, plan.watermarks_us[definition.name], plan.now_us)]
-    # Inputs without rows too, so that the columns of both sides are known.
-    steps.append(_ingest(operator, overlay, tables_of_inputs(definition, mine), plan.now_us))
-    for step in steps:
-        _note(step, answer, dead, counters, definition.name)
-    told = [p for s in steps for p in s.panes]
-    return joined_rows(told, plan.commit) if told else None
-
-
-def _chain(
-    plan: TaskPlan,
-    definition: ChainDefinition,
-    overlay: Overlay,
-    mine: pa.Table,
-    answer: Answer,
-    dead: list[pa.Table],
-    counters: dict[str, int],
 ) -> dict[str, pa.Table]:
-    """The steps of a chain, and its panes as rows, by operator."""
-    operator = ChainOperator(definition, plan.tell)
-    steps = operator.advance(overlay, plan.watermarks_us[definition.name], plan.now_us)
-    if definition.by_input:
-        steps = steps.then(_ingest(operator, overlay, tables_of_inputs(definition, mine), plan.now_us))
-    elif len(mine):
-        steps = steps.then(_ingest(operator, overlay, mine, plan.now_us))
-    _note(steps, answer, dead, counters, definition.name)
-    told = {**steps.inner, **({definition.name: steps.panes} if steps.panes else {})}
-    return {name: operator.told(name, panes, plan.commit) for name, panes in told.items()}
+    """The steps of one definition, and what they told, as rows, by operator."""
+    logic = definition.logic(plan.tell)
+    watermark_us = plan.watermarks_us[definition.name]
+    step = logic.advance(overlay, watermark_us, plan.now_us)
+    if plan.parts is not None:
+        assert isinstance(logic, WindowAggregator)
+        step = step.then(
+            _ingest_partials(plan, logic, overlay, mine, schema, watermark_us, answer, dead, counters)
+        )
+    else:
+        tables = tables_of_inputs(definition, mine)
+        # Inputs without rows too, where columns of all of them have to be known.
+        if logic.takes_columns or any(len(t) for t in tables.values()):
+            step = step.then(_ingest(logic, overlay, tables, plan.now_us))
+    _note(step, answer, dead, counters, definition.name)
+    if logic.replays:
+        counters[STEP_OF + definition.name] = logic.progress(overlay).step
+        counters[KEPT_OF + definition.name] = logic.kept_from(overlay)
+        counters[ROWS_OF + definition.name] = len(mine)
+    return logic.told(step, plan.commit)
 
 
-def _ingest(
-    operator: Any, overlay: Overlay, given: pa.Table | dict[str, pa.Table], now_us: int
-) -> StepResult:
+def _ingest(logic: Logic, overlay: Overlay, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
     """An `ingest` in which rows that make it raise are dead letters, and the others count."""
     attempt = Overlay(overlay)
-    by_input = isinstance(given, dict)
 
     def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
-        result: StepResult = operator.ingest(kv, tables if by_input else tables[""], now_us)
-        return result
+        return logic.ingest(kv, tables, now_us)
 
-    result: StepResult = sifted(step, attempt, given if isinstance(given, dict) else {"": given})
+    result: StepResult = sifted(step, attempt, tables)
     overlay.write(attempt.batch)
     return result
 
 
-def tables_of_inputs(definition: JoinDefinition | ChainDefinition, table: pa.Table) -> dict[str, pa.Table]:
+def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Table]:
     """The rows of a shard by input, with the columns of each."""
     if INPUT not in table.column_names:
-        return {}
+        return {} if definition.by_input else {definition.inputs[0].name: table}
     found = {}
     whose = combine(table.column(INPUT))
     where = [c for c in POSITION_COLUMNS if c in table.column_names]

@@ -15,14 +15,8 @@ from windrow.checkpoint.records import Step
 from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Pane, Position, Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
-from windrow.operators.graph.definition import (
-    WINDOW_COLUMNS,
-    WINDOW_END,
-    WINDOW_START,
-    WINDOW_TIME,
-    ChainDefinition,
-    handed_input,
-)
+from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
+from windrow.operators.graph.definition import ChainDefinition, Feed
 from windrow.operators.join.definition import JoinDefinition
 from windrow.testing.oracle import AggregateOracle
 from windrow.testing.oracle_join import JoinOracle
@@ -52,41 +46,49 @@ class ChainOracle:
 
     def __init__(self, definition: ChainDefinition, schemas: Mapping[str, pa.Schema] | None = None) -> None:
         self.definition = definition
-        self._oracles: list[Any] = [
-            JoinOracle(p, _of(definition.inputs_of(i), schemas))
-            if isinstance(p, JoinDefinition)
-            else AggregateOracle(p)
-            for i, p in enumerate(definition.logics)
-        ]
+        self._oracles: list[Any] = []
+        for i in range(len(definition.parts)):
+            part: Any = definition.parts[i]
+            for feed in definition.feeds[i]:
+                part = part.of_handed_rows(feed.input)
+            self._oracles.append(
+                JoinOracle(part, _of(definition.inputs_of(i), schemas))
+                if isinstance(part, JoinDefinition)
+                else AggregateOracle(part)
+            )
         self._steps = [0] * len(self._oracles)
-        for i, part in enumerate(definition.parts[1:]):
+        for i, part in enumerate(definition.parts):
             if schemas is not None and isinstance(part, JoinDefinition):
-                self._oracles[i + 1].know(handed_input(definition.parts[i], part).name, self._columns(i))
+                for feed in definition.feeds[i]:
+                    self._oracles[i].know(feed.input.name, self._columns(feed.part))
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> ChainStep:
-        """Each operator takes what the one before it told of the step's messages; a join also its own from outside."""
-        whole, told = ChainStep(), list[Any]()
+        """Each operator takes what others told of the step's messages, and its own from outside."""
+        whole, told = ChainStep(), list[list[Any]]()
         for i in range(len(self._oracles)):
-            taken = self._handed(i - 1, told) if i else None
-            if i:
+            taken = self._taken(i, told)
+            if self.definition.feeds[i]:
                 watermark_us = self._oracles[i].watermark_us
-            told = self._take(i, taken, messages, now_us, watermark_us, whole)
+            told.append(self._take(i, taken, messages, now_us, watermark_us, whole))
         return whole
 
     def advance(self, watermark_us: int, now_us: int) -> ChainStep:
-        """Each operator takes what the one before it told, then advances to the watermark that that one leaves it."""
-        whole, taken = ChainStep(), list[Message]()
+        """Each operator takes what others told, then advances to the watermark that they leave it."""
+        whole, tellings = ChainStep(), list[list[Any]]()
+        reached: list[int] = []
         for i, part in enumerate(self.definition.parts):
             told: list[Any] = []
-            if i:
-                watermark_us = self._behind(i - 1, watermark_us)
-                if taken:
-                    told += self._take(i, taken, {}, now_us, self._oracles[i].watermark_us, whole)
-            done = self._oracles[i].advance(watermark_us, now_us)
+            taken = self._taken(i, tellings)
+            own_us = min(
+                (self._behind(f, reached[f.part]) for f in self.definition.feeds[i]), default=watermark_us
+            )
+            reached.append(own_us)
+            if any(taken.values()):
+                told += self._take(i, taken, {}, now_us, self._oracles[i].watermark_us, whole)
+            done = self._oracles[i].advance(own_us, now_us)
             self._steps[i] += 1
             whole.add(part.name, done[0], done[1])
-            told += done[0]
-            taken = self._handed(i, told)
+            tellings.append(told + list(done[0]))
         return whole
 
     def replay(self, steps: Iterable[Step], messages: Iterable[Message]) -> ChainStep:
@@ -111,25 +113,29 @@ class ChainOracle:
         found: list[WindowInfo] = self._oracles[names.index(name or names[-1])].windows()
         return found
 
+    def _taken(self, i: int, told: Sequence[Told]) -> dict[str, list[Message]]:
+        """What an operator takes of others in a step, by its inputs."""
+        return {f.input.name: self._handed(f.part, told[f.part]) for f in self.definition.feeds[i]}
+
     def _take(
         self,
         i: int,
-        handed: Sequence[Message] | None,
+        handed: Mapping[str, Sequence[Message]],
         outside: Messages,
         now_us: int,
         watermark_us: int,
         whole: ChainStep,
     ) -> list[Any]:
-        """An operator's ingest of what the one before it told and of its own; an aggregate's of nothing is none."""
+        """An operator's ingest of what others told and of its own; an aggregate's of nothing is none."""
         part = self.definition.parts[i]
         if isinstance(part, JoinDefinition):
             assert isinstance(outside, Mapping)
             given = {n.name: outside[n.name] for n in self.definition.inputs_of(i) if n.name in outside}
-            if handed:
-                given[handed_input(self.definition.parts[i - 1], part).name] = handed
+            given |= {name: rows for name, rows in handed.items() if rows}
             return self._ingest(i, given, now_us, watermark_us, whole)
-        own = outside.get(part.name, ()) if isinstance(outside, Mapping) else outside
-        taken = own if handed is None else handed
+        [own] = part.inputs
+        mine = outside.get(own.name, ()) if isinstance(outside, Mapping) else outside
+        taken = handed.get(own.name, ()) if self.definition.feeds[i] else mine
         return self._ingest(i, taken, now_us, watermark_us, whole) if taken else []
 
     def _ingest(
@@ -146,17 +152,17 @@ class ChainOracle:
         if isinstance(part, JoinDefinition):
             names: list[str] = self._oracles[i].columns
             return names
-        return [*part.by, *part.agg, *WINDOW_COLUMNS]
+        return [*(part.told_columns or ()), *WINDOW_COLUMNS]
 
     def _handed(self, i: int, told: Told) -> list[Message]:
         """What an operator told in its last step, as messages."""
         name, step = self.definition.parts[i].name, self._steps[i]
         return [Message(_payload(row), Position(name, 0, step, n)) for n, row in enumerate(told)]
 
-    def _behind(self, i: int, watermark_us: int) -> int:
+    def _behind(self, feed: Feed, watermark_us: int) -> int:
         if watermark_us == END_OF_TIME_US:
             return watermark_us
-        return max(watermark_us - self.definition.behind_us(i), START_OF_TIME_US)
+        return max(watermark_us - feed.behind_us, START_OF_TIME_US)
 
     def _by_input(self, messages: Sequence[Message]) -> Messages:
         if not self.definition.by_input:

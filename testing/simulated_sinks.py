@@ -16,7 +16,6 @@ from windrow.connectors.sinks import PaneFiles, Sink
 from windrow.core.errors import Fenced
 from windrow.core.messages import Pane, Token
 from windrow.operators.aggregate.output import to_panes
-from windrow.operators.graph.logic import told_schema
 from windrow.runners.protocol import PUBLISH_ATTEMPTS
 from windrow.testing.simulated_job import (
     PARTITIONS,
@@ -96,7 +95,7 @@ class KafkaOutlet:
                 row["window"] = {name: _time_or_number(at) for name, at in row["window"].items()}
                 rows.append(row)
         definition = self._simulation.definition
-        table = pa.Table.from_pylist(rows, told_schema(definition, SCHEMA))
+        table = pa.Table.from_pylist(rows, definition.logic().schema({definition.inputs[0].name: SCHEMA}))
         return list(to_panes(definition, table, ""))
 
 

@@ -23,7 +23,7 @@ from windrow.connectors.sinks import PaneFiles
 from windrow.core.errors import ConfigurationError, KafkaFailed
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.operator import Definition
 from windrow.operators.steps.groups import Groups
 
 logger = get_logger()
@@ -80,16 +80,15 @@ class KafkaSink:
         values = (self.topic, self.kafka, self.mode, self.key, self.encode, self.partitions, self.tokens)
         return KafkaSink, values
 
-    def check(self, definition: Any) -> None:
-        """Refuse an operator whose panes this topic cannot take."""
-        if isinstance(definition, JoinDefinition):
-            if self.mode == "upsert":
-                raise ConfigurationError(
-                    f"mode 'upsert' and the rows of join {definition.name!r}, which have no window to be known by: "
-                    "use mode='append'"
-                )
+    def check(self, definition: Definition) -> None:
+        """Refuse an operator whose rows this topic cannot take."""
+        if self.mode == "upsert" and definition.known_by is None:
+            raise ConfigurationError(
+                f"mode 'upsert' and the rows of {definition.name!r}, which have no window to be known by: use mode='append'"
+            )
+        if definition.told_columns is None:
             return
-        columns = [*definition.by, *definition.agg, "commit"]
+        columns = [*definition.told_columns, "commit"]
         if self.key is not None and self.key not in columns:
             raise ConfigurationError(
                 f"key {self.key!r} is none of the columns {columns} of {definition.name!r}"

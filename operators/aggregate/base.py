@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
 import pyarrow as pa
 
 from windrow.core.keys import Encode, encode_columns, encode_equal
@@ -9,12 +12,15 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.history import History
 from windrow.operators.aggregate.needs import AggregateNeeds
+from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.operator import Logic
+from windrow.operators.steps.dead import DeadLetters, letters_by_input
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, in_known_times
 from windrow.operators.steps.learning import (
+    Needs,
     check_keys,
     in_learnt_types,
     learn,
@@ -24,11 +30,11 @@ from windrow.operators.steps.step import StepResult, keys_mark
 from windrow.stores.kv import KV, Batch
 
 
-class Steps:
-    """What the operators share. Holds no state of its own: everything is in the store that it is given."""
+class Steps(Logic):
+    """What time and tuple windows share. Holds no state of its own: everything is in the store that it is given."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
-        self.definition = definition
+        self.definition: AggregateDefinition = definition
         self.windows_cf = f"{definition.name}.windows"
         self.aux_cf = f"{definition.name}.aux"
         self.history = History(definition) if definition.full_state else None
@@ -50,13 +56,20 @@ class Steps:
             self.choose_keys(kv, progress.schema, store=True)
         if progress.schema is not None:
             self._bind(progress.schema)
-        return progress, StepResult(), DeadLetters(self.definition.dead_letter_limit)
+        dead = DeadLetters(self.definition.dead_letter_limit)
+        if self.definition.by_input:
+            dead.input = self.definition.inputs[0].name
+        return progress, StepResult(), dead
 
     def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
         batch = Batch()
         progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
         kv.write(batch)
         result.dead = dead.table()
+        if self.definition.by_input:
+            result.dead = letters_by_input(result.dead)
+            prefix = self.definition.inputs[0].source_prefix
+            result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
         for reason, n in dead.counts.items():
             result.counts[f"dead.{reason}"] = n
         return result
@@ -122,6 +135,56 @@ class Steps:
             return rows
         result.counts["duplicates"] = len(rows) - len(fresh)
         return rows.take(fresh)
+
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        [table] = tables.values()
+        return self.take(kv, table, now_us)
+
+    @abstractmethod
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        """File the messages of a step, and fire what they fill."""
+
+    def learn(self, kv: KV, schema: pa.Schema) -> None:
+        progress, batch = self.progress(kv), Batch()
+        self._learn(progress, schema)
+        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        kv.write(batch)
+
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        schema = pane_schema(self.definition, self.calculation)
+        return pane_rows(self.definition, schema, panes, commit)
+
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return pane_schema(self.definition, self._over(inputs))
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return pane_messages(self.definition, self.calculation, panes)
+
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return pane_message_schema(self.definition, self._over(inputs))
+
+    def made(self, kv: KV) -> pa.Schema | None:
+        known = self.progress(kv).schema
+        return (
+            None
+            if known is None
+            else pane_message_schema(self.definition, Calculation(self.definition, known))
+        )
+
+    def _over(self, inputs: Mapping[str, pa.Schema]) -> Calculation:
+        return Calculation(self.definition, inputs[self.definition.inputs[0].name])
+
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        return self.progress(kv).schema
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        return self.needs
+
+    def columns(self, kv: KV) -> list[str]:
+        known = self.progress(kv).schema
+        return [] if known is None else list(known.names)
 
     @property
     def calculation(self) -> Calculation:

@@ -6,14 +6,14 @@ step, and the retention by size and time; optional the early, full-size and late
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
+
+import pyarrow as pa
 
 from windrow.core import check
 from windrow.core.aggregations import Aggregation
@@ -28,6 +28,8 @@ from windrow.core.errors import (
     RetentionMissing,
     RetentionTooShort,
 )
+from windrow.core.inputs import Input
+from windrow.core.messages import Pane
 from windrow.core.policy import (
     RESERVED_COLUMNS,
     UNBOUNDED_US,
@@ -45,12 +47,14 @@ from windrow.core.positions import Ids, Positions
 from windrow.core.show import call
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
+from windrow.operators.aggregate import handing
+from windrow.operators.operator import Definition, Logic, Taker
 
 NullKeys = Literal["group", "dead_letter"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class AggregateDefinition:
+class AggregateDefinition(Definition):
     """A windowed aggregate. See `wr.Aggregate` for the parameters."""
 
     by: tuple[str, ...]
@@ -71,6 +75,7 @@ class AggregateDefinition:
     positions: Positions | None
     ids: Ids | None
     dead_letter_limit: int
+    input_name: str | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -90,9 +95,11 @@ class AggregateDefinition:
         """What shapes the state, as plain values: the text behind the fingerprint."""
         ids = {} if self.ids is None else {"ids": list(self.ids.columns)}
         unit = {} if self.event_time_unit is None else {"event_time_unit": self.event_time_unit}
+        named = {} if self.input_name is None else {"input": self.input_name}
         return {
             **ids,
             **unit,
+            **named,
             "operator": "aggregate",
             "by": list(self.by),
             "event_time": self.event_time,
@@ -105,19 +112,80 @@ class AggregateDefinition:
             "scale": self.scale,
         }
 
+    def filing(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "allowed_lateness_us": self.allowed_lateness_us,
+            "max_ahead_us": self.max_ahead_us,
+        }
+        if self.tuple_window:
+            facts["retention"] = [self.retention.windows, self.retention.messages, self.retention.per]
+        return facts
+
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
     @property
-    def fingerprint(self) -> str:
-        """Hex digest of `describe()`: state is read only under the fingerprint it was written with."""
-        text = json.dumps(self.describe(), sort_keys=True, ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+    def by_input(self) -> bool:
+        return self.input_name is not None
 
-    def with_watermark(self, watermark: Watermark) -> Self:
-        """The same definition under another watermark; what shapes the state stays."""
-        return self._changed(watermark=watermark)
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """Its one input, which has its name unless another one was given."""
+        return (
+            Input(
+                self.input_name or self.name,
+                self.event_time,
+                None,
+                self.watermark,
+                self.time_zone,
+                self.max_ahead_us,
+                self.positions,
+                event_time_unit=self.event_time_unit,
+            ),
+        )
 
-    def of_handed_rows(self) -> Self:
-        """The same definition for rows of another operator, whose messages were judged already: none is too far ahead."""
+    def part_prefix(self, name: str) -> str:
+        return self.prefix(self.inputs[0])
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        return self.needs
+
+    def keys(self, given: Input) -> tuple[str, ...]:
+        return self.by
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        [given] = self.inputs
+        return self._changed(watermark=watermarks[given.name]) if given.name in watermarks else self
+
+    @property
+    def told_columns(self) -> tuple[str, ...]:
+        return (*self.by, *self.agg)
+
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        return self.by
+
+    def values(self, rows: pa.Table, job: str) -> Iterator[Pane]:
+        from windrow.operators.aggregate.output import to_panes
+
+        return to_panes(self, rows, job)
+
+    def taker(self, before: str) -> Taker:
+        return handing.taker(self, before)
+
+    def check_followed(self, taker: Taker) -> None:
+        handing.check_followed(self, taker)
+
+    def behind_us(self, event_time: str) -> int:
+        return 0
+
+    def of_handed_rows(self, given: Input) -> Self:
         return self._changed(max_ahead_us=None)
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.aggregate.logic import WindowAggregator
+        from windrow.operators.aggregate.tuples import TupleAggregator
+
+        return TupleAggregator(self) if self.tuple_window else WindowAggregator(self)
 
     def _changed(self, **changes: Any) -> Self:
         state = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -167,6 +235,7 @@ class AggregateDefinition:
             positions=self.positions,
             ids=self.ids,
             dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
+            input=self.input_name,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -210,12 +279,15 @@ def normalise(
     positions: Positions | None,
     ids: Ids | None,
     dead_letter_limit: int,
+    input: str | None = None,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
     keys = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
     check.name(name, "name")
+    if input is not None:
+        check.name(input, "input")
     check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
     if positions is not None:
         check.of_type(
@@ -297,6 +369,7 @@ def normalise(
         "positions": positions,
         "ids": ids,
         "dead_letter_limit": dead_letter_limit,
+        "input_name": input,
     }
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from windrow.core.emit import EveryBatch, EveryCount
 from windrow.core.keys import Encode, encode_columns
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
@@ -77,7 +77,7 @@ class StoredWindows(Steps):
         self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int
     ) -> None:
         """Store the rows of whole windows, unless nothing can ask for them any more, not even this step."""
-        kept_from = self.kept_from(watermark_us)
+        kept_from = self._in_retention_from(watermark_us)
         if self._closes:
             kept_from = START_OF_TIME_US
         if not starts or starts[-1] < kept_from:
@@ -171,11 +171,18 @@ class StoredWindows(Steps):
         """Windows that start before it are out of retention."""
         if self.definition.retention.time_us is None:
             return START_OF_TIME_US
-        return max(progress.purged_us, self.kept_from(progress.watermark_us))
+        return max(progress.purged_us, self._in_retention_from(progress.watermark_us))
 
-    def kept_from(self, watermark_us: int) -> int:
+    def _in_retention_from(self, watermark_us: int) -> int:
         """Where the windows begin that are in retention at a watermark."""
         return self.assigner.first_open(self._retention_floor(watermark_us))
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        super().set_back(kv, progress, watermark_us)
+        progress.purged_us = min(progress.purged_us, self._in_retention_from(progress.watermark_us))
+
+    def kept_from(self, kv: KV) -> int:
+        return END_OF_TIME_US if self.history is None else self.progress(kv).purged_us
 
     def _span_us(self) -> int | None:
         """About how long a message can be in retention after its event time; None: for good."""

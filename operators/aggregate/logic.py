@@ -61,7 +61,7 @@ class WindowAggregator(StoredWindows):
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
 
-    def ingest(
+    def take(
         self,
         kv: KV,
         table: pa.Table,

@@ -11,6 +11,7 @@ from windrow.core.keys import decode_position
 from windrow.core.messages import Kind, Pane, Position, Timing, Token, TupleWindow, Window, WindowInfo
 from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.handing import WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import (
     END,
@@ -89,6 +90,34 @@ def pane_rows(
         columns.append(pa.array(np.full(n, commit, dtype=np.int64)))
         tables.append(pa.table(columns, schema=schema))
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def pane_message_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:
+    """The columns of panes as the next operator sees them."""
+    panes = pane_schema(definition, calculation)
+    names = (*definition.by, *definition.agg)
+    return pa.schema(
+        [
+            *(panes.field(n).remove_metadata() for n in names),
+            *(pa.field(n, STAMP) for n in (WINDOW_TIME, WINDOW_START, WINDOW_END)),
+        ]
+    )
+
+
+def pane_messages(
+    definition: AggregateDefinition, calculation: Calculation, panes: Sequence[pa.Table]
+) -> pa.Table:
+    """Panes as messages for the next operator."""
+    schema = pane_message_schema(definition, calculation)
+    tables = []
+    for table in panes:
+        starts, ends = (combine(table.column(c)) for c in (START, END))
+        times = [pa.array(ends.to_numpy() - 1), starts, ends]
+        columns = [
+            as_type(combine(table.column(f.name)), f.type) for f in schema if f.name in table.column_names
+        ]
+        tables.append(pa.table([*columns, *map(stamps, times)], schema=schema))
+    return pa.concat_tables(tables)
 
 
 def to_panes(definition: AggregateDefinition, rows: pa.Table, job: str) -> Iterator[Pane]:

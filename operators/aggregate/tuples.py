@@ -76,9 +76,7 @@ class TupleAggregator(Steps):
         progress.watermark_us, progress.now_us = max(watermark_us, progress.watermark_us), now_us
         return self._end(kv, progress, result, dead)
 
-    def ingest(
-        self, kv: KV, table: pa.Table, now_us: int, watermarks_us: IntArray | None = None
-    ) -> StepResult:
+    def take(self, kv: KV, table: pa.Table, now_us: int, watermarks_us: IntArray | None = None) -> StepResult:
         """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
         table = self._learnt(progress, table)
@@ -89,6 +87,8 @@ class TupleAggregator(Steps):
             self._file(kv, progress, result, dead, rows)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
+
+    every_step = True
 
     # -- filing -----------------------------------------------------------------------------------------------------
 

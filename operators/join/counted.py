@@ -16,7 +16,6 @@ from windrow.core.errors import CorruptState
 from windrow.core.keys import FIELDS_END, decode_i64, encode_i64, encode_u64, message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import MATCHED, OPEN, JoinOperator, alone
 from windrow.operators.join.output import Columns, labelled
 from windrow.operators.join.pairing import NO_KEY, pairs
@@ -33,11 +32,6 @@ from windrow.stores.messages import Bound, Layout, MessageStore
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 _COUNT = (b"c0", b"c1")
-
-
-def join_operator(definition: JoinDefinition) -> JoinOperator:
-    """The logic of a join."""
-    return RowsJoinOperator(definition) if definition.by_rows else JoinOperator(definition)
 
 
 class RowsJoinOperator(JoinOperator):
@@ -75,8 +69,7 @@ class RowsJoinOperator(JoinOperator):
             raise CorruptState(f"{len(values) - len(found)} messages are listed that are not there")
         return found
 
-    def kept_from(self, kv: KV) -> int | None:
-        return None
+    every_step = True
 
     def cfs(self) -> tuple[str, ...]:
         unused = {

@@ -5,9 +5,7 @@ Seed 003 "Configuration of A Join Window Operator", "Semantic Difference between
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -27,6 +25,7 @@ from windrow.core.errors import (
 )
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
+from windrow.core.messages import JoinedRow
 from windrow.core.policy import (
     RESERVED_COLUMNS,
     UNBOUNDED_US,
@@ -36,20 +35,15 @@ from windrow.core.policy import (
 )
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration, duration_us, show_duration
-from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
+from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Rows, Sliding
+from windrow.operators.join import handing
+from windrow.operators.join.spans import Within, spans
+from windrow.operators.operator import Definition, Logic, Taker
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "asof"]
 HOWS = ("inner", "left", "right", "full", "semi", "anti", "asof")
 #: A predicate of the user's over candidate pairs: two tables of as many rows, to a boolean for each.
 PairFunction = Callable[[pa.Table, pa.Table], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Within:
-    """Bounds of the right message's event time less the left one's, in microseconds, both included."""
-
-    low_us: int
-    high_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,7 @@ def pairs(function: PairFunction, *, name: str) -> Where:
 
 
 @dataclass(frozen=True, repr=False)
-class JoinDefinition:
+class JoinDefinition(Definition):
     """A join of two inputs. See `wr.Join` for the parameters."""
 
     left: Input
@@ -108,12 +102,8 @@ class JoinDefinition:
         """True if a side's window counts messages."""
         return isinstance(self.left.window, Rows) or isinstance(self.right.window, Rows)
 
-    #: Joins know their messages by position, not by ids; `Input.positions` has the columns.
-    ids = None
-    positions = None
-
     @property
-    def by(self) -> tuple[str, ...]:
+    def by(self) -> tuple[str, ...]:  # type: ignore[override]
         """The key columns, by their left names."""
         return self.left_keys
 
@@ -146,24 +136,71 @@ class JoinDefinition:
             "scale": self.scale,
         }
 
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of `describe()`: state is read only under the fingerprint it was written with."""
-        text = json.dumps(self.describe(), sort_keys=True, ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
-
     def __repr__(self) -> str:
         return call("Join", **{n: Raw(v) if isinstance(v, str) else v for n, v in self.written})
 
-    def with_watermarks(self, left: Watermark, right: Watermark) -> Self:
-        """The same join under other watermarks; what shapes the state stays."""
-        return self._changed(
-            left=replace(self.left, watermark=left), right=replace(self.right, watermark=right)
-        )
+    #: Joins know their messages by position, not by ids.
+    ids = None
 
-    def of_handed_rows(self, side: str) -> Self:
-        """The same join where a side takes the rows of another operator: none of these is too far ahead."""
-        return self._changed(**{side: replace(getattr(self, side), max_ahead_us=None)})
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        return handing.columns_of(self, given)
+
+    def keys(self, given: Input) -> tuple[str, ...]:
+        return self.left_keys if given.name == self.left.name else self.right_keys
+
+    def one_shard(self) -> str | None:
+        if not self.on:
+            return "it has no keys"
+        if self.is_self_join and self.left_keys != self.right_keys:
+            return f"it joins {self.left.name!r} with itself on different columns"
+        for given in (self.left, self.right):
+            if isinstance(given.window, Rows) and given.window.per == "input":
+                return f"{given.window!r} counts the rows of a whole input"
+        return super().one_shard()
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        left, right = (
+            replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in (self.left, self.right)
+        )
+        return self._changed(left=left, right=right)
+
+    def filing(self) -> dict[str, Any]:
+        return {
+            "allowed_lateness_us": self.allowed_lateness_us,
+            "max_ahead_us": [given.max_ahead_us for given in self.inputs],
+        }
+
+    @property
+    def known_by(self) -> None:
+        return None
+
+    def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+        from windrow.operators.join.output import to_joined
+
+        return to_joined(rows, job)
+
+    def taker(self, before: str) -> Taker:
+        return handing.taker(self, before)
+
+    def check_followed(self, taker: Taker) -> None:
+        handing.check_followed(self, taker)
+
+    def behind_us(self, event_time: str) -> int:
+        return handing.behind_us(self, event_time)
+
+    def of_handed_rows(self, given: Input) -> Self:
+        left, right = (
+            replace(i, max_ahead_us=None) if i.name == given.name else i for i in (self.left, self.right)
+        )
+        return self._changed(left=left, right=right)
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.join.counted import RowsJoinOperator
+        from windrow.operators.join.logic import JoinOperator
+
+        return RowsJoinOperator(self) if self.by_rows else JoinOperator(self)
 
     def _changed(self, **changes: Any) -> Self:
         made: Self = _restore(type(self), {f.name: getattr(self, f.name) for f in fields(self)} | changes)
@@ -341,37 +378,6 @@ def _check_reach(left: Input, right: Input, within: Within | None) -> None:
             f"within={bounds} lies outside {left.window!r} and {right.window!r}: no pair could ever match; "
             "widen the windows or leave them out"
         )
-
-
-def spans(left: Input, right: Input, within: Within | None) -> tuple[int | None, int | None]:
-    """How far a left message can lie before its right partner, and after it; None is without bound."""
-    before: int | None
-    after: int | None
-    rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
-    if rows or (left.window is None and right.window is None):
-        before = after = None
-    else:
-        behind = [_reach(w if w is not None else Sliding(None)) for w in (left.window, right.window)]
-        before = _most(behind[0][0], behind[1][1])
-        after = _most(behind[0][1], behind[1][0])
-    if within is not None:
-        before = max(within.high_us, 0) if before is None else min(before, max(within.high_us, 0))
-        after = max(-within.low_us, 0) if after is None else min(after, max(-within.low_us, 0))
-    return before, after
-
-
-def _reach(window: JoinWindowSpec) -> tuple[int | None, int | None]:
-    match window:
-        case Tumbling(size_us=size) | Hopping(size_us=size):
-            return size, size
-        case Sliding(before_us=before, after_us=after):
-            return before, after
-        case Rows():
-            return None, None
-
-
-def _most(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else max(a, b)
 
 
 def _kept(

@@ -16,20 +16,24 @@ import pyarrow as pa
 from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.errors import CorruptState, InputError
 from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
-from windrow.core.policy import UNBOUNDED_US
+from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
 from windrow.core.types import as_type, concat
+from windrow.core.windows import Rows
 from windrow.operators.join.columns import InputColumns
-from windrow.operators.join.definition import JoinDefinition, spans
-from windrow.operators.join.output import NOBODY, Columns, labelled, letters_by_input
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.output import NOBODY, Columns, joined_rows, joined_schema, labelled
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
+from windrow.operators.join.spans import spans
 from windrow.operators.join.tables import conform, holds, intervals, ranks, stack
+from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
-from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
+from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters, letters_by_input
 from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (
     StepResult,
@@ -58,11 +62,11 @@ FOLLOWED = {
 }
 
 
-class JoinOperator:
+class JoinOperator(Logic):
     """One join on one store. Holds no state of its own: everything is in the store it is given."""
 
     def __init__(self, definition: JoinDefinition) -> None:
-        self.definition = definition
+        self.definition: JoinDefinition = definition
         self.reach = Reach(definition)
         self.aux_cf = f"{definition.name}.aux"
         self.pending_cf = f"{definition.name}.pending"
@@ -445,12 +449,64 @@ class JoinOperator:
         )
         return store.put_rows(batch, rows.times, positions, keys if store.layout.has_fields else None, values)
 
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
+    takes_columns = True
+
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        return joined_rows(panes, commit)
+
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
+        return joined_schema(Columns.of(self.definition, left, right), left, right)
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return concat([p.drop_columns([TIMING]) for p in panes])
+
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return _without_labels(self.schema(inputs))
+
+    def made(self, kv: KV) -> pa.Schema | None:
+        sides = self.inputs.known(kv)
+        if sides is None:
+            return None
+        left, right = sides
+        columns = Columns.of(self.definition, left, right, self.inputs.names(kv))
+        return _without_labels(joined_schema(columns, left, right))
+
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        return self.inputs.schemas(kv)[LEFT if name == self.definition.left.name else RIGHT]
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        return self.inputs.needs_of(kv, name, beside)
+
+    def key_types(
+        self, name: str, inputs: Mapping[str, pa.Schema]
+    ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
+        left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
+        side = 1 if name == self.definition.left.name else 2
+        return [(key[side], (key[3],)) for key in Columns.of(self.definition, left, right).keys]
+
     # -- lost messages, filed again ---------------------------------------------------------------------------------
 
-    def kept_from(self, kv: KV) -> int | None:
-        """The event time below which no message is kept; None where that depends on what has come."""
+    def kept_from(self, kv: KV) -> int:
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
         return min(self._floor(side, reached_us, self.done(reached_us)) for side in (LEFT, RIGHT))
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        """Messages that can match no more go, all of them: no match may follow a row that said there was none."""
+        self.bind(kv, progress)
+        for side, given in enumerate((self.definition.left, self.definition.right)):
+            if isinstance(given.window, Rows):
+                continue  # not the watermark decides how long they can match
+            store, batch = self.stores[side], Batch()
+            floor_us = self.reach.expired_before(side, self.done(progress.watermark_us))
+            times = [(key, store.split(key).time_us) for key, _ in kv.scan(store.cf)]
+            batch.delete_many(
+                store.cf, [key for key, time_us in times if time_us is not None and time_us < floor_us]
+            )
+            kv.write(batch)
+        super().set_back(kv, progress, watermark_us)
 
     def drop_expired(self, kv: KV) -> None:
         """What was filed again and is kept no more goes."""
@@ -564,6 +620,10 @@ class JoinOperator:
             before = min(before, done_us)  # until then it waits for its answer
         kept_us = self.definition.retention.time_us
         return min(before, limit(watermark_us, UNBOUNDED_US if kept_us is None else kept_us))
+
+
+def _without_labels(rows: pa.Schema) -> pa.Schema:
+    return pa.schema([f for f in rows if f.name not in RESERVED_COLUMNS])
 
 
 def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:

@@ -205,18 +205,6 @@ def joined_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
     return concat(tables)
 
 
-def letters_by_input(letters: pa.Table | None) -> pa.Table | None:
-    """Dead letters with the sources that whoever fed them gave: their inputs stand in a column of their own."""
-    if letters is None:
-        return None
-    sources = [
-        None if source is None else source.removeprefix(f"{name}:")
-        for source, name in zip(*(letters.column(c).to_pylist() for c in ("source", "input")), strict=True)
-    ]
-    where = letters.column_names.index("source")
-    return letters.set_column(where, "source", pa.array(sources, pa.string()))
-
-
 def to_joined(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
     """Rows of a join as Python values."""
     for row in rows.to_pylist():

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.windows import Rows
 from windrow.operators.aggregate.refiling import IntArray
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.tables import conform
@@ -48,21 +47,3 @@ def refile_join(
             operator.put(kv, batch, side, rows, operator.keys(rows, side, columns))
     kv.write(batch)
     return uncounted
-
-
-def forget_judged(operator: JoinOperator, kv: KV) -> None:
-    """Drop the messages that can match no more, all of them: the watermark is about to be lowered, and no match may follow a
-    row that said there was none.
-    """
-    definition, progress = operator.definition, Progress.load(kv, operator.aux_cf)
-    operator.bind(kv, progress)
-    for side, given in enumerate((definition.left, definition.right)):
-        if isinstance(given.window, Rows):
-            continue  # not the watermark decides how long they can match
-        store, batch = operator.stores[side], Batch()
-        floor_us = operator.reach.expired_before(side, operator.done(progress.watermark_us))
-        times = [(key, store.split(key).time_us) for key, _ in kv.scan(store.cf)]
-        batch.delete_many(
-            store.cf, [key for key, time_us in times if time_us is not None and time_us < floor_us]
-        )
-        kv.write(batch)

@@ -157,3 +157,15 @@ def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
         told = (row["reason"], row["detail"], position, row["event_time_us"], row["payload"])
         found.append(DeadLetter(*told, commit, row.get("input")))
     return found
+
+
+def letters_by_input(letters: pa.Table | None) -> pa.Table | None:
+    """Dead letters with the sources that whoever fed them gave: their inputs stand in a column of their own."""
+    if letters is None:
+        return None
+    sources = [
+        None if source is None else source.removeprefix(f"{name}:")
+        for source, name in zip(*(letters.column(c).to_pylist() for c in ("source", "input")), strict=True)
+    ]
+    where = letters.column_names.index("source")
+    return letters.set_column(where, "source", pa.array(sources, pa.string()))

@@ -7,14 +7,22 @@ it never goes back. A declared partition holds it until seen.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Protocol
 
+from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.graph.definition import ChainDefinition
-from windrow.operators.join.definition import JoinDefinition
+from windrow.core.time import START_OF_TIME_US
 
 Partition = tuple[str, int]
+
+
+class Taking(Protocol):
+    """What has inputs, each with a watermark; sources of positions begin with the prefix of their input."""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]: ...
+
+    def prefix(self, given: Input) -> str: ...
 
 
 def idle_partitions(
@@ -57,7 +65,7 @@ def watermark_us(
 
 
 def watermark_of(
-    definition: Any,
+    definition: Taking,
     marks: Mapping[Partition, int],
     seen_us: Mapping[Partition, int],
     now_us: int,
@@ -66,17 +74,13 @@ def watermark_of(
 ) -> tuple[int, frozenset[Partition]]:
     """(the watermark of an operator, the partitions judged idle for it). A partition in `unread` is not idle.
 
-    A join's, or a chain's with a join in it, is the minimum over its inputs that are not static; one that was never seen
-    holds it back. Of other chains it is the first operator's.
+    It is the minimum over its inputs that are not static; one that was never seen holds it back.
     """
-    if not _by_input(definition):
-        idle = idle_partitions(definition.watermark, seen_us, now_us, unread)
-        return watermark_us(definition.watermark, marks, now_us, before_us, idle), idle
-    least, idle = END_OF_TIME_US, frozenset[Partition]()
+    least, idle = None, frozenset[Partition]()
     for given in definition.inputs:
         if given.static:
             continue
-        prefix = given.source_prefix
+        prefix = definition.prefix(given)
         own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
         seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}
         more = {(s.removeprefix(prefix), p) for s, p in unread if s.startswith(prefix)}
@@ -84,13 +88,14 @@ def watermark_of(
         idle |= {(prefix + source, partition) for source, partition in quiet}
         if own and set(own) <= quiet:
             continue  # an idle input holds nobody back
-        least = min(least, watermark_us(given.watermark, own, now_us, START_OF_TIME_US, quiet))
+        reached_us = watermark_us(given.watermark, own, now_us, START_OF_TIME_US, quiet)
+        least = reached_us if least is None else min(least, reached_us)
     # Where all inputs are idle nothing moves.
-    return (before_us if least == END_OF_TIME_US else max(before_us, least)), idle
+    return (before_us if least is None else max(before_us, least)), idle
 
 
 def holder_of(
-    definition: Any,
+    definition: Taking,
     marks: Mapping[Partition, int],
     seen_us: Mapping[Partition, int],
     now_us: int,
@@ -99,10 +104,7 @@ def holder_of(
     """Who holds the watermark back: of the partitions that are not idle, the one that is least far. None where no partition
     does, but the clock, a function or `advance_watermark`. Partition -1: an input of which nothing has come.
     """
-    if _by_input(definition):
-        given = [(i.source_prefix, i.watermark) for i in definition.inputs if not i.static]
-    else:
-        given = [("", definition.watermark)]
+    given = [(definition.prefix(i), i.watermark) for i in definition.inputs if not i.static]
     least: tuple[int, Partition] | None = None
     for prefix, watermark in given:
         if watermark.kind != "bounded":
@@ -117,10 +119,3 @@ def holder_of(
             if partition not in idle and (least is None or found < least):
                 least = found
     return None if least is None else least[1]
-
-
-def _by_input(definition: Any) -> bool:
-    """True if it has inputs with watermarks of their own."""
-    if isinstance(definition, ChainDefinition):
-        return definition.by_input
-    return isinstance(definition, JoinDefinition)

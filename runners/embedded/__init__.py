@@ -2,6 +2,5 @@
 
 from windrow.runners.embedded.chain import EmbeddedChain as EmbeddedChain
 from windrow.runners.embedded.chain import EmbeddedJoinChain as EmbeddedJoinChain
-from windrow.runners.embedded.engine import operator_of as operator_of
 from windrow.runners.embedded.join import EmbeddedJoin as EmbeddedJoin
 from windrow.runners.embedded.operator import EmbeddedOperator as EmbeddedOperator

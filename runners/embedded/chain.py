@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
-from windrow.core.inputs import Input
-from windrow.core.messages import JoinedRow, Pane, StoredMessage, WindowInfo
+from windrow.core.messages import StoredMessage, WindowInfo
 from windrow.core.time import Instant
-from windrow.operators.aggregate.output import to_infos, to_panes
+from windrow.operators.aggregate.output import to_infos
 from windrow.operators.graph.definition import ChainDefinition
 from windrow.operators.graph.logic import ChainOperator
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import to_joined
-from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult
 from windrow.runners.embedded.attempt import one_at_a_time
 from windrow.runners.embedded.join import EmbeddedJoin
 from windrow.runners.embedded.operator import EmbeddedOperator
@@ -53,8 +47,8 @@ class EmbeddedChain(EmbeddedOperator):
     ) -> None:
         self.chain = chain
         self._tell = wanted(chain, sink)
-        self._inner: dict[str, list[pa.Table]] = {}
-        super().__init__(chain.first, location, clock=clock, sink=sink, **options)
+        first: Any = chain.first
+        super().__init__(first, location, clock=clock, sink=sink, **options)
         self._in_runs = False  # a step of the first is one of all
 
     # -- the machinery ----------------------------------------------------------------------------------------------
@@ -70,22 +64,6 @@ class EmbeddedChain(EmbeddedOperator):
     def _replayable(self) -> bool:
         return False
 
-    @property
-    def _keeps_messages(self) -> bool:
-        return False  # none that a replay could bring back
-
-    def _stage(self) -> None:
-        super()._stage()
-        self._inner = {}
-
-    def _note(self, result: StepResult) -> None:
-        for name, panes in result.inner.items():
-            self._inner.setdefault(name, []).extend(panes)
-
-    def _told(self, panes: list[pa.Table], commit: int) -> dict[str, pa.Table]:
-        told = {**self._inner, **({self.chain.name: panes} if panes else {})}
-        return {name: self._operator.told(name, some, commit) for name, some in told.items()}
-
     # -- results ----------------------------------------------------------------------------------------------------
 
     @one_at_a_time
@@ -93,13 +71,7 @@ class EmbeddedChain(EmbeddedOperator):
         """The last operator's panes, or rows, of committed steps since the last `flush`. Commits what is staged first."""
         self._ready()
         self._commit()
-        told: list[Pane | JoinedRow] = []
-        for table in self._outputs:
-            if isinstance(self.chain.last, JoinDefinition):
-                told += to_joined(table, self._job.job)
-            else:
-                told += to_panes(self.chain.last, table, self._job.job)
-        return told
+        return [v for table in self._outputs for v in self.chain.values(table, self._job.job)]
 
     @one_at_a_time
     def get_windows(
@@ -120,7 +92,7 @@ class EmbeddedChain(EmbeddedOperator):
         rows, values = self._read(lambda: windows_between(part, self._overlay, start, end, key))
         watermark_us = Progress.load(self._overlay, part.aux_cf).watermark_us
         infos = to_infos(part.definition, rows, values, watermark_us)
-        return without_prefix(infos, self.chain.source_prefix(part.definition.name))
+        return without_prefix(infos, self.chain.part_prefix(part.definition.name))
 
     @one_at_a_time
     def get_messages(
@@ -139,7 +111,7 @@ class EmbeddedChain(EmbeddedOperator):
         if isinstance(definition, JoinDefinition):
             side = _side(definition, input)
             return self._read(lambda: joined_messages(part, self._overlay, side, start, end, key))
-        prefix = self.chain.source_prefix(definition.name)
+        prefix = self.chain.part_prefix(definition.name)
         return self._read(lambda: messages_between(part, self._overlay, start, end, key, prefix))
 
     def _joining(self, input: str | None) -> str | None:
@@ -148,9 +120,8 @@ class EmbeddedChain(EmbeddedOperator):
         return next((p.name for p in joins if input in (p.left.name, p.right.name)), None)
 
     def _part(self, name: str) -> Any:
-        for part in self._operator.parts:
-            if part.definition.name == name:
-                return part
+        if name in [p.name for p in self.chain.parts]:
+            return self._operator.part(name)
         raise ConfigurationError(
             f"operator={name!r}: the operators of the chain are {[p.name for p in self.chain.parts]}, name one of these"
         )
@@ -169,13 +140,6 @@ def _side(definition: JoinDefinition, input: str | None) -> int:
 
 class EmbeddedJoinChain(EmbeddedChain, EmbeddedJoin):
     """A chain with a join in it: messages name their input."""
-
-    def _needs(self, given: Input, beside: Mapping[str, pa.Table]) -> Needs:
-        needs: Needs = self._operator.needs_of(self._overlay, given.name, beside)
-        return needs
-
-    def _columns_of(self, given: Input) -> pa.Schema | None:
-        return self._operator.schema_of(self._overlay, given.name)
 
 
 def open_chain(chain: ChainDefinition, location: str, **options: Any) -> EmbeddedChain:

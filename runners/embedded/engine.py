@@ -17,7 +17,7 @@ from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark, Step
-from windrow.checkpoint.replay import FILING, STEP_OF, filing
+from windrow.checkpoint.replay import FILING, STEP_OF
 from windrow.checkpoint.shard import PANES_OF, Replay, Shard, ShardSpec
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
@@ -27,10 +27,6 @@ from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.graph.logic import operator_of as operator_of
-from windrow.operators.graph.logic import told_rows
-from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.dead import of_operator
 from windrow.operators.steps.progress import Progress, only_time_passed
 from windrow.operators.steps.step import StepResult
@@ -91,15 +87,12 @@ class Engine:
             self._job = Job(location, [self._whole], shards=1, clock=self._clock, transport=log)
         self._publisher = Publisher(self._job, [self._whole], self._sinks, letters)
         self._gives = bool(self._sinks) or letters is not None
-        cfs = self._operator.cfs()
-        kept = tuple(c for c in cfs if c.endswith((".messages", ".message_index")))
-        metadata = tuple(c for c in cfs if c not in kept)
         self._spec = ShardSpec(
             self._job.folders,
             self._job.job,
             0,
-            metadata,
-            kept,
+            self._operator.metadata_cfs,
+            self._operator.message_cfs,
             replayable=self._replayable,
             transport=log,
         )
@@ -134,7 +127,7 @@ class Engine:
         return self.definition
 
     def _logic(self) -> Any:
-        return operator_of(self.definition)
+        return self.definition.logic()
 
     @property
     def _replayable(self) -> bool:
@@ -143,17 +136,6 @@ class Engine:
 
     def _read_again(self, read: Any) -> Replay:
         return replay_of(self.definition, read)
-
-    @property
-    def _keeps_messages(self) -> bool:
-        return getattr(self._operator, "history", None) is not None  # a chain has none
-
-    def _told(self, panes: list[pa.Table], commit: int) -> dict[str, pa.Table]:
-        """What the steps of a commit told, as rows, by operator."""
-        return {self._whole.name: told_rows(self._operator, panes, commit)} if panes else {}
-
-    def _note(self, result: StepResult) -> None:
-        """Keep what else a step told."""
 
     def _open_shard(self) -> Shard:
         """The store at the last commit, built anew where it is not there."""
@@ -185,6 +167,7 @@ class Engine:
         self._steps: list[Step] = []
         self._idle = False  # what is staged is an advance that changes nothing
         self._panes: list[pa.Table] = []
+        self._inner: dict[str, list[pa.Table]] = {}
         self._dead: list[pa.Table] = []
         self._counters: dict[str, int] = {}
         self._rows = 0
@@ -296,7 +279,8 @@ class Engine:
             self._learn_schema()
             for result in attempt.results:
                 self._panes += result.panes
-                self._note(result)
+                for name, panes in result.inner.items():
+                    self._inner.setdefault(name, []).extend(panes)
                 if result.dead is not None:
                     self._dead.append(result.dead)
                 for name, n in result.counts.items():
@@ -326,12 +310,9 @@ class Engine:
             self._counters[name] = self._counters.get(name, 0) + n
 
     def _learn_schema(self) -> None:
-        if self._operator._calculation is not None:
-            self._schema = self._calculation.schema
-
-    @property
-    def _calculation(self) -> Calculation:
-        return self._operator.calculation  # type: ignore[no-any-return]
+        """What is known of the columns of the one input."""
+        known = self._operator.schema_of(self._overlay, self._whole.inputs[0].name)
+        self._schema = self._schema if known is None else known
 
     def health(self) -> Health:
         """How the job is, as of its last commit: age, watermark and what holds it, what is not published yet."""
@@ -357,18 +338,18 @@ class Engine:
 
     def _make_durable(self) -> Commit:
         job, number = self._job, self._job.progress.commit + 1
-        panes = self._told(self._panes, number)
+        panes = self._operator.told(StepResult(self._panes, inner=self._inner), number)
         dead = pa.concat_tables(self._dead) if self._dead else None
         if dead is not None:
             dead = of_operator(dead, self.definition.name)
         changes = self._overlay.batch
         counters, meta = dict(self._counters), {}
-        if self._keeps_messages:
+        if self._operator.replays:
             # What a replay of the messages needs to know of this commit.
             counters[STEP_OF + self.definition.name] = Progress.load(
                 self._overlay, self._operator.aux_cf
             ).step
-            meta[FILING] = {self.definition.name: filing(self.definition)}
+            meta[FILING] = {self.definition.name: self.definition.filing()}
         result = self._shard.write(number, changes, panes, dead, counters, snapshot=self._taken)
         now_us = self._now() if self._now_us is None else self._now_us
         with self._whole_or_broken:  # the commit may stand, and its steps must not be committed again
@@ -430,12 +411,10 @@ class Engine:
         """The event time from which on messages could have to be replayed: the log keeps what says how they were taken."""
         if self._replay is None or not self._spec.message_cfs:
             return END_OF_TIME_US
-        if isinstance(self.definition, JoinDefinition):
-            kept_from_us: int | None = self._operator.kept_from(self._shard.kv)
-            return START_OF_TIME_US - 1 if kept_from_us is None else kept_from_us
-        if self.definition.tuple_window:
+        if self._operator.every_step:
             return START_OF_TIME_US - 1
-        return Progress.load(self._shard.kv, self._operator.aux_cf).purged_us
+        kept_from_us: int = self._operator.kept_from(self._shard.kv)
+        return kept_from_us
 
     def _finish_tidying(self) -> None:
         """All that is left of it: the job is about to be closed, perhaps for long."""

@@ -18,10 +18,9 @@ from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, W
 from windrow.core.time import Instant
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.graph.definition import parts_of
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.needs import JoinNeeds
-from windrow.operators.join.output import Columns, to_joined
+from windrow.operators.join.output import Columns
 from windrow.operators.steps.columns import SOURCE
 from windrow.operators.steps.learning import Needs, learn
 from windrow.operators.steps.sifting import sifted
@@ -77,10 +76,6 @@ class EmbeddedJoin(EmbeddedOperator):
 
     def _read_again(self, read: Any) -> Replay:
         return replay_of_join(self.definition, read)
-
-    @property
-    def _keeps_messages(self) -> bool:
-        return True
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 
@@ -189,7 +184,7 @@ class EmbeddedJoin(EmbeddedOperator):
         if given.name in self._checked:
             return
         known = self._known(given)
-        part = next((p for p in parts_of(self._whole) if p.name == given.name), None)
+        part = next((p for p in self._whole.parts if p.name == given.name), None)
         if isinstance(part, AggregateDefinition):
             check_columns(part, known, names)
         else:
@@ -215,12 +210,11 @@ class EmbeddedJoin(EmbeddedOperator):
         return learn(known, self._declared[given.name]) if given.name in self._declared else known
 
     def _columns_of(self, given: Input) -> pa.Schema | None:
-        side = 0 if given.name == self.definition.left.name else 1
-        known: pa.Schema = self._operator.inputs.schemas(self._overlay)[side]
+        known: pa.Schema | None = self._operator.schema_of(self._overlay, given.name)
         return known
 
     def _needs(self, given: Input, beside: Mapping[str, pa.Table]) -> Needs:
-        needs: Needs = self._operator.inputs.needs_of(self._overlay, given.name, beside)
+        needs: Needs = self._operator.needs_of(self._overlay, given.name, beside)
         return needs
 
     def _learn_schema(self) -> None:
@@ -233,7 +227,7 @@ class EmbeddedJoin(EmbeddedOperator):
         """The rows of committed steps since the last `flush`, each with its token. Commits what is staged first."""
         self._ready()
         self._commit()
-        return [row for table in self._outputs for row in to_joined(table, self._job.job)]
+        return [row for table in self._outputs for row in self._whole.values(table, self._job.job)]
 
     @one_at_a_time
     def get_windows(

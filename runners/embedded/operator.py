@@ -31,7 +31,7 @@ from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.output import to_infos, to_panes
+from windrow.operators.aggregate.output import to_infos
 from windrow.operators.steps.intake import user_columns
 from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.sifting import culprits, is_of_data, sifted
@@ -148,10 +148,10 @@ class EmbeddedOperator(Engine):
 
         def ingest(kv: Overlay, now_us: int) -> StepResult:
             def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
-                result: StepResult = self._operator.ingest(kv, tables[""], now_us)
+                result: StepResult = self._operator.ingest(kv, tables, now_us)
                 return result
 
-            return sifted(step, kv, {"": table})
+            return sifted(step, kv, {self.definition.inputs[0].name: table})
 
         self._take_in(ingest, first, following, len(table), passed)
 
@@ -204,7 +204,7 @@ class EmbeddedOperator(Engine):
         after_us = run.after_us[-1]
         first, following = extent(table)
         tried.ingest(
-            lambda kv: operator.ingest(kv, table, run.nows_us[0], watermarks, nows),
+            lambda kv: operator.take(kv, table, run.nows_us[0], watermarks, nows),
             first,
             following,
             len(table),
@@ -269,7 +269,7 @@ class EmbeddedOperator(Engine):
             time_zone=definition.time_zone,
             event_time_unit=definition.event_time_unit,
             schema=self._schema,
-            needs=self._operator.needs,
+            needs=self._operator.needs_of(self._overlay, definition.inputs[0].name, {}),
             counts=counts,
             known_wrong=known_wrong,
         )
@@ -281,7 +281,7 @@ class EmbeddedOperator(Engine):
         """The panes of committed steps since the last `flush`, each with its token. Commits what is staged first."""
         self._ready()
         self._commit()
-        return [p for table in self._outputs for p in to_panes(self.definition, table, self._job.job)]
+        return [p for table in self._outputs for p in self.definition.values(table, self._job.job)]
 
     @one_at_a_time
     def result_table(self) -> pa.Table:

@@ -17,7 +17,6 @@ from windrow.core.messages import Message, Position
 from windrow.core.positions import Positions
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.needs import AggregateNeeds
-from windrow.operators.join.counted import join_operator
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.columns import OFFSET, SOURCE
 from windrow.operators.steps.learning import Needs
@@ -70,7 +69,7 @@ def replay_of_join(definition: JoinDefinition, read: ReadInputsAgain) -> Replay:
     """As `replay_of`, by input."""
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
-        operator = join_operator(definition)
+        operator = definition.logic()
 
         def given(ranges: Ranges) -> GivenByInput:
             asked: dict[str, Ranges] = {}
@@ -92,10 +91,9 @@ def replay_of_join(definition: JoinDefinition, read: ReadInputsAgain) -> Replay:
                     table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
                     inputs[one.name] = GivenTable(inside(table, wanted))
                 else:
-                    side = 0 if one.name == definition.left.name else 1
-                    needs = operator.inputs.needs_of(kv, one.name)
+                    needs = operator.needs_of(kv, one.name, {})
                     inputs[one.name] = _Messages(
-                        one, some, wanted, operator.inputs.schemas(kv)[side], needs, one.source_prefix
+                        one, some, wanted, operator.schema_of(kv, one.name), needs, one.source_prefix
                     )
             return GivenByInput(inputs)
 

@@ -37,11 +37,8 @@ from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.graph.definition import ChainDefinition, parts_of
-from windrow.operators.graph.logic import told_schema
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.operator import Definition
 from windrow.runners import tasks
-from windrow.runners.embedded import operator_of
 from windrow.runners.protocol import BatchProtocol, check_answers
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.spark import plan as plans
@@ -68,7 +65,7 @@ class BatchFunction:
 
     def __init__(
         self,
-        definitions: Sequence[AggregateDefinition | JoinDefinition | ChainDefinition],
+        definitions: Sequence[Definition],
         location: str,
         *,
         sink: Any = None,
@@ -82,7 +79,7 @@ class BatchFunction:
         reads: KafkaStream | None = None,
         log: Transport = FILES,
     ) -> None:
-        self.definitions: tuple[Any, ...] = tuple(definitions)
+        self.definitions: tuple[Definition, ...] = tuple(definitions)
         self.location = local_path(location)
         self.sinks = sinks_of(self.definitions, sink, dead_letters, as_spark_sink)
         self.dead_letters = None if dead_letters is None else as_letters_sink(dead_letters)
@@ -133,7 +130,7 @@ class BatchFunction:
         if self.reads is not None:
             return (df, True) if self.reads.keyed else (rows_of(df, self.reads), True)
         plans.check_columns(df, self.definitions)
-        return plans.positioned(df, self.definitions[0].positions)
+        return plans.positioned(df, self.definitions[0].inputs[0].positions)
 
     def _watermark_partition(self, partition: Partition) -> Partition:
         """All files of one directory are one partition of the watermark."""
@@ -229,20 +226,16 @@ class BatchFunction:
     def pane_schema(self, df: DataFrame, operator: str) -> StructType:
         """Spark's schema of an operator's panes over such a frame."""
         definition = next(d for d in self.definitions if d.name == operator)
-        return from_arrow_schema(told_schema(definition, plans.arrow_schema(df)))
+        return from_arrow_schema(
+            definition.logic().schema({definition.inputs[0].name: plans.arrow_schema(df)})
+        )
 
     def _open(self, spark: SparkSession) -> Job:
         if self._job is None:
             check_session(spark)
             shards = self.shards or _default_shards(spark, self.definitions)
-            limited = [p for d in self.definitions for p in parts_of(d) if _counts_the_job(p)]
             for definition in self.definitions:
-                check_shared_keys(definition, shards)
-            if shards > 1 and limited:
-                raise SparkUnsupported(
-                    f"{limited[0].retention!r} counts over the whole job, which {shards} shards cannot: "
-                    "use shards=1 or per='key'"
-                )
+                check_shards(definition, shards)
             self._check_reads(shards)
             known = Job.shards_at(self.location, self.log)
             self._job = Job(
@@ -279,7 +272,7 @@ class BatchFunction:
         """Where partitions are shards, keys have to be in them, and their number is fixed."""
         if self.reads is None or not self.reads.keyed:
             return
-        unkeyed = [p.name for d in self.definitions for p in parts_of(d) if not p.by]
+        unkeyed = [p.name for d in self.definitions for p in d.parts if not p.by]
         if unkeyed and shards > 1:
             raise SparkUnsupported(
                 f"{self.reads!r} is keyed, and {unkeyed[0]!r} has no key: its windows hold the records of all partitions, so "
@@ -317,8 +310,9 @@ class BatchFunction:
     @property
     def _replays(self) -> bool:
         """True if messages that are lost can be read from the source again."""
-        replayable = all(isinstance(d, AggregateDefinition) for d in self.definitions)
-        return replayable and (self.replay is not None or self.reads is not None)
+        return all(replayable(d) for d in self.definitions) and (
+            self.replay is not None or self.reads is not None
+        )
 
     def publish(self, spark: SparkSession) -> None:
         """Give the sinks the panes of every commit that may not be out."""
@@ -363,21 +357,16 @@ class BatchFunction:
             schema, frame, parts = self.reads.schema, plans.prepare_ranges(df, job.shards), None
         else:
             frame, parts = self._prepare(df, plan, positioned, schema, letters)
-        metadata: list[str] = []
-        messages: list[str] = []
-        for definition in self.definitions:
-            for cf in operator_of(definition).cfs():
-                (messages if cf.endswith((".messages", ".message_index")) else metadata).append(cf)
-        replayable = all(isinstance(d, AggregateDefinition) for d in self.definitions)
+        logics = [d.logic() for d in self.definitions]
         task = tasks.TaskPlan(
             ShardSpec(
                 job.folders,
                 job.job,
                 -1,
-                tuple(metadata),
-                tuple(messages),
+                tuple(cf for logic in logics for cf in logic.metadata_cfs),
+                tuple(cf for logic in logics for cf in logic.message_cfs),
                 self._local(spark),
-                replayable=replayable,
+                replayable=all(replayable(d) for d in self.definitions),
                 transport=self.log,
             ),
             self.definitions,
@@ -425,8 +414,8 @@ class BatchFunction:
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        if len(self.definitions) == 1 and isinstance(self.definitions[0], AggregateDefinition):
-            [definition] = self.definitions
+        definition = self.definitions[0]
+        if len(self.definitions) == 1 and isinstance(definition, AggregateDefinition):
             calculation = Calculation(definition, schema)
             if plans.can_use_partials(df, definition, calculation):
                 frame = plans.prepare_partials(
@@ -488,26 +477,21 @@ class BatchFunction:
             listener(self.last_progress)
 
 
-def _default_shards(spark: SparkSession, definitions: Sequence[Any]) -> int:
-    unkeyed = [d for d in definitions if not d.by]
-    if len(unkeyed) == len(definitions) or any(isinstance(d, ChainDefinition) for d in unkeyed):
-        return 1
-    if any(_counts_the_job(p) for d in definitions for p in parts_of(d)):
+def replayable(definition: Definition) -> bool:
+    """True if its lost messages can be read again: those of one input."""
+    return isinstance(definition, AggregateDefinition)
+
+
+def _default_shards(spark: SparkSession, definitions: Sequence[Definition]) -> int:
+    if all(not d.by for d in definitions) or any(d.one_shard() for d in definitions):
         return 1
     return max(1, spark.sparkContext.defaultParallelism)
 
 
-def check_shared_keys(definition: Any, shards: int) -> None:
-    """Refuse more shards than the keys of a chain allow: its rows stay where those of its first operator are."""
-    if shards > 1 and isinstance(definition, ChainDefinition) and not definition.by:
-        keys = ", ".join(f"{p.name!r} by {list(p.by)}" for p in definition.parts)
+def check_shards(definition: Definition, shards: int) -> None:
+    """Refuse more shards than can hold together what belongs together."""
+    reason = definition.one_shard()
+    if shards > 1 and reason is not None:
         raise SparkUnsupported(
-            f"the operators of {definition.name!r} share no key ({keys}), so that {shards} shards cannot hold what belongs "
-            "together: use shards=1, or give all of them a key in common"
+            f"{definition.name!r} needs one shard, not {shards}, because {reason}: use shards=1"
         )
-
-
-def _counts_the_job(definition: Any) -> bool:
-    """True if a size limit is of the whole job: then one shard has to see it all."""
-    retention = definition.retention
-    return retention.per == "job" and (retention.windows is not None or retention.messages is not None)

@@ -7,7 +7,7 @@ columns are shared, sources beginning with the input's name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,16 +17,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 
 from windrow.checkpoint.job import Plan
 from windrow.checkpoint.offsets import Partition
-from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
+from windrow.core.errors import ConfigurationError, UnknownColumn
 from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
 from windrow.core.sql import quoted, text
-from windrow.core.time import show_duration
-from windrow.core.windows import Rows
-from windrow.operators.graph.definition import ChainDefinition, columns_of, parts_of
-from windrow.operators.graph.logic import input_schemas, told_schema
-from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import Columns
+from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
@@ -35,12 +30,10 @@ from windrow.runners.spark.stream import WindowStreamWriter
 from windrow.runners.tasks import INPUT, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
-#: What takes its messages by input: a join, or a chain with a join in it.
-Joining: TypeAlias = "JoinDefinition | ChainDefinition"
 
 
 def together(
-    definition: Joining, frames: Mapping[str, DataFrame], *, of_files: bool = False
+    definition: Definition, frames: Mapping[str, DataFrame], *, of_files: bool = False
 ) -> tuple[DataFrame, bool]:
     """(one frame of the inputs, by name; True if its positions are of files). `of_files`: give files positions."""
     names = [i.name for i in definition.inputs]
@@ -100,7 +93,7 @@ def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame,
     return part, kind
 
 
-def with_static(df: DataFrame, definition: Joining, static: Mapping[str, DataFrame]) -> DataFrame:
+def with_static(df: DataFrame, definition: Definition, static: Mapping[str, DataFrame]) -> DataFrame:
     """A batch, and the rows of static inputs, which are numbered as they come."""
     for given in definition.inputs:
         if given.name not in static:
@@ -120,9 +113,9 @@ def with_static(df: DataFrame, definition: Joining, static: Mapping[str, DataFra
     return df
 
 
-def _check_columns(definition: Joining, given: Input, frame: DataFrame) -> None:
+def _check_columns(definition: Definition, given: Input, frame: DataFrame) -> None:
     plans.check_unique(frame)
-    for name in columns_of(definition, given):
+    for name in definition.columns_of(given):
         if name not in frame.columns:
             raise UnknownColumn(
                 f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
@@ -130,48 +123,19 @@ def _check_columns(definition: Joining, given: Input, frame: DataFrame) -> None:
     plans.check_event_time(frame, given)
 
 
-def honour_watermarks(definition: Any, frame: DataFrame) -> Any:
+def honour_watermarks(definition: Definition, frame: DataFrame) -> Definition:
     """The definition under the watermarks that `withWatermark` gave its inputs, where they have none of their own accord."""
     found: dict[str, Watermark] = {}
     for given in definition.inputs:
         kind = frame.schema[given.name].dataType
         assert isinstance(kind, T.StructType)
-        delay_ms = kind[given.event_time].metadata.get(plans.WATERMARK_DELAY)
-        if delay_ms is None:
-            continue
-        theirs = Watermark("bounded", int(delay_ms) * 1000)
-        if given.watermark not in (Watermark("bounded"), theirs):
-            raise BadWatermark(
-                f"the frame of {given.name!r} says withWatermark({show_duration(theirs.delay_us)!r}), the definition says "
-                f"{given.watermark!r}: make them equal, or leave one of them out"
-            )
-        found[given.name] = theirs
-    if isinstance(definition, ChainDefinition):
-        return definition.with_watermarks(found) if found else definition
-    left, right = (found.get(i.name, i.watermark) for i in (definition.left, definition.right))
-    return definition.with_watermarks(left, right)
+        theirs = plans.watermark_said(kind[given.event_time], given)
+        if theirs is not None:
+            found[given.name] = theirs
+    return definition.with_watermarks(found) if found else definition
 
 
-def check_shards(definition: Any, shards: int | None) -> int | None:
-    """One shard where partners may be anywhere, or the rows of an input are counted; refuses more."""
-    reason = None
-    joins = [p for p in parts_of(definition) if isinstance(p, JoinDefinition)]
-    for join in joins:
-        if not join.on:
-            reason = "it has no keys"
-        if join.is_self_join and join.left_keys != join.right_keys:
-            reason = f"it joins {join.left.name!r} with itself on different columns"
-        for given in (join.left, join.right):
-            if isinstance(given.window, Rows) and given.window.per == "input":
-                reason = f"{given.window!r} counts the rows of a whole input"
-        if reason is not None and shards is not None and shards > 1:
-            raise SparkUnsupported(
-                f"{join.name!r} needs one shard, not {shards}, because {reason}: use shards=1"
-            )
-    return shards if reason is None else 1
-
-
-def schemas(definition: Joining, frame: DataFrame) -> dict[str, pa.Schema]:
+def schemas(definition: Definition, frame: DataFrame) -> dict[str, pa.Schema]:
     """The columns of the inputs as the operators will see them."""
     found = {}
     for given in definition.inputs:
@@ -181,39 +145,31 @@ def schemas(definition: Joining, frame: DataFrame) -> dict[str, pa.Schema]:
     return found
 
 
-def prepare(frame: DataFrame, definition: Joining, sharding: plans.Sharding) -> DataFrame:
+def prepare(frame: DataFrame, definition: Definition, sharding: plans.Sharding) -> DataFrame:
     """Each row with the shard of its key; in a chain, of those of its fields that all operators share."""
-    by_part = input_schemas(definition, schemas(definition, frame))
     if sharding.shards == 1 or not definition.by:
         return frame.selectExpr(f"0 as {SHARD}", "*")
+    logic, columns = definition.logic(), schemas(definition, frame)
     cases = []
     for given in definition.inputs:
-        shard = sharding.shard(_keys(definition, given, by_part, frame))
+        shard = sharding.shard(_keys(logic.key_types(given.name, columns), given, frame))
         cases.append(f"when {INPUT} = {text(given.name)} then {shard}")
     return frame.selectExpr(f"case {' '.join(cases)} end as {SHARD}", "*")
 
 
 def _keys(
-    definition: Joining, given: Input, by_part: Sequence[tuple[pa.Schema, ...]], frame: DataFrame
+    keys: Sequence[tuple[str, tuple[pa.DataType, ...]]], given: Input, frame: DataFrame
 ) -> list[tuple[str, T.DataType]]:
-    """SQL of the shared key fields of an input's rows, each in the type in which the joins that it passes compare it."""
-    if isinstance(definition, ChainDefinition):
-        first, columns = definition.key_columns(given)
-        followed = definition.shared_keys
-    else:
-        first = 0
-        columns = definition.left_keys if given.name == definition.left.name else definition.right_keys
-        followed = tuple((name,) for name in definition.left_keys)
+    """SQL of the key fields of an input's rows, each in the type in which operators compare it, one after the other."""
     struct = frame.schema[given.name].dataType
     assert isinstance(struct, T.StructType)
-    found = [(f"{quoted(given.name)}.{quoted(column)}", struct[column].dataType) for column in columns]
-    for i, part in enumerate(parts_of(definition)):
-        if i < first or not isinstance(part, JoinDefinition):
-            continue
-        types = {key[0]: key[3] for key in Columns.of(part, *by_part[i]).keys}
-        for n, names in enumerate(followed):
-            kind = from_arrow_type(types[names[i]])
-            found[n] = (f"cast({found[n][0]} as {kind.simpleString()})", kind)
+    found = []
+    for column, types in keys:
+        sql, kind = f"{quoted(given.name)}.{quoted(column)}", struct[column].dataType
+        for one in types:
+            kind = from_arrow_type(one)
+            sql = f"cast({sql} as {kind.simpleString()})"
+        found.append((sql, kind))
     return found
 
 
@@ -222,19 +178,18 @@ class JoinBatchFunction(BatchFunction):
 
     def __init__(
         self,
-        definition: JoinDefinition | ChainDefinition,
+        definition: Definition,
         location: str,
         *,
         static: Mapping[str, DataFrame] | None = None,
         **options: Any,
     ) -> None:
         self.static = dict(static or {})
-        options["shards"] = check_shards(definition, options.get("shards"))
         super().__init__([definition], location, **options)
 
     @property
-    def joining(self) -> Joining:
-        definition: Joining = self.definitions[0]
+    def joining(self) -> Definition:
+        definition: Definition = self.definitions[0]
         return definition
 
     def _honour(self, df: DataFrame) -> None:
@@ -261,13 +216,13 @@ class JoinBatchFunction(BatchFunction):
         return (partition[0].partition(":")[0] + ":files", 0) if self.of_files else partition
 
     def pane_schema(self, df: DataFrame, operator: str) -> T.StructType:
-        return from_arrow_schema(told_schema(self.joining, schemas(self.joining, df)))
+        return from_arrow_schema(self.joining.logic().schema(schemas(self.joining, df)))
 
 
 class JoinStreamWriter(WindowStreamWriter):
     """Configures and starts a join of streams, or a chain with one in it. The verbs are Spark's."""
 
-    def __init__(self, definition: Joining, frames: Mapping[str, DataFrame]) -> None:
+    def __init__(self, definition: Definition, frames: Mapping[str, DataFrame]) -> None:
         bounded = sorted(name for name, frame in frames.items() if not frame.isStreaming)
         if len(bounded) == len(frames):
             raise ConfigurationError(

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
 from windrow.checkpoint.job import Job
 from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, TypeClash, UnknownColumn
+from windrow.core.inputs import Input
 from windrow.core.location import local_path
 from windrow.core.policy import Watermark
 from windrow.core.positions import TOPIC_ID, Positions
@@ -29,7 +30,7 @@ from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.graph.definition import ChainDefinition, parts_of
+from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
     MALFORMED_ROW,
@@ -58,7 +59,6 @@ from windrow.runners.tasks import (
     TIME_MAX,
 )
 
-D = TypeVar("D", bound=AggregateDefinition | ChainDefinition)
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"
 #: Keys go to shards through key groups, so that a state can be resharded without a replay.
@@ -172,14 +172,14 @@ def slice_us(definition: AggregateDefinition) -> int:
             return 0
 
 
-def check_columns(df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition]) -> None:
+def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
     """Refuse what can be refused before the query runs."""
     check_unique(df)
     check_names(df.columns, definitions)
     for definition in definitions:
-        first: Any = parts_of(definition)[0]
-        check_event_time(df, first)
-        keys = [name for name in definition.needs if name != first.event_time]
+        [given] = definition.inputs
+        check_event_time(df, given)
+        keys = [name for name in definition.columns_of(given) if name != given.event_time]
         check_keys(keys, pa.schema([(k, to_arrow_type(df.schema[k].dataType, timezone="UTC")) for k in keys]))
 
 
@@ -208,10 +208,10 @@ def check_event_time(df: DataFrame, given: Any) -> None:
     event_times(pa.chunked_array([], type=kind), given.event_time, given.time_zone)
 
 
-def check_names(columns: Sequence[str], definitions: Sequence[AggregateDefinition | ChainDefinition]) -> None:
+def check_names(columns: Sequence[str], definitions: Sequence[Definition]) -> None:
     """Refuse an input of such columns that the definitions cannot read."""
     for definition in definitions:
-        for name in definition.needs:
+        for name in definition.columns_of(definition.inputs[0]):
             if name not in columns:
                 raise UnknownColumn(
                     f"column {name!r} of {definition.name!r} is not in the input, which has {list(columns)}"
@@ -226,22 +226,29 @@ def check_names(columns: Sequence[str], definitions: Sequence[AggregateDefinitio
 WATERMARK_DELAY = "spark.watermarkDelayMs"
 
 
-def honour_watermark(df: DataFrame, definition: D) -> D:
+def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
     """The definition under the watermark that `withWatermark` gave the DataFrame, where it has one of its own accord."""
-    if definition.event_time not in df.columns:
+    [given] = definition.inputs
+    if given.event_time not in df.columns:
         return definition
-    delay_ms = df.schema[definition.event_time].metadata.get(WATERMARK_DELAY)
+    theirs = watermark_said(df.schema[given.event_time], given)
+    return definition if theirs is None else definition.with_watermarks({given.name: theirs})
+
+
+def watermark_said(column: T.StructField, given: Input) -> Watermark | None:
+    """The watermark that `withWatermark` gave an input's column of event time, where the input has none of its own accord."""
+    delay_ms = column.metadata.get(WATERMARK_DELAY)
     if delay_ms is None:
-        return definition
+        return None
     theirs = Watermark("bounded", int(delay_ms) * 1000)
-    if definition.watermark == Watermark("bounded"):
-        return definition.with_watermark(theirs)  # type: ignore[return-value]
-    if definition.watermark.kind != "bounded" or definition.watermark.delay_us != theirs.delay_us:
+    if given.watermark == Watermark("bounded"):
+        return theirs
+    if given.watermark.kind != "bounded" or given.watermark.delay_us != theirs.delay_us:
         raise BadWatermark(
-            f"the DataFrame says withWatermark({definition.event_time!r}, {show_duration(theirs.delay_us)!r}), the definition "
-            f"says {definition.watermark!r}: make them equal, or leave one of them out"
+            f"the frame of {given.name!r} says withWatermark({given.event_time!r}, {show_duration(theirs.delay_us)!r}), the "
+            f"definition says {given.watermark!r}: make them equal, or leave one of them out"
         )
-    return definition
+    return None
 
 
 def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]:
@@ -332,15 +339,15 @@ def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
     return df.join(F.broadcast(names), SOURCE, "left_anti").select(*[quoted(c) for c in df.columns])
 
 
-def prepare_rows(
-    df: DataFrame, definitions: Sequence[AggregateDefinition | ChainDefinition], sharding: Sharding
-) -> DataFrame:
+def prepare_rows(df: DataFrame, definitions: Sequence[Definition], sharding: Sharding) -> DataFrame:
     """The rows route: each row once for each operator, with its shard."""
     columns = [quoted(c) for c in df.columns]
     if len(definitions) == 1:
-        return df.selectExpr(f"{shard_of(df, definitions[0].by, sharding)} as {SHARD}", *columns)
+        return df.selectExpr(
+            f"{shard_of(df, definitions[0].keys(definitions[0].inputs[0]), sharding)} as {SHARD}", *columns
+        )
     targets = [
-        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of(df, d.by, sharding)})"
+        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of(df, d.keys(d.inputs[0]), sharding)})"
         for i, d in enumerate(definitions)
     ]
     return df.selectExpr(f"explode(array({', '.join(targets)})) as __to", *columns).selectExpr(

@@ -24,6 +24,7 @@ from windrow.core.sql import quoted
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import without
+from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.runners import tasks
 from windrow.runners.ranges import SCHEMA
@@ -44,7 +45,7 @@ def replay_messages(
     ranges: Ranges = {}
     commits = [c for c in job.commits() if c.commit < task.commit]
     for definition in definitions:
-        if not definition.full_state:
+        if not definition.logic().replays:
             continue
         for shard in lost:
             kept_from_us = _kept_from(definition, commits[-1], shard)
@@ -79,9 +80,9 @@ def _nothing(spark: SparkSession, shards: int) -> DataFrame:
     return plans.prepare_ranges(spark.createDataFrame([], from_arrow_schema(SCHEMA)), shards)
 
 
-def _kept_from(definition: AggregateDefinition, last: Commit, shard: int) -> int | None:
+def _kept_from(definition: Definition, last: Commit, shard: int) -> int | None:
     """Where the messages begin that a shard kept after the last commit. None: all are needed."""
-    if definition.tuple_window:
+    if definition.logic().every_step:
         return None
     [counters] = [r.counters for r in last.shards if r.shard == shard]
     return counters.get(KEPT_OF + definition.name, START_OF_TIME_US)
@@ -112,7 +113,7 @@ def _source(batch: BatchFunction, ranges: Ranges, spark: SparkSession) -> DataFr
             )
         df, has = with_files, True
     else:
-        df, has = plans.positioned(df, batch.definitions[0].positions)
+        df, has = plans.positioned(df, batch.definitions[0].inputs[0].positions)
     if not has:
         raise PositionsMissing(
             f"replay= gave a DataFrame without positions, of columns {df.columns}: keep the source's position columns"

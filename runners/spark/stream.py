@@ -208,7 +208,7 @@ class WindowStreamWriter:
         assert self._stream is not None
         if self._reads is not None:
             return self._stream, False
-        if all(d.positions is None for d in self._definitions) and not plans.of_kafka(self._stream):
+        if all(d.inputs[0].positions is None for d in self._definitions) and not plans.of_kafka(self._stream):
             of_files = plans.with_file_positions(self._stream)
             if of_files is not None:
                 return of_files, True

@@ -14,16 +14,11 @@ from windrow.checkpoint.records import Epoch
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.log import KafkaLog, kafka_log
 from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.graph.definition import ChainDefinition, parts_of
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.operator import Definition
 from windrow.runners.state.written import evaluate
 
 #: How text names a job whose log is in Kafka.
 IN_KAFKA = "log:"
-Definition = AggregateDefinition | JoinDefinition
-#: What a job is opened with.
-Opened = AggregateDefinition | JoinDefinition | ChainDefinition
 
 
 class Definitions:
@@ -35,10 +30,12 @@ class Definitions:
     def __init__(self, epoch: Epoch, location: str, given: Any = None) -> None:
         self.location = location
         self.found: dict[str, Definition] = {}
-        self.chains: dict[str, ChainDefinition] = {}
+        self.chains: dict[str, Definition] = {}
         self.missing: dict[str, ConfigurationError] = {}
         self._opened = tuple(epoch.fingerprints)
-        listed: Iterable[Opened] = () if given is None else (given,) if isinstance(given, Opened) else given
+        listed: Iterable[Definition] = (
+            () if given is None else (given,) if isinstance(given, Definition) else given
+        )
         for definition in listed:
             self._take(epoch, definition)
         texts = epoch.meta.get("definitions", {})
@@ -57,10 +54,7 @@ class Definitions:
         names = self.names
         if name is None and input is not None:
             chained = (self.found[n] for n in self.chains)
-            joins = [
-                d for d in chained if isinstance(d, JoinDefinition) and input in (d.left.name, d.right.name)
-            ]
-            name = joins[0].name if joins else None
+            name = next((d.name for d in chained if d.by_input and input in [i.name for i in d.inputs]), None)
         if name is None:
             if len(self._opened) == 1:
                 return self.of(self._opened[0])  # of a chain the last
@@ -77,13 +71,13 @@ class Definitions:
             raise ConfigurationError(f"operator {name!r} is none of {list(names)} at {self.location}")
         return self.found[name]
 
-    def _find(self, definition: Opened) -> None:
-        for part in parts_of(definition):
+    def _find(self, definition: Definition) -> None:
+        for part in definition.parts:
             self.found[part.name] = part
-            if isinstance(definition, ChainDefinition):
+            if part is not definition:
                 self.chains[part.name] = definition
 
-    def _take(self, epoch: Epoch, definition: Opened) -> None:
+    def _take(self, epoch: Epoch, definition: Definition) -> None:
         name = definition.name
         if name not in epoch.fingerprints:
             raise JobMismatch(
@@ -105,7 +99,7 @@ class Definitions:
         except Exception as error:
             definition, why = None, f"cannot be built again ({error})"
         if (
-            isinstance(definition, Opened)
+            isinstance(definition, Definition)
             and definition.fingerprint == fingerprint
             and definition.name == name
         ):

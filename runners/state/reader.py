@@ -31,11 +31,11 @@ from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate.output import to_infos
 from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.operator import Definition
 from windrow.operators.steps.intake import Slice
-from windrow.runners.embedded.engine import operator_of
 from windrow.runners.embedded.queries import letters_of, rows_without_prefix, stored, without_prefix
 from windrow.runners.state import rows
-from windrow.runners.state.definitions import Definition, Definitions
+from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explanation, explained, window_start
 from windrow.stores.scratch import make_scratch, remove_scratch
 
@@ -43,7 +43,6 @@ T = TypeVar("T")
 
 #: A running job may sweep files while they are read: then we look again, this many times.
 ATTEMPTS = 5
-_MESSAGES = (".messages", ".message_index")
 
 
 def read_state(
@@ -150,9 +149,9 @@ class State:
             self._views.append(open_view(spec, self.commit, self._known, self._scratch, live=self._live))
 
     def _spec(self, shard: int) -> ShardSpec:
-        cfs = [cf for d in self._definitions.found.values() for cf in operator_of(d).cfs()]
-        kept = tuple(cf for cf in cfs if cf.endswith(_MESSAGES))
-        metadata = tuple(cf for cf in cfs if cf not in kept)
+        logics = [d.logic() for d in self._definitions.found.values()]
+        kept = tuple(cf for logic in logics for cf in logic.message_cfs)
+        metadata = tuple(cf for logic in logics for cf in logic.metadata_cfs)
         return ShardSpec(self._folders, self.job, shard, metadata, kept, transport=self._transport)
 
     def _too_old(self, error: StateLost) -> StateLost:
@@ -241,7 +240,7 @@ class State:
 
         As `get_windows` of an open operator.
         """
-        definition = self._definitions.of(operator, input)
+        definition: Any = self._definitions.of(operator, input)
         if isinstance(definition, JoinDefinition):
             return self._read(
                 lambda: rows.windows_of_join(self._of(definition), definition, start, end, key, input)
@@ -386,8 +385,8 @@ class State:
 
     def _prefix(self, operator: str) -> str:
         """What sources begin with in the state of an operator, and whoever fed them did not write."""
-        chain = self._definitions.chains.get(operator)
-        return "" if chain is None else chain.source_prefix(operator)
+        whole = self._definitions.chains.get(operator, self._definitions.of(operator))
+        return whole.part_prefix(operator)
 
     def _of(self, definition: Definition) -> list[tuple[Any, Any]]:
         """(operator, store) of each shard that is open."""
@@ -395,7 +394,7 @@ class State:
         for view in self._views:
             at = (definition.name, view.spec.shard)
             if at not in self._operators:
-                self._operators[at] = operator_of(definition)
+                self._operators[at] = definition.logic()
             pairs.append((self._operators[at], view.kv))
         return pairs
 

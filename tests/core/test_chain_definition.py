@@ -74,7 +74,7 @@ def test_its_fingerprint_is_of_the_parts_and_their_order() -> None:
 )  # fmt: skip
 def test_a_watermark_stays_behind_by_what_rows_may_wait(first: Any, event_time: str, seconds: int) -> None:
     agg = {"n": wr.count()}
-    assert first.then(two(event_time=event_time, agg=agg)).behind_us(0) == seconds * 1_000_000
+    assert first.then(two(event_time=event_time, agg=agg)).feeds[1][0].behind_us == seconds * 1_000_000
 
 
 def test_a_later_join_takes_the_rows_on_either_side_and_has_an_input_of_its_own() -> None:
@@ -82,14 +82,32 @@ def test_a_later_join_takes_the_rows_on_either_side_and_has_an_input_of_its_own(
     for chain in (join().then(later()).then(agg), join().then(later("left")).then(agg)):
         assert eval(repr(chain)) == chain == pickle.loads(pickle.dumps(chain))
         assert [i.name for i in chain.inputs] == ["a", "b", "c"] and chain.by_input and chain.name == "three"
-        assert chain.behind_us(0) == 5_000_000
-    assert join().then(later()).then(agg).behind_us(1) == 2_000_000
-    assert join().then(later("left")).then(agg).behind_us(1) == 5_000_000
+        assert chain.feeds[1][0].behind_us == 5_000_000
+    assert join().then(later()).then(agg).feeds[2][0].behind_us == 2_000_000
+    assert join().then(later("left")).then(agg).feeds[2][0].behind_us == 5_000_000
     chain = one(watermark="3 seconds").then(later(event_time="window_time"))
     assert [(i.name, i.watermark) for i in chain.inputs] == [
         ("one", wr.bounded("3 seconds")),
         ("c", wr.bounded()),
     ]
+
+
+def test_operators_take_rows_of_any_before_them_and_inputs_may_be_shared() -> None:
+    """A join of what two operators tell, of two inputs or of one."""
+    a = one(input="orders", emit=wr.Emit.append())
+    b = one(name="b", input="payments", emit=wr.Emit.append())
+    sides = [wr.Input(n, event_time="window_time") for n in ("one", "b")]
+    both = wr.Join(left=sides[0], right=sides[1], on="k", within=("0 seconds", "1 second"), name="both")
+    graph = wr.chain(a, b, both)
+    assert eval(repr(graph)) == graph and [i.name for i in graph.inputs] == ["orders", "payments"]
+    assert [[f.part for f in feeds] for feeds in graph.feeds] == [[], [], [0, 1]]
+    assert graph.by == ("k",) and [graph.keys(i) for i in graph.inputs] == [("k",), ("k",)]
+    shared = wr.chain(a, one(name="b", input="orders", emit=wr.Emit.append()), both)
+    assert [i.name for i in shared.inputs] == ["orders"] and shared.one_shard() is None
+    finer = wr.chain(a, one(name="b", input="orders", by=("j", "k"), emit=wr.Emit.append()), both)
+    assert finer.by == ("k",) and finer.one_shard() is None
+    unkeyed = wr.chain(a, two(by=()))
+    assert unkeyed.by == () and "share no key" in str(unkeyed.one_shard())
 
 
 def test_keys_are_followed_through_the_names_that_joins_give_them() -> None:
@@ -98,13 +116,10 @@ def test_keys_are_followed_through_the_names_that_joins_give_them() -> None:
         later(on={"x": "j", "y": "k"}),
         two(name="three", by="x", event_time="t", agg={"n": wr.count()}),
     )
-    assert chain.by == ("j",) and chain.shared_keys == (("j", "x", "x"),)
-    assert [chain.key_columns(i) for i in chain.inputs] == [(0, ("j",)), (0, ("l",)), (1, ("x",))]
+    assert chain.by == ("j",)
+    assert [chain.keys(i) for i in chain.inputs] == [("j",), ("l",), ("x",)]
     left = join(on={"k": "b", "j": "l"}).then(later("left", on={"j": "x", "k": "y"}))
-    assert left.shared_keys == (("k", "k"), ("j", "j")) and left.key_columns(left.inputs[2]) == (
-        1,
-        ("y", "x"),
-    )
+    assert left.by == ("k", "j") and left.keys(left.inputs[2]) == ("y", "x")
     assert join(on="k").then(later(on={"x": "other"})).by == ()
 
 
@@ -156,15 +171,19 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     ),
     "a join of the rows with themselves": (
         lambda: join().then(wr.Join(left=ROWS, right=ROWS, on="k", within=("0 seconds", "1 second"), name="two")),
-        e.ConfigurationError, ["'two'", "'one' with itself", "input from outside"],
+        e.ConfigurationError, ["'two'", "'one' with itself", "something else"],
     ),
     "an input twice": (
-        lambda: join().then(later(other="b")), e.ConfigurationError, ["['a', 'b', 'b']", "'b' twice", "names of their own"],
+        lambda: join().then(later(other="b")), e.ConfigurationError,
+        ["input 'b'", "event_time='u'", "event_time='w'", "names of their own"],
     ),
     "an input named as an operator": (
-        lambda: wr.chain(join(), later(), wr.Join(left=wr.Input("two", event_time="t"), right=wr.Input("one", event_time="t"),
-                                                  on="k", within=("0 seconds", "1 second"), name="three")),
-        e.ConfigurationError, ["input 'one' of 'three'", "'two'", "another name"],
+        lambda: wr.chain(join(), later(other="three"), two(name="three", event_time="t")),
+        e.ConfigurationError, ["input 'three' of 'two'", "'one'", "another name"],
+    ),
+    "operators that have nothing in common": (
+        lambda: wr.chain(one(), one(name="two", input="elsewhere")), e.ConfigurationError,
+        ["'one' and 'two'", "wr.foreach_batch"],
     ),
     "rows that are static": (
         lambda: join().then(later(rows={"static": True})), e.ConfigurationError, ["'one'", "static=True", "leave it out"],

@@ -13,7 +13,6 @@ import windrow as wr
 from tests.kafka.conftest import Sender
 from tests.kafka.test_again import DEFINITIONS, VALUE, define, row, send
 from windrow.checkpoint.layout import JobFolders
-from windrow.runners.embedded import operator_of
 from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock
 
@@ -49,7 +48,7 @@ def run(definitions: list[wr.Aggregate], place: Path, source: Any) -> list[Any]:
 def kept(place: Path, definitions: list[wr.Aggregate]) -> dict[Any, Any]:
     """The message stores of both shards, byte for byte."""
     folders, found = JobFolders(str(place / "windrow")), {}
-    cfs = [cf for d in definitions for cf in operator_of(d).cfs()]
+    cfs = [cf for d in definitions for cf in d.logic().cfs()]
     for shard in range(2):
         kv = RocksKV(folders.store(shard), tuple(cfs))
         for cf in cfs:

@@ -12,7 +12,6 @@ import pytest
 
 import windrow as wr
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.join.counted import join_operator
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.filed_rows import unpack_rows
 from windrow.operators.steps.progress import Progress
@@ -46,17 +45,15 @@ class Filed:
 
     def __init__(self, shipped: bool = False, **options: Any) -> None:
         window = options.pop("window", None)
-        self.operator = join_operator(
-            wr.Join(
-                left=wr.Input("orders", event_time="t", window=window),
-                right=wr.Input("shipments", event_time="t"),
-                on="id",
-                within=("0 s", "10 s"),
-                how="left",
-                retention="1 hour",
-                **options,
-            )
-        )
+        self.operator = wr.Join(
+            left=wr.Input("orders", event_time="t", window=window),
+            right=wr.Input("shipments", event_time="t"),
+            on="id",
+            within=("0 s", "10 s"),
+            how="left",
+            retention="1 hour",
+            **options,
+        ).logic()
         self.kv = MemoryKV(self.operator.cfs())
         self.operator.ingest(self.kv, rows("orders", 1, 7, 3), 0)
         if shipped:
@@ -118,9 +115,9 @@ def windows(**options: Any) -> wr.Join:
 
 def test_keys_lead_in_a_join_with_windows_and_without_a_time_range_small_or_large() -> None:
     """Seed 003: "Time | Join | Yes | No | Small/Large | <equal_flds>_<timestamp>_<offset>"."""
-    layouts = {scale: join_operator(windows(scale=scale)).stores[0].layout for scale in ("small", "large")}
+    layouts = {scale: windows(scale=scale).logic().stores[0].layout for scale in ("small", "large")}
     assert layouts == dict.fromkeys(layouts, Layout.FIELDS_TIME_OFFSET)
-    assert join_operator(windows(within=("0 s", "5 s"))).stores[0].layout is Layout.TIME_FIELDS_OFFSET
+    assert windows(within=("0 s", "5 s")).logic().stores[0].layout is Layout.TIME_FIELDS_OFFSET
 
 
 @pytest.mark.parametrize("how", ["full", "semi", "anti"])
@@ -129,7 +126,7 @@ def test_small_windows_of_rows_of_a_former_version_are_read_and_written_on(how: 
     inputs = {s: wr.Input(s, event_time="t", window=wr.rows(2)) for s in ("left", "right")}
     told = []
     for former in (True, False):
-        operator = join_operator(wr.Join(**inputs, on="id", how=how, retention="10 s"))
+        operator = wr.Join(**inputs, on="id", how=how, retention="10 s").logic()
         kv = MemoryKV(operator.cfs())
         if former:
             batch = Batch()
@@ -150,14 +147,14 @@ def test_small_windows_of_rows_of_a_former_version_are_read_and_written_on(how: 
 
 def test_state_whose_time_leads_is_read_and_written_on() -> None:
     """Former versions took windows for a time range."""
-    operator = join_operator(windows())
+    operator = windows().logic()
     kv = MemoryKV(operator.cfs())
     batch = Batch()
     Progress(step=1).save(lambda key, value: batch.put(operator.aux_cf, key, value))
     kv.write(batch)  # of a former version: nothing says how its keys begin
     told = []
     for number in (1, 2):
-        operator = join_operator(windows())
+        operator = windows().logic()
         told += operator.ingest(kv, rows("left", number, 7, number), 0).panes
         told += operator.ingest(kv, rows("right", number, 7, number), 0).panes
         assert operator.stores[0].layout is Layout.TIME_FIELDS_OFFSET

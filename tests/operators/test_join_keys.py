@@ -10,7 +10,6 @@ import pytest
 
 import windrow as wr
 from windrow.core.keys import encode_equal
-from windrow.operators.join.counted import join_operator
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.stores.kv import MemoryKV
 
@@ -35,7 +34,7 @@ def test_keys_meet_though_their_column_widens(scale: str, kept: Any, later: Any)
         within=("0 s", "1 s"),
         scale=scale,
     )
-    operator = join_operator(join)
+    operator = join.logic()
     kv = MemoryKV(operator.cfs())
     operator.ingest(kv, {"a": rows("a:x", 0, kept)}, 0)
     [told] = operator.ingest(kv, {"b": rows("b:x", 0, later)}, 1).panes
@@ -50,7 +49,7 @@ def test_keys_meet_in_windows_of_rows_too(window: Any) -> None:
         on="k",
         retention="1 hour",
     )
-    operator = join_operator(join)
+    operator = join.logic()
     kv = MemoryKV(operator.cfs())
     operator.ingest(kv, {"a": rows("a:x", 0, 7)}, 0)
     [told] = operator.ingest(kv, {"b": rows("b:x", 0, 7.0)}, 1).panes

@@ -9,7 +9,6 @@ import pytest
 
 import windrow as wr
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.join.counted import join_operator
 from windrow.operators.steps.watermarks import watermark_of
 from windrow.stores.kv import MemoryKV
 
@@ -60,7 +59,7 @@ def test_sources_of_one_name_are_of_their_own_input() -> None:
 
 def test_rows_without_positions_move_that_of_their_input() -> None:
     join = define({}, {})
-    operator = join_operator(join)
+    operator = join.logic()
     kv = MemoryKV(operator.cfs())
     tables = {name: pa.table({"t": pa.array([second * S])}) for name, second in (("a", 50), ("b", 60))}
     marks = operator.ingest(kv, tables, 0).marks

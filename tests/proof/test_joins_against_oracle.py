@@ -19,7 +19,6 @@ from tests.deep import examples
 from tests.oracle.join_cases import JoinCase, S, cases, rows
 from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
-from windrow.operators.join.counted import join_operator
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.steps.step import StepResult
 from windrow.runners.rows import table_of
@@ -43,7 +42,7 @@ class Run:
     told: list[Told] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.operator = join_operator(self.case.definition)
+        self.operator = self.case.definition.logic()
         self.kv = MemoryKV(self.operator.cfs())
         self.oracle = JoinOracle(self.case.definition, self.case.schemas)
         # What columns there are is known from the start: here a step without messages tells.

@@ -11,7 +11,6 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.layout import JobFolders
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.runners.embedded import operator_of
 from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock
 
@@ -75,7 +74,7 @@ def run(spark: Any, source: Any, place: Path, definitions: list[wr.Aggregate], r
 def kept(place: Path, definitions: list[AggregateDefinition]) -> dict[Any, Any]:
     """The message stores of both shards, byte for byte."""
     folders, found = JobFolders(str(place / "checkpoint" / "windrow")), {}
-    cfs = [cf for d in definitions for cf in operator_of(d).cfs()]
+    cfs = [cf for d in definitions for cf in d.logic().cfs()]
     for shard in range(2):
         kv = RocksKV(folders.store(shard), tuple(cfs))
         for cf in cfs:

@@ -1,0 +1,275 @@
+"""The seam: all that a job knows of an operator.
+
+An operator is a folder beside this module. Its *definition* is a frozen value that says what is wanted; its *logic* does it,
+in two pure steps on a store that it is given. Runners, checkpoint, connectors, readers, console and testing know no kind of
+operator, only what stands here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+
+from windrow.core.inputs import Input
+from windrow.core.policy import Retention, Watermark
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV
+
+#: How column families end that hold messages; the others hold metadata.
+MESSAGES = (".messages", ".message_index")
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """How an operator takes what another one tells: on which input, and what columns of it it names."""
+
+    name: str
+    input: Input
+    columns: tuple[str, ...]
+
+    @property
+    def event_time(self) -> str:
+        return self.input.event_time
+
+
+class Definition(ABC):
+    """What an operator is: a frozen value, checked when built, whose `repr` builds it again."""
+
+    name: str
+    #: The key columns of what it tells.
+    by: tuple[str, ...]
+    #: How many dead letters of one step are kept whole; all are counted.
+    dead_letter_limit: int
+    retention: Retention
+
+    # -- what it takes ----------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[Input, ...]:
+        """Where its messages come from."""
+
+    @property
+    def by_input(self) -> bool:
+        """True if messages name their input: the sources of their positions begin with its name."""
+        return True
+
+    def prefix(self, given: Input) -> str:
+        """What the sources of an input's messages begin with, and whoever fed them did not write."""
+        return given.source_prefix if self.by_input else ""
+
+    def input(self, name: str) -> Input:
+        """The input of that name."""
+        return next(i for i in self.inputs if i.name == name)
+
+    @abstractmethod
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        """The columns that an input must have."""
+
+    @abstractmethod
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        """The same definition under other watermarks, by input; what shapes the state stays."""
+
+    #: Columns by which a message is known, where that is not where it stands.
+    ids: Any
+
+    # -- how it is spread -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def keys(self, given: Input) -> tuple[str, ...]:
+        """The key columns of an input: rows that differ in them never meet."""
+
+    def one_shard(self) -> str | None:
+        """Why a single shard has to see all of its rows; None where keys may be spread."""
+        if self.retention.counts_the_job:
+            return f"{self.retention!r} counts over the whole job"
+        return None
+
+    # -- what shapes its state --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What shapes the state, as plain values: the text behind the fingerprint."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of `describe()`: state is read only under the fingerprint it was written with."""
+        text = json.dumps(self.describe(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def filing(self) -> dict[str, Any]:
+        """What decides besides the fingerprint which messages are filed, and kept, as the log notes it of each commit."""
+        return {}
+
+    # -- what it tells ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def values(self, rows: pa.Table, job: str) -> Iterable[Any]:
+        """Rows that it told as Python values."""
+
+    @property
+    @abstractmethod
+    def known_by(self) -> tuple[str, ...] | None:
+        """The columns, beside the window, by which a row replaces one that was told before; None where each is told once."""
+
+    @property
+    def told_columns(self) -> tuple[str, ...] | None:
+        """The columns of its rows, beside our own; None where its inputs decide them."""
+        return None
+
+    # -- in a graph -------------------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> tuple[Definition, ...]:
+        """The operators in it: itself, or those of a graph in their order."""
+        return (self,)
+
+    def watermark_of(self, name: str, watermark_us: int) -> int:
+        """The watermark of the operator of that name where that of the whole is `watermark_us`."""
+        return watermark_us
+
+    def part_prefix(self, name: str) -> str:
+        """What the sources of the messages of that operator begin with, where it has one input, and nobody wrote it."""
+        return ""
+
+    @abstractmethod
+    def taker(self, before: str) -> Taker:
+        """How it takes the rows of the operator `before`. Raises `ConfigurationError` where it cannot."""
+
+    @abstractmethod
+    def check_followed(self, taker: Taker) -> None:
+        """Refuse to be followed by an operator that would count twice, or too late, what this one tells."""
+
+    @abstractmethod
+    def behind_us(self, event_time: str) -> int:
+        """How far behind its watermark lie the times of what it tells in which nothing late had a part."""
+
+    @abstractmethod
+    def of_handed_rows(self, given: Input) -> Self:
+        """The same definition where an input takes rows of another operator, whose messages were judged already."""
+
+    # -- what does it -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        """What does it. tell: operators inside a graph whose rows are wanted, too."""
+
+
+class Logic(ABC):
+    """What an operator does: pure functions of a store, rows and times. Holds no state of its own."""
+
+    definition: Any
+    #: The column family of its progress.
+    aux_cf: str
+
+    @abstractmethod
+    def cfs(self) -> tuple[str, ...]:
+        """The column families that it keeps its state in."""
+
+    @property
+    def message_cfs(self) -> tuple[str, ...]:
+        """Those of them that hold messages."""
+        return tuple(cf for cf in self.cfs() if cf.endswith(MESSAGES))
+
+    @property
+    def metadata_cfs(self) -> tuple[str, ...]:
+        """Those of them that do not."""
+        return tuple(cf for cf in self.cfs() if not cf.endswith(MESSAGES))
+
+    # -- the two steps ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        """Let event time come to `watermark_us`, and time to `now_us`: tell, release, forget what is due."""
+
+    @abstractmethod
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        """File the messages of a step, by input, with position columns; tell what they let it tell."""
+
+    #: True if a table without rows is worth an `ingest`, for its columns.
+    takes_columns = False
+
+    def learn(self, kv: KV, schema: pa.Schema) -> None:
+        """What columns its input has, before its first message. What takes columns by `ingest` has nothing to do here."""
+        return None
+
+    # -- what it told -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        """What the steps of a commit told, as rows."""
+
+    def told(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
+        """What the steps of a commit told, as rows, by operator."""
+        return {self.definition.name: self.rows(result.panes, commit)} if result.panes else {}
+
+    @abstractmethod
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        """The columns of `rows` over such inputs."""
+
+    @abstractmethod
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        """What it told, with the columns that the next operator sees."""
+
+    @abstractmethod
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        """The columns of `messages` over such inputs."""
+
+    @abstractmethod
+    def made(self, kv: KV) -> pa.Schema | None:
+        """The columns of `messages`, as far as they are known; None before its inputs have told theirs."""
+
+    # -- what it knows of its inputs --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        """What is known of the columns of an input."""
+
+    @abstractmethod
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        """What is needed of the columns of an input; `beside`: tables of other inputs in the same step."""
+
+    @abstractmethod
+    def columns(self, kv: KV) -> list[str]:
+        """The columns of its rows as known so far; of an aggregate, those of its input."""
+
+    def key_types(
+        self, name: str, inputs: Mapping[str, pa.Schema]
+    ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
+        """The key columns of an input, each with the types in which operators compare it, one after the other."""
+        return [(key, ()) for key in self.definition.keys(self.definition.input(name))]
+
+    # -- what it remembers ------------------------------------------------------------------------------------------
+
+    def progress(self, kv: KV) -> Progress:
+        """What it remembers between steps."""
+        return Progress.load(kv, self.aux_cf)
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        """Lower what follows from the watermark, which was set back by hand."""
+        progress.watermark_us = min(progress.watermark_us, watermark_us)
+
+    #: True if which messages are kept depends on every step there was: lost ones come back by doing all of them again.
+    every_step = False
+
+    def kept_from(self, kv: KV) -> int:
+        """The event time below which no message is kept."""
+        return END_OF_TIME_US
+
+    @property
+    def replays(self) -> bool:
+        """True if it keeps messages that can be filed again, from their source, where they are lost."""
+        return bool(self.message_cfs) and bool(self.definition.filing())
+
+    def part(self, name: str) -> Logic:
+        """The logic of the operator of that name: itself, or one of a graph's."""
+        return self
