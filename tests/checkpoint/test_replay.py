@@ -9,7 +9,7 @@ import pytest
 
 import windrow as wr
 from windrow.checkpoint.records import Commit, Mark, ShardResult, Step
-from windrow.checkpoint.replay import FILING, Redo, extent, filing, is_total, owners, steps_again
+from windrow.checkpoint.replay import FILING, Redo, extent, is_total, owners, steps_again
 from windrow.core.errors import StateLost
 
 P, Q = ("topic", 0), ("topic", 1)
@@ -47,7 +47,7 @@ def commit(number: int, steps: list[Step], last: int, largest: int, **changes: A
         "published": 0,
         "watermark_us": 0,
         "marks": {P: Mark(max_time_us=largest, seen_us=5)},
-        "meta": {"watermarks": {definition.name: 0}, FILING: {definition.name: filing(definition)}},
+        "meta": {"watermarks": {definition.name: 0}, FILING: {definition.name: definition.filing()}},
     }
     return Commit(**{**fields, **changes})
 
@@ -123,7 +123,7 @@ def test_rows_that_were_read_before_are_in_the_extent_and_were_not_taken() -> No
 
 
 def test_of_several_operators_each_has_its_own_watermark() -> None:
-    meta = {"watermarks": {"aggregate": 7, "other": 3}, FILING: {"aggregate": filing(TIMED)}}
+    meta = {"watermarks": {"aggregate": 7, "other": 3}, FILING: {"aggregate": TIMED.filing()}}
     [step] = steps_again([commit(1, [ADVANCE, ingest({P: 0}, {P: 1}, 1, 3)], 2, 1, meta=meta)], TIMED, 0, 0)
     assert step.watermark_us == 7
 
@@ -134,7 +134,7 @@ def test_of_several_operators_each_has_its_own_watermark() -> None:
         ({"counters": {}}, "did not note it"),
         ({"meta": {}}, "did not note it"),
         (
-            {"meta": {FILING: {"aggregate": {**filing(TIMED), "max_ahead_us": 5}}}},
+            {"meta": {FILING: {"aggregate": {**TIMED.filing(), "max_ahead_us": 5}}}},
             "max_ahead_us=5, now 86400000000",
         ),
         ({"meta": {FILING: {}}}, "did not note it"),

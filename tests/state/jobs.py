@@ -51,7 +51,7 @@ def feed(op: Any, numbers: range) -> None:
     """Message `i` is of second `i` and one of three keys; in a join every third is a payment."""
     for i in numbers:
         message = wr.Message({"k": "abc"[i % 3], "t": i * SECOND, "x": i}, wr.Position("topic", 0, i))
-        if hasattr(op.definition, "inputs"):
+        if op.definition.by_input:
             op.add_message(message, "payments" if i % 4 == 0 else "orders")
         else:
             op.add_message(message)
@@ -60,7 +60,7 @@ def feed(op: Any, numbers: range) -> None:
 def answers(state: Any, definition: Any) -> dict[str, str]:
     """What an open operator, or a state that is read, answers."""
     told: dict[str, Any] = {"watermark": state.watermark}
-    if hasattr(definition, "inputs"):
+    if definition.by_input:
         told["messages"] = [state.get_messages(input=i.name) for i in definition.inputs]
         told["some"] = state.get_messages(5 * SECOND, (30 * SECOND, 30), input="orders", key="a")
     else:
