@@ -60,6 +60,13 @@ def meaning(kind: type[errors.WindrowError]) -> tuple[str, str]:
     return paragraphs[0], "".join(p.removeprefix("Remedy: ") for p in paragraphs if p.startswith("Remedy: "))
 
 
+def longer(kind: type[errors.WindrowError]) -> str:
+    """A code, with a link to its longer story where there is one: of errors that come while a job runs."""
+    if kind.code[2] == "1" or kind.code.endswith("00"):
+        return kind.code
+    return f"[{kind.code}](../howto/troubleshooting.md#{kind.code.lower()}-{kind.__name__.lower()})"
+
+
 def errors_page() -> str:
     text = [ERRORS]
     for digit, family in FAMILIES.items():
@@ -67,7 +74,7 @@ def errors_page() -> str:
         for kind in kinds():
             if kind.code.startswith(f"WR{digit}"):
                 said, remedy = meaning(kind)
-                text.append(f"| {kind.code} | `{kind.__name__}` | {said} | {remedy} |\n")
+                text.append(f"| {longer(kind)} | `{kind.__name__}` | {said} | {remedy} |\n")
     return "".join(text)
 
 
