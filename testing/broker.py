@@ -45,12 +45,15 @@ _PORTS = range(20_000, 30_000)
 
 
 class KafkaBroker:
-    """`with KafkaBroker() as broker:` runs one, `broker.kafka` says where. It is gone, data and all, at the end.
+    """A broker in a container, as long as a `with` lasts: `broker.kafka` says where. It is gone, data and all, at the end.
 
-    image: one that takes apache/kafka's variables. config: the broker's properties, over `DEFAULTS`; its listener for
-    clients is named OUTSIDE. client: what `wr.Kafka` needs to reach it, where it asks for passwords or TLS. ready_s: how
-    long the broker may take to answer after a start. Port and data stay over `stop`, `kill`, `pause` and what undoes them.
-    Needs testcontainers and a container engine. Raises `KafkaFailed`, with the broker's last log lines.
+    image: one that takes apache/kafka's variables
+    config: the broker's properties, over `DEFAULTS`; its listener for clients is named OUTSIDE
+    client: what `wr.Kafka` needs to reach it, where it asks for passwords or TLS
+    ready_s: how many seconds the broker may take to answer after a start
+
+    Port and data stay over `stop`, `kill`, `pause` and what undoes them. Needs testcontainers and a container engine. Raises
+    `KafkaFailed` (WR601), with the broker's last log lines.
     """
 
     def __init__(

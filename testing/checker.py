@@ -87,15 +87,20 @@ def check_topics(
 ) -> Report:
     """Compare a drained job's topic with the plain oracle over everything that its source holds.
 
-    source, sink: as the job has them; the topic is this operator's alone. dead_letters: where its dead letters go; without it
-    every record that can be decoded has to be counted.
+    definition: the job's
+    source, sink: as the job has them; the topic is this operator's alone
+    dead_letters: where its dead letters go; without it every record that can be decoded has to be counted
 
-    lost: a (key, window) without a result, a pane whose successor is there, panes that a commit's token counts. twice: a pane
-    that is there more than once, in one commit or two; a token, likewise. wrong: a result that is not the oracle's. unknown: a
-    result of a (key, window) that the source has no record of. broken: a retraction without its pane, a second result beside
-    the first, a pane after the last, commits out of order or without a token.
+    Gives a report; `report.ok` is True where nothing was found, else these list what was:
 
-    Raises `ConfigurationError` where topics do not say what a window came to in the end.
+    lost: a (key, window) without a result, a pane whose successor is there, panes that a commit's token counts
+    twice: a pane that is there more than once, in one commit or two; a token, likewise
+    wrong: a result that is not the oracle's
+    unknown: a result of a (key, window) that the source has no record of
+    broken: a retraction without its pane, a second result beside the first, a pane after the last, commits out of order or
+        without a token
+
+    Raises `ConfigurationError` (WR100) where topics do not say what a window came to in the end.
     """
     _check_kinds(definition, sink)
     report = Report()

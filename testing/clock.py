@@ -10,7 +10,9 @@ DEFAULT_START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Processing time under the test's control: starts at an instant, moves forward by hand, never goes back.
+    """Processing time under the test's control: it starts at a moment, moves forward by hand, and never goes back.
+
+    start: a moment, by default the beginning of 2020
 
     >>> clock = ManualClock()
     >>> clock.advance("10 seconds")

@@ -56,9 +56,22 @@ class Expected:
 
 
 class TestDriver:
-    """Drives one definition through the embedded runner.
+    """Drives one definition through the embedded runner, and holds it against the oracle.
 
-    location: the job's directory; a temporary one by default, removed by `close`. clock: default a `ManualClock`.
+    definition: an aggregate
+    location: the job's directory; a temporary one by default, removed by `close`
+    clock: default a `ManualClock`
+    sink: takes panes, as in `open`; without one `panes()` hands them out
+    schema: of the messages, as in `open`
+
+    >>> import windrow as wr
+    >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("10 seconds"), retention="1 minute", agg={"n": wr.count()})
+    >>> with TestDriver(counts) as driver:
+    ...     driver.feed([{"t": 0}, {"t": 12_000_000}])
+    ...     driver.crash(at="before apply")
+    ...     driver.restart()
+    ...     driver.check().panes[0]["n"]
+    1
     """
 
     __test__ = False  # not a test, whatever pytest makes of its name
@@ -103,13 +116,19 @@ class TestDriver:
     # -- feeding ------------------------------------------------------------------------------------------
 
     def feed(self, messages: Iterable[Message | Mapping[str, Any]]) -> None:
-        """One ingest of all `messages`, then an advance. Mappings are messages without a position."""
+        """One ingest of all messages, then an advance.
+
+        messages: `wr.Message`s, or dicts for some without a position
+        """
         listed = [m if isinstance(m, Message) else Message(m) for m in messages]
         self._remember(listed)
         self.op.add_messages(listed)
 
     def add(self, message: Message | Mapping[str, Any]) -> None:
-        """`add_message`: a step of its own."""
+        """`add_message`: one message, a step of its own.
+
+        message: a `wr.Message`, or a dict for one without a position
+        """
         listed = [message if isinstance(message, Message) else Message(message)]
         self._remember(listed)
         self.op.add_message(listed[0])
@@ -135,7 +154,10 @@ class TestDriver:
                 self._reached[partition] = max(position.offset + 1, self._reached.get(partition, 0))
 
     def advance_event_time(self, to: Instant) -> None:
-        """Say that input is complete up to `to`; works for every kind of watermark."""
+        """Say that input is complete up to a moment; works for every kind of watermark.
+
+        to: the moment
+        """
         self._pushed.add(instant_us(to))
         self.op.advance_watermark(to)
 
@@ -144,10 +166,14 @@ class TestDriver:
         self.advance_event_time(to_us)
 
     def advance_clock(self, by: Duration | int) -> None:
-        """Move `now` forward, by microseconds where it is an int; no step."""
+        """Move `now` forward; no step.
+
+        by: a duration, or microseconds
+        """
         self.clock.advance(timedelta(microseconds=by) if isinstance(by, int) else by)
 
     def timeout(self) -> None:
+        """Let time pass: what `now` and the watermark make due is told."""
         self.op.timeout()
 
     def drain(self) -> None:
@@ -159,7 +185,7 @@ class TestDriver:
     def crash(self, at: CommitPoint | str | None = None) -> None:
         """The process dies: what was not committed is lost, and of the store what RocksDB had not flushed.
 
-        With `at`, in the middle of committing what is staged.
+        at: a `CommitPoint`, to die in the middle of committing what is staged
         """
         if at is not None:
             try:
@@ -179,7 +205,7 @@ class TestDriver:
     def restart(self, definition: AggregateDefinition | None = None) -> None:
         """Come back; crashes first unless that has happened. Feed on from `next_offsets()`.
 
-        definition: the same with another emission.
+        definition: the same with another emission
         """
         if not self.op._closed:
             self.crash()

@@ -142,7 +142,13 @@ def damage_file(path: str | os.PathLike[str], at: int) -> None:
 
 
 class CommitPoint(enum.StrEnum):
-    """Where in a commit of the embedded runner the process dies; the numbers of docs/explanation/commit-protocol.md apply."""
+    """Where in a commit of the embedded runner the process dies: `driver.crash(at=CommitPoint.BEFORE_APPLY)`.
+
+    BEFORE_SEGMENT: nothing of the commit is on disk
+    BEFORE_RECORD: its segment is, and no record names it
+    BEFORE_APPLY: it is committed, and the store does not hold it
+    BEFORE_PUBLISH: it is committed and applied, and the panes are not out
+    """
 
     BEFORE_SEGMENT = "before segment"  # nothing of the commit is on disk
     BEFORE_RECORD = "before record"  # the segment is, no record names it

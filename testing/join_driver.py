@@ -44,7 +44,11 @@ class ExpectedJoin:
 
 
 class JoinDriver(TestDriver):
-    """Drives one join through the embedded runner."""
+    """Drives one join through the embedded runner, as `TestDriver` an aggregate; messages name their input.
+
+    definition: a join
+    location, clock, sink: as for `TestDriver`
+    """
 
     definition: JoinDefinition  # type: ignore[assignment]
     op: EmbeddedJoin

@@ -40,7 +40,10 @@ def values_equal(a: Any, b: Any) -> bool:
 
 
 def panes_equal(a: Pane, b: Pane) -> bool:
-    """True if two panes say the same; in which commit they were sent does not count."""
+    """True if two panes say the same; in which commit they were sent does not count.
+
+    a, b: panes
+    """
     return (
         (a.window, a.timing, a.index, a.is_last, a.kind) == (b.window, b.timing, b.index, b.is_last, b.kind)
         and values_equal(a.key, b.key)
@@ -49,7 +52,10 @@ def panes_equal(a: Pane, b: Pane) -> bool:
 
 
 def all_panes_equal(a: Sequence[Pane], b: Sequence[Pane]) -> bool:
-    """True if two runs sent the same panes in the same order."""
+    """True if two runs sent the same panes in the same order.
+
+    a, b: lists of panes
+    """
     return len(a) == len(b) and all(panes_equal(x, y) for x, y in zip(a, b, strict=True))
 
 

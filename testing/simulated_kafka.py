@@ -77,7 +77,13 @@ class _WrongState(Exception):
 
 
 class SimulatedKafka:
-    """The cluster. All clients that it makes see each other's records at once."""
+    """A cluster in this process, with the methods of `wr.Kafka`. All clients that it makes see each other's records at once.
+
+    step: a function of what is asked, to an `Outcome` of it, or None where it is answered; by default always
+
+    >>> SimulatedKafka().create_topic("flights", 2)
+    True
+    """
 
     def __init__(self, step: Step = no_faults) -> None:
         self.servers = "simulated:9092"

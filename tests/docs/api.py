@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -85,6 +86,23 @@ METHODS: dict[str, tuple[str, ...]] = {
     "Kafka": ("create_topic",),
     "Sink": ("publish", "last_commit"),
     "PaneFiles": ("table", "panes"),
+    "ManualClock": ("advance", "set"),
+    "TestDriver": (
+        "feed",
+        "add",
+        "advance_event_time",
+        "advance_clock",
+        "timeout",
+        "drain",
+        "crash",
+        "restart",
+        "panes",
+        "dead_letters",
+        "windows",
+        "check",
+        "assert_state_zero",
+    ),
+    "KafkaBroker": ("stop", "start", "restart", "kill", "pause", "unpause"),
 }
 TESTING = (
     "ManualClock",
@@ -97,16 +115,15 @@ TESTING = (
     "panes_equal",
     "all_panes_equal",
 )
-_OPTION = re.compile(r"^( *)([a-z_]+(?:, [a-z_]+)*): (.*)$")
+_OPTION = re.compile(r"^( *)([a-z_]+(?:, [a-z_]+)*|[A-Z_]+):(?: (.*))?$")
 _LONG = 96
 
 
 def signature(name: str, what: Any) -> str:
     """How it is called, without the types of modules that are nobody's business."""
-    try:
-        given = inspect.signature(what)
-    except (TypeError, ValueError):
+    if isinstance(what, type) and issubclass(what, enum.Enum):
         return name
+    given = inspect.signature(what)
     shown = []
     star = False
     for parameter in given.parameters.values():
@@ -128,7 +145,7 @@ def signature(name: str, what: Any) -> str:
 
 def default(value: Any) -> str:
     text = repr(value)
-    return "..." if "<" in text or text.startswith("FileTransport") else text
+    return "..." if "<" in text or text.startswith(("FileTransport", "datetime")) else text
 
 
 def rendered(docstring: str) -> Iterator[str]:
@@ -148,7 +165,7 @@ def rendered(docstring: str) -> Iterator[str]:
             names = ", ".join(f"`{name}`" for name in option[2].split(", "))
             if before and not before.lstrip().startswith("- "):
                 yield ""
-            before = f"{indent}- {names}: {option[3]}".rstrip()
+            before = f"{indent}- {names}: {option[3] or ''}".rstrip()
             yield before
         elif line.startswith("    ") and before.lstrip().startswith("- "):
             yield "  " + line

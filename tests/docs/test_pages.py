@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import windrow as wr
 from tests.docs import api, pages, pictures, references
 from tests.docs.test_docs import blocks
+from windrow import testing
 
 
 @pytest.mark.parametrize(("name", "page"), pages.PAGES.items(), ids=list(pages.PAGES))
@@ -46,10 +48,11 @@ def called() -> Iterator[Any]:
     for prefix, module, names in (
         ("wr", wr, [name for group in api.GROUPS.values() for name in group]),
         *((f"wr.{group.lower()}", module, names) for group, (module, names) in api.MODULES.items()),
+        ("testing", testing, api.TESTING),
     ):
         for name in names:
             what = getattr(module, name)
-            if isinstance(what, type) or inspect.isroutine(what):
+            if (isinstance(what, type) and not issubclass(what, Enum)) or inspect.isroutine(what):
                 yield pytest.param(what, id=f"{prefix}.{name}")
             for method in api.METHODS.get(name, ()):
                 yield pytest.param(getattr(what, method), id=f"{prefix}.{name}.{method}")
