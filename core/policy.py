@@ -89,7 +89,7 @@ class Watermark:
     """Up to which event time input is believed complete. Build it with `wr.bounded`, `wr.fixed`, `wr.explicit`, `wr.custom`.
 
     kind "bounded": per partition the largest event time less `delay_us`, minimum over partitions that are not idle;
-    "fixed": now less `delay_us` (seed 001 "Fixed Watermark"); "explicit": only what the caller advances it to;
+    "fixed": now less `delay_us`; "explicit": only what the caller advances it to;
     "custom": `function(marks, now_us) -> us`, marks being {(source, partition): largest event time}.
     """
 
