@@ -45,7 +45,7 @@ start() {
   local pid=$! waited=0
   while [ "$waited" -lt "$((wait_s * 5))" ]; do
     answers && return
-    kill -0 "$pid" 2>/dev/null || { answers && return || return 1; } # it may have come and gone in between
+    kill -0 "$pid" 2>/dev/null || { answers; return; } # it may have come and gone in between
     sleep 0.2
     waited=$((waited + 1))
   done

@@ -24,7 +24,7 @@ from windrow.testing.driver import TestDriver
 from windrow.testing.faults import CommitPoint
 from windrow.testing.ledger import all_panes_equal, ledger, ledger_key, values_equal
 
-PROFILE = examples(250, deep=10_000)
+PROFILE = examples(120, deep=10_000)
 S = 1_000_000
 HOUR = 3600 * S
 
@@ -379,7 +379,7 @@ def _size(window: TupleWindow) -> int:
     rows=st.lists(messages(good=True), min_size=1, max_size=15),
     cuts=st.tuples(st.integers(1, 3), st.integers(4, 15)),
 )
-@examples(80, deep=3_000)
+@examples(40, deep=3_000)
 def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
     case: Case, rows: list[dict[str, Any]], cuts: tuple[int, int]
 ) -> None:

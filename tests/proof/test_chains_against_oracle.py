@@ -26,7 +26,7 @@ from windrow.testing import ChainOracle, ManualClock, all_panes_equal, panes_equ
 from windrow.testing.ledger import values_equal
 
 S = 1_000_000
-PROFILE = examples(60, deep=3_000)
+PROFILE = examples(40, deep=3_000)
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("g", pa.int64()), ("v", pa.int64())]
 )

@@ -71,7 +71,7 @@ def test_with_ids_the_operator_gives_what_the_oracle_makes_of_the_recorded_steps
     rows=st.lists(named(messages(good=True)), min_size=1, max_size=15),
     cuts=st.tuples(st.integers(1, 3), st.integers(4, 15)),
 )
-@examples(80, deep=3_000)
+@examples(40, deep=3_000)
 def test_which_of_two_is_the_duplicate_does_not_depend_on_the_cut(
     case: Case, rows: list[dict[str, Any]], cuts: tuple[int, int]
 ) -> None:
@@ -86,7 +86,7 @@ def test_which_of_two_is_the_duplicate_does_not_depend_on_the_cut(
     seconds=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), min_size=1, max_size=25),
     lives=st.lists(st.integers(1, 9), max_size=4),
 )
-@examples(80, deep=3_000)
+@examples(40, deep=3_000)
 def test_a_source_that_begins_anew_with_every_life_counts_each_id_once(
     seconds: list[tuple[int, int]], lives: list[int]
 ) -> None:

@@ -26,7 +26,7 @@ from windrow.stores.kv import MemoryKV
 from windrow.testing.ledger import values_equal
 from windrow.testing.oracle_join import JoinOracle, JoinStep
 
-PROFILE = examples(150, deep=10_000)
+PROFILE = examples(100, deep=10_000)
 POSITION = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 Told = tuple[str, dict[str, Any]]
 

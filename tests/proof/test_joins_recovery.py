@@ -18,7 +18,7 @@ from windrow.connectors.sinks import MemorySink, PaneFiles
 from windrow.core.messages import Message, Position, Token
 from windrow.testing import CommitPoint, JoinDriver, SimulatedCrash
 
-PROFILE = examples(60, deep=2_000)
+PROFILE = examples(40, deep=2_000)
 PUBLISHED = "published, not noted"
 DEATHS = [None, PUBLISHED, *CommitPoint]
 

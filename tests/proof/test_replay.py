@@ -79,13 +79,13 @@ LATER = st.lists(ACTIONS, min_size=1, max_size=6)
 
 @pytest.mark.proves("Coming back: messages lost: replayed from the source, embedded")
 @given(case=cases(full=True), before=st.lists(ACTIONS, min_size=1, max_size=10), after=LATER)
-@examples(60, deep=2_000)
+@examples(40, deep=2_000)
 def test_lost_messages_come_back_from_the_source(case: Case, before: list[Any], after: list[Any]) -> None:
     check(case, before, after)
 
 
 @given(case=cases(steady=True, full=True), before=st.lists(ONE_BY_ONE, min_size=1, max_size=8), after=LATER)
-@examples(60, deep=2_000)
+@examples(40, deep=2_000)
 def test_lost_messages_that_were_added_one_by_one_come_back(
     case: Case, before: list[Any], after: list[Any]
 ) -> None:

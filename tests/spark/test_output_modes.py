@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import windrow as wr
+from tests.deep import usually
 
 from .conftest import at
 
@@ -87,7 +88,7 @@ def theirs(
 
 
 @pytest.mark.proves("Emission: rows of Spark's append mode")
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", usually(["hopping"], deep=list(WINDOWS)))
 @pytest.mark.parametrize("seed", [1])
 def test_append_gives_the_rows_of_sparks_append_mode(
     spark: Any, feed: Any, tmp_path: Any, window: str, seed: int
@@ -101,7 +102,7 @@ def test_append_gives_the_rows_of_sparks_append_mode(
 
 
 @pytest.mark.proves("Emission: rows of Spark's update mode")
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", usually(["hopping"], deep=list(WINDOWS)))
 @pytest.mark.parametrize("seed", [1])
 def test_update_gives_the_rows_of_sparks_update_mode_batch_by_batch(
     spark: Any, feed: Any, tmp_path: Any, window: str, seed: int

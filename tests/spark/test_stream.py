@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import windrow as wr
+from tests.deep import usually
 from windrow.core.errors import ConfigurationError, DuplicateColumn, QueryStopped, TypeClash, UnknownColumn
 from windrow.runners import protocol
 from windrow.runners.spark import plan
@@ -257,7 +258,7 @@ def test_shards_move_between_two_executors_with_folders_of_their_own(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     source = feed()
-    for i in range(8):
+    for i in range(usually(4, deep=8)):
         source.add([{"t": at(5 * i - s), "k": "abcd"[s % 4], "v": s} for s in range(20)])
     executors.run(spark, tmp_path, "-one")
     done = subprocess.run(
