@@ -23,7 +23,7 @@ help:
 	@echo "make docker   a container engine and the image of the Kafka broker"
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
 	@echo "make test     lint, docker, then pytest"
-	@echo "make test-fast  the tests that start neither Spark nor Kafka, in two minutes"
+	@echo "make test-fast  what starts neither Spark nor Kafka, without the searches of proof and simulation"
 	@echo "make test-deep  test, with all that is left out for time: kills, seeds, examples, flights"
 	@echo "make bench    run the benchmarks"
 	@echo "make pages    write the pages that come from code and tests; make features: only docs/features.md"
@@ -84,7 +84,7 @@ test-deep: export WINDROW_DEEP := 1
 test-deep: test
 
 test-fast: .venv/stamp
-	$(PYTEST) -m "not spark and not kafka and not slow"
+	$(PYTEST) -m "not spark and not kafka and not slow" --ignore=tests/proof --ignore=tests/simulation
 
 bench: .venv/stamp
 	$(BIN)/python -m benchmarks

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from windrow.core import aggregations as wr
 from windrow.operators.aggregations import KERNELS, Kernel, Parts, Rows, concat_parts, lift_where, make_kernel
 from windrow.operators.steps.groups import Groups
@@ -403,7 +404,7 @@ def test_every_kind_has_a_reference() -> None:
 def test_any_cut_and_any_bracketing_give_the_reference(kind: Kind, columns: tuple[str, ...]) -> None:
     kernel = make_kernel(kind.aggregation, [COLUMNS[c][0] for c in columns])
 
-    @settings(max_examples=30, deadline=None)
+    @examples(12, deep=30)
     @given(cases(*columns))
     def check(case: Case) -> None:
         found = run(kernel, case)
@@ -419,7 +420,7 @@ def test_any_cut_and_any_bracketing_give_the_reference(kind: Kind, columns: tupl
 def test_null_and_missing_parts_are_the_identity(kind: Kind, columns: tuple[str, ...]) -> None:
     kernel = make_kernel(kind.aggregation, [COLUMNS[c][0] for c in columns])
 
-    @settings(max_examples=15, deadline=None)
+    @examples(6, deep=15)
     @given(cases(*columns))
     def check(case: Case) -> None:
         state = merge(kernel, [commit_state(kernel, c, case.types) for c in case.commits])
