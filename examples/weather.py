@@ -92,9 +92,9 @@ def observations(months: int) -> pd.DataFrame:
     return frame.sort_values(["observed", "origin"], kind="stable", ignore_index=True)
 
 
-def numbered_flights(months: int) -> pd.DataFrame:
+def numbered_flights(months: int, every: int = 1) -> pd.DataFrame:
     """The flights in order of landing, each with a number of its own."""
-    frame = data.flights(months)
+    frame = data.flights(months, every)
     return frame.assign(id=np.arange(len(frame)))
 
 
@@ -199,13 +199,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", help="output directory, begun anew; default out/weather")
     parser.add_argument("--quick", action="store_true", help="only January and February")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth flight")
     chosen = parser.parse_args(arguments)
     # windrow reports to structlog and leaves its configuration to the application.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     folder, months = os.path.abspath(chosen.out or os.path.join("out", "weather")), 2 if chosen.quick else 12
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    flights, weather = numbered_flights(months), observations(months)
+    flights, weather = numbered_flights(months, chosen.every), observations(months)
     files = write_files(os.path.join(folder, "flights"), flights, flights.landed, FLIGHT_SCHEMA)
     files += write_files(os.path.join(folder, "weather"), weather, weather.observed, WEATHER_SCHEMA)
     print(

@@ -1,6 +1,6 @@
 """Drills with one fault each: whatever breaks, every record is counted once. Twenty: `python -m tests.drills`.
 
-The quick ones, and one of each kind under Spark; WINDROW_DEEP=1 runs all.
+The quick ones, and an executor that is killed; WINDROW_DEEP=1 runs all. (tests/spark/test_kill.py kills drivers of Spark jobs.)
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import windrow as wr
 from tests.deep import usually
 from tests.drills.drills import DRILLS, Drill, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.kafka]
 
 QUICK = {
     "kill-embedded",
     "second-embedded",
-    "store-lost",
     "store-damaged",
     "disk-full",
     "broker-kill",
-    "kill-driver",
     "kill-executor",
 }
 

@@ -20,6 +20,7 @@ import pytest
 
 import windrow as wr
 from tests.conftest import RUN
+from tests.deep import usually
 from tests.kafka.shared_broker import shared_broker, told
 from tests.kafka.spark_jars import jars
 from windrow.connectors.kafka.log import KafkaLog
@@ -67,6 +68,12 @@ def new_topic(kafka: wr.Kafka) -> Callable[..., str]:
         return name
 
     return create
+
+
+def keyed(usual: bool) -> pytest.MarkDecorator:
+    """For tests of both ways to read a topic on Spark: as a rule in one of them, the deep ones in both."""
+    ways = {False: pytest.param(False, id="any partition"), True: pytest.param(True, id="keyed")}
+    return pytest.mark.parametrize("keyed", usually([ways[usual]], deep=list(ways.values())))
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from tests.kafka.conftest import Sender
+from tests.deep import usually
+from tests.kafka.conftest import Sender, keyed
 from tests.kafka.test_again import DEFINITIONS, VALUE, define, row, send
 from windrow.checkpoint.layout import JobFolders
 from windrow.stores.rocks import RocksKV
@@ -24,6 +25,7 @@ TUPLES = define(
     name="tuples",
 )
 COUNTS = define(agg={"n": wr.count()}, name="counts")
+ONE, SEVERAL = [DEFINITIONS["hopping"]], [define(), TUPLES, COUNTS]
 
 
 def run(definitions: list[wr.Aggregate], place: Path, source: Any) -> list[Any]:
@@ -64,11 +66,21 @@ def lose(place: Path) -> None:
 
 
 @pytest.mark.proves("Coming back: messages lost: read from their topic again, embedded and Spark")
-@pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
 @pytest.mark.parametrize(
-    "definitions",
-    [[DEFINITIONS["hopping"]], [define(), TUPLES, COUNTS]],
-    ids=["one operator", "several operators"],
+    ("definitions", "keyed"),
+    usually(
+        [
+            pytest.param(SEVERAL, False, id="several operators-any partition"),
+            pytest.param(ONE, True, id="one operator-keyed"),
+        ],
+        deep=[
+            pytest.param(
+                definitions, keyed, id=f"{len(definitions)} operators-{'keyed' if keyed else 'any partition'}"
+            )
+            for definitions in (ONE, SEVERAL)
+            for keyed in (False, True)
+        ],
+    ),
 )
 def test_shards_that_lost_their_messages_read_the_topic_again(
     definitions: list[wr.Aggregate],
@@ -96,7 +108,7 @@ def test_shards_that_lost_their_messages_read_the_topic_again(
     assert len(told[0]) > 3
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
+@keyed(True)
 def test_what_the_topic_no_longer_has_is_refused_naming_it(
     keyed: bool,
     spark: Any,

@@ -88,6 +88,7 @@ def test_a_broker_that_does_not_come_up_says_why(kafka_image: str) -> None:
         pass
 
 
+@pytest.mark.kafka
 def test_an_image_that_is_not_to_be_had_is_named() -> None:
     with pytest.raises(KafkaFailed, match="windrow/no-such-image"), KafkaBroker("windrow/no-such-image"):
         pass

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.kafka.conftest import Sender
+from tests.deep import usually
+from tests.kafka.conftest import Sender, keyed
 from windrow.checkpoint import lifecycle
 from windrow.testing.clock import ManualClock
 
@@ -66,7 +67,13 @@ class Spark(Embedded):
         assert self.counted() == rows
 
 
-@pytest.fixture(params=["embedded", pytest.param("spark", marks=pytest.mark.spark)])
+ON_SPARK = pytest.param("spark", marks=pytest.mark.spark)
+#: Embedded and on Spark; what both leave to the same code as a rule embedded only.
+BOTH = pytest.mark.parametrize("runner", ["embedded", ON_SPARK], indirect=True)
+SHARED = pytest.mark.parametrize("runner", usually(["embedded"], deep=["embedded", ON_SPARK]), indirect=True)
+
+
+@pytest.fixture
 def runner(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded:
     if request.param == "embedded":
         return Embedded(tmp_path)
@@ -82,6 +89,7 @@ def on_spark(spark: Any, tmp_path: Path) -> Spark:
 Expire = Callable[[str, int, int], None]
 
 
+@BOTH
 def test_records_that_expired_unread_stop_it_or_are_passed_over(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, expire: Expire
 ) -> None:
@@ -98,6 +106,7 @@ def test_records_that_expired_unread_stop_it_or_are_passed_over(
     runner.run(passing, 13)
 
 
+@SHARED
 def test_records_that_expired_after_they_were_counted_are_not_missed(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, expire: Expire
 ) -> None:
@@ -111,6 +120,7 @@ def test_records_that_expired_after_they_were_counted_are_not_missed(
     runner.run(source, 10)
 
 
+@SHARED
 def test_a_topic_that_is_deleted_stops_it(
     runner: Embedded,
     kafka: wr.Kafka,
@@ -127,6 +137,7 @@ def test_a_topic_that_is_deleted_stops_it(
         runner.run(source, 5)
 
 
+@BOTH
 def test_a_topic_that_is_made_anew_stops_it_or_is_read_as_another(
     runner: Embedded,
     kafka: wr.Kafka,
@@ -146,6 +157,7 @@ def test_a_topic_that_is_made_anew_stops_it_or_is_read_as_another(
     runner.run(wr.sources.kafka(kafka, topic, value=VALUE, fail_on_data_loss=False), 8)
 
 
+@SHARED
 def test_partitions_that_are_added_are_read_from_their_beginning(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
@@ -163,6 +175,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     runner.run(source, 8)
 
 
+@SHARED
 def test_a_location_that_was_emptied_begins_anew(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
@@ -176,6 +189,7 @@ def test_a_location_that_was_emptied_begins_anew(
     runner.run(source, 10)
 
 
+@BOTH
 def test_a_log_that_was_deleted_alone_is_never_begun_anew_beside_what_is_left(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
@@ -191,7 +205,7 @@ def test_a_log_that_was_deleted_alone_is_never_begun_anew_beside_what_is_left(
         runner.run(source, 10)
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
+@keyed(False)
 def test_a_log_that_is_older_than_sparks_checkpoint_or_lost_is_refused(
     keyed: bool,
     on_spark: Spark,
@@ -224,7 +238,7 @@ def test_a_log_that_is_older_than_sparks_checkpoint_or_lost_is_refused(
     on_spark.run(source, 20)
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
+@keyed(True)
 def test_a_checkpoint_of_sparks_that_is_older_than_the_log_skips_nothing(
     keyed: bool,
     on_spark: Spark,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.kafka.conftest import Sender
+from tests.kafka.conftest import Sender, keyed
 from windrow.connectors.kafka.sink import read_all
 from windrow.core.errors import JobMismatch, UnknownColumn
 
@@ -94,7 +94,7 @@ def test_topic_to_topic_and_on_from_the_jobs_own_offsets(
     assert progress["counters"].get("replayed", 0) == 0
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
+@keyed(False)
 def test_with_its_log_in_kafka_the_folder_and_sparks_checkpoint_may_go(
     spark: Any,
     kafka: wr.Kafka,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,11 +25,13 @@ def test_every_window_is_what_pandas_makes_of_the_flights(
     kafka: wr.Kafka, tmp_path: Path, alone: bool
 ) -> None:
     """And again: nothing is sent, nothing is counted, nothing is published."""
+    every, sent, windows = usually(("10", "2,701", "2,237"), deep=("1", "27,004", "9,833"))
     name = uuid.uuid4().hex[:8]
     command = [
         *(sys.executable, str(ROOT / "examples" / "kafka_delays.py"), "--servers", kafka.servers),
         *("--out", str(tmp_path), "--topic", f"flights-{name}", "--panes", f"delays-{name}"),
         *(["--alone"] if alone else []),
+        *("--every", every),
     ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
     told = []
@@ -39,8 +42,10 @@ def test_every_window_is_what_pandas_makes_of_the_flights(
         assert done.returncode == 0, done.stdout + done.stderr
         told.append(
             re.search(
-                r"^([\d,]+) flights sent.*^([\d,]+) panes of 9,833 windows.*EQUAL$", done.stdout, re.M | re.S
+                rf"^([\d,]+) flights sent.*^([\d,]+) panes of {windows} windows.*EQUAL$",
+                done.stdout,
+                re.M | re.S,
             )
         )
-    assert [t is not None and t[1] for t in told] == ["27,004", "0"]
+    assert [t is not None and t[1] for t in told] == [sent, "0"]
     assert told[0] is not None and told[1] is not None and told[0][2] == told[1][2]
