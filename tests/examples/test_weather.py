@@ -13,7 +13,7 @@ import pytest
 from tests.deep import usually
 
 ROOT = Path(__file__).resolve().parents[2]
-#: January and February, as a rule every tenth flight: flights that left, those of an hour without an observation, cancelled ones.
+#: January and February, as a rule every tenth flight: that left, of an hour without an observation, that was cancelled.
 EVERY, FLOWN, WITHOUT, CANCELLED = usually((10, 5_021, 9, 175), deep=(1, 50_173, 68, 1_782))
 
 
