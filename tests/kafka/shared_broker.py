@@ -19,6 +19,8 @@ from typing import NamedTuple
 from windrow.testing import KafkaBroker
 
 ROOT = Path(__file__).parents[2]
+#: It outlives this process, and a process that is let go of while it runs is warned of.
+STARTED: list[subprocess.Popen[bytes]] = []
 
 
 class Shared(NamedTuple):
@@ -43,6 +45,7 @@ def shared_broker(image: str, folder: Path) -> Shared:
                 process = subprocess.Popen(
                     command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
                 )
+            STARTED.append(process)
             while not file.exists():
                 assert process.poll() is None, said.read_text()
                 time.sleep(0.05)
