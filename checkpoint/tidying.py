@@ -23,12 +23,13 @@ from windrow.checkpoint.replay import largest_time
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in
 from windrow.checkpoint.transport import FILES
 from windrow.core.time import END_OF_TIME_US
+from windrow.operators.graph.definition import parts_of
 from windrow.stores.slices import Slices, in_batches
 
 if TYPE_CHECKING:
     from windrow.checkpoint.job import Job
 
-#: Dead letters are kept so long, by `now`, and of no more files.
+#: Unless an operator says otherwise, dead letters are kept so long, by `now`, and of no more files.
 LETTERS_US = 7 * 24 * 3600 * 1_000_000
 LETTER_FILES = 4096
 #: Files that are deleted, and commits that are read or let go, in one slice.
@@ -120,9 +121,11 @@ def _letters(job: Job, horizon: int) -> Slices[None]:
         name for commit, name in found if 0 < commit <= horizon and name.removesuffix(".parquet") not in names
     ]
     yield from _unlink(os.path.join(directory, name) for name in sorted(gone))
-    oldest_us = (job.progress.now_us or 0) - LETTERS_US
+    asked = [part.dead_letter_retention_us for d in job.definitions.values() for part in parts_of(d)]
+    oldest_us = (job.progress.now_us or 0) - max(LETTERS_US if us is None else us for us in asked)
     settled = [letters for letters in kept if letters.commit <= horizon]
-    over = [x for i, x in enumerate(settled) if x.now_us < oldest_us or i < len(settled) - LETTER_FILES]
+    spare = len(settled) - LETTER_FILES if asked == [None] * len(asked) else 0
+    over = [x for i, x in enumerate(settled) if x.now_us < oldest_us or i < spare]
     if over:
         job.progress.letters_from = max(job.progress.letters_from, max(x.commit for x in over) + 1)
 

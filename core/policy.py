@@ -205,5 +205,24 @@ def show_max_ahead(ahead_us: int | None, watermark: Watermark) -> Any:
     return forever if ahead_us is None else show_duration(ahead_us)
 
 
+def letters_us(given: Duration | Forever | None) -> int | None:
+    """How long dead letters are kept; None where it was not said."""
+    if given is None or isinstance(given, Forever):
+        return None if given is None else UNBOUNDED_US
+    kept_us = duration_us(given, "dead_letter_retention")
+    if kept_us < 0:
+        raise BadDuration(
+            f"dead_letter_retention {given!r} is negative: use '0 seconds' or more, or wr.forever for no limit"
+        )
+    return kept_us
+
+
+def show_letters(kept_us: int | None) -> Any:
+    """What `letters_us` reads back to the same."""
+    if kept_us is None:
+        return None
+    return forever if kept_us == UNBOUNDED_US else show_duration(kept_us)
+
+
 #: Lateness without end: the window takes messages as long as the state lives.
 UNBOUNDED_US = 2**62

@@ -72,6 +72,7 @@ class Aggregate(AggregateDefinition):
     positions: wr.positions(...), the columns that say where a row stands in its source
     ids: wr.ids(...), the columns by which a message is known: a second one is a duplicate, within retention
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
+    dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
     input: the name of the input that it takes, where the job has several, or of the operator in a graph whose rows it takes;
         default: its own, in a chain the operator before it
 
@@ -107,6 +108,7 @@ class Aggregate(AggregateDefinition):
         positions: Positions | None = None,
         ids: Ids | None = None,
         dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
     ) -> None:
         fields = normalise(
@@ -128,6 +130,7 @@ class Aggregate(AggregateDefinition):
             positions=positions,
             ids=ids,
             dead_letter_limit=dead_letter_limit,
+            dead_letter_retention=dead_letter_retention,
             input=input,
         )
         for field, value in fields.items():
@@ -374,6 +377,7 @@ class Join(JoinDefinition):
     name: tells operators of one job apart
     scale: "small" or "large": how stored messages are laid out; by default decided from the windows
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
+    dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -402,6 +406,7 @@ class Join(JoinDefinition):
         name: str = "join",
         scale: str | None = None,
         dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
     ) -> None:
         fields = normalise_join(
             left=left,
@@ -417,6 +422,7 @@ class Join(JoinDefinition):
             name=name,
             scale=scale,
             dead_letter_limit=dead_letter_limit,
+            dead_letter_retention=dead_letter_retention,
         )
         for field, value in fields.items():
             object.__setattr__(self, field, value)

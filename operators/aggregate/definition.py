@@ -40,7 +40,9 @@ from windrow.core.policy import (
     bounded,
     check_unit,
     forever,
+    letters_us,
     max_ahead_us,
+    show_letters,
     show_max_ahead,
 )
 from windrow.core.positions import Ids, Positions
@@ -75,6 +77,7 @@ class AggregateDefinition(Definition):
     positions: Positions | None
     ids: Ids | None
     dead_letter_limit: int
+    dead_letter_retention_us: int | None
     input_name: str | None = None
 
     @property
@@ -235,6 +238,7 @@ class AggregateDefinition(Definition):
             positions=self.positions,
             ids=self.ids,
             dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
+            dead_letter_retention=show_letters(self.dead_letter_retention_us),
             input=self.input_name,
         )
 
@@ -279,6 +283,7 @@ def normalise(
     positions: Positions | None,
     ids: Ids | None,
     dead_letter_limit: int,
+    dead_letter_retention: Duration | Forever | None,
     input: str | None = None,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
@@ -369,6 +374,7 @@ def normalise(
         "positions": positions,
         "ids": ids,
         "dead_letter_limit": dead_letter_limit,
+        "dead_letter_retention_us": letters_us(dead_letter_retention),
         "input_name": input,
     }
 

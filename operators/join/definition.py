@@ -32,6 +32,8 @@ from windrow.core.policy import (
     Forever,
     Retention,
     Watermark,
+    letters_us,
+    show_letters,
 )
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration, duration_us, show_duration
@@ -86,6 +88,7 @@ class JoinDefinition(Definition):
     name: str
     scale: str
     dead_letter_limit: int
+    dead_letter_retention_us: int | None
     written: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
     @property
@@ -232,6 +235,7 @@ def normalise_join(
     name: str,
     scale: str | None,
     dead_letter_limit: int,
+    dead_letter_retention: Duration | Forever | None,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `JoinDefinition`."""
     for which, given in (("left", left), ("right", right)):
@@ -315,6 +319,7 @@ def normalise_join(
         "name": None if name == "join" else name,
         "scale": scale or ("small" if _is_small(left, right, bounds) else "large"),
         "dead_letter_limit": None if dead_letter_limit == 10_000 else dead_letter_limit,
+        "dead_letter_retention": show_letters(letters_us(dead_letter_retention)),
     }
     written = {n: repr(v) for n, v in written.items() if v is not None and v != ()}
     return {
@@ -330,6 +335,7 @@ def normalise_join(
         "name": name,
         "scale": scale or ("small" if _is_small(left, right, bounds) else "large"),
         "dead_letter_limit": dead_letter_limit,
+        "dead_letter_retention_us": letters_us(dead_letter_retention),
         "written": tuple(written.items()),
     }
 

@@ -23,8 +23,9 @@ EVERY, KEEP = 8, 4
 FOLDERS = ("log", "segments", "changelog", "panes", "dead", "snapshots")
 
 
-def define(**agg: Any) -> wr.Aggregate:
+def define(letters: str | None = None, **agg: Any) -> wr.Aggregate:
     return wr.Aggregate(
+        dead_letter_retention=letters,
         by="k",
         event_time="t",
         window=wr.tumbling("10 seconds"),
@@ -234,11 +235,14 @@ def test_dead_letters_outlive_the_records_of_their_commits(tmp_path: Path) -> No
         assert state.dead_letters_table()["commit"].to_pylist() == [x.commit for x in letters]
 
 
+@pytest.mark.parametrize("said", [True, False])
 def test_dead_letters_go_when_their_retention_is_over_and_are_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bool
 ) -> None:
-    monkeypatch.setattr(tidying, "LETTERS_US", 60 * SECOND)
-    job = Aging(tmp_path / "job")
+    monkeypatch.setattr(tidying, "LETTER_FILES", 2 if said else 4096)  # of what is said, all are kept
+    if not said:
+        monkeypatch.setattr(tidying, "LETTERS_US", 60 * SECOND)
+    job = Aging(tmp_path / "job", define("1 minute") if said else None)
     with job.open() as op:
         job.live(op, 200)
         kept = [x.commit for x in op.dead_letters()]
@@ -247,6 +251,20 @@ def test_dead_letters_go_when_their_retention_is_over_and_are_not_missed(
             op.dead_letters(10)
     assert job.files()["dead"] < 18
     assert verify(str(job.location)).wrong == []
+
+
+def test_how_long_dead_letters_are_kept_may_change_and_is_recorded(tmp_path: Path) -> None:
+    job = Aging(tmp_path / "job", define("1 minute"))
+    with job.open() as op:
+        job.live(op, 40)
+        assert "dead_letter_retention='1 minute'" in repr(op)
+    job.definition = define()
+    assert job.definition.fingerprint == define("1 minute").fingerprint
+    with job.open() as op:
+        job.live(op, 160)
+        assert len(op.dead_letters()) == 20
+    with pytest.raises(e.BadDuration, match="dead_letter_retention '-1 minute' is negative"):
+        define("-1 minute")
 
 
 # -- what is left beside the store --------------------------------------------------------------------------------------
