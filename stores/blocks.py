@@ -82,6 +82,8 @@ BLOCK_FORMAT, DIVIDED = 2, 3
 #: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
 #: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.
 FOLD_AT = 16
+#: One that is large already, when so many have come: most are over by then, and blocks of many rows cost little.
+FOLD_LARGE_AT = 64
 #: A window that is larger when it is folded is divided, and so is a part.
 PART_BYTES = 512 << 10
 #: So much is gathered for each part before it is dealt out: a block costs half a kilobyte beside its rows.
@@ -119,13 +121,18 @@ class BlockWindows:
             else:
                 number, before = newest.number + 1, newest.block
                 block = before._replace(schema=schema, since=before.since + len(data))
-                gathered = (number - before.first) % FOLD_AT == 0
-                doubled = before.whole <= block.since or (before.whole > PART_BYTES and self.by)
-                if before.version == DIVIDED or (gathered and doubled):
+                if before.version == DIVIDED or self._is_due(block, number - before.first):
                     due.append(start)
             batch.put(self.cf, prefix + number.to_bytes(8, "big"), _BLOCK.pack(*block) + data)
         kv.write(batch)
         return due
+
+    def _is_due(self, block: _Block, gathered: int) -> bool:
+        """True if a window is to be folded that has so many blocks after its first, as the newest says."""
+        large = block.whole + block.since > PART_BYTES
+        if gathered % (FOLD_LARGE_AT if large else FOLD_AT):
+            return False
+        return block.whole <= block.since or (large and bool(self.by))
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
         schemas, tables = Schemas(kv, self.aux), list[pa.Table]()
@@ -330,7 +337,7 @@ def _first(schema: bytes, number: int, data: bytes) -> bytes:
 
 
 def _deal_bytes(parts: Sequence[_Part]) -> int:
-    return max(DEAL_BYTES * len(parts), PART_BYTES // 4)
+    return DEAL_BYTES * len(parts)
 
 
 def _upserts(rows: pa.Table) -> pa.Table:

@@ -95,6 +95,7 @@ def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
     monkeypatch.setattr(layout, "FOLD_AT", 10**6)
     plain, _, _ = live(tmp_path / "plain", emit, wr.tumbling("1 hour"), **many)
     monkeypatch.setattr(layout, "FOLD_AT", 2)
+    monkeypatch.setattr(layout, "FOLD_LARGE_AT", 2)
     monkeypatch.setattr(layout, "PART_BYTES", 20_000)
     monkeypatch.setattr(layout, "DEAL_BYTES", 1_000)
     divided = 0
