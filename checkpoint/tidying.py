@@ -23,7 +23,7 @@ from windrow.checkpoint.replay import largest_time
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in
 from windrow.checkpoint.transport import FILES
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.graph.definition import parts_of
+from windrow. import parts_of
 from windrow.stores.slices import Slices, in_batches
 
 if TYPE_CHECKING:
