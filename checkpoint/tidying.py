@@ -23,7 +23,6 @@ from windrow.checkpoint.replay import largest_time
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in
 from windrow.checkpoint.transport import FILES
 from windrow.core.time import END_OF_TIME_US
-from windrow. import parts_of
 from windrow.stores.slices import Slices, in_batches
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _letters(job: Job, horizon: int) -> Slices[None]:
         name for commit, name in found if 0 < commit <= horizon and name.removesuffix(".parquet") not in names
     ]
     yield from _unlink(os.path.join(directory, name) for name in sorted(gone))
-    asked = [part.dead_letter_retention_us for d in job.definitions.values() for part in parts_of(d)]
+    asked = [part.dead_letter_retention_us for d in job.definitions.values() for part in d.parts]
     oldest_us = (job.progress.now_us or 0) - max(LETTERS_US if us is None else us for us in asked)
     settled = [letters for letters in kept if letters.commit <= horizon]
     spare = len(settled) - LETTER_FILES if asked == [None] * len(asked) else 0

@@ -49,6 +49,8 @@ class Definition(ABC):
     by: tuple[str, ...]
     #: How many dead letters of one step are kept whole; all are counted.
     dead_letter_limit: int
+    #: How long they are kept; None where it was not said.
+    dead_letter_retention_us: int | None = None
     retention: Retention
 
     # -- what it takes ----------------------------------------------------------------------------------------------
