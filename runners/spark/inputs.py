@@ -1,0 +1,278 @@
+"""How the inputs of a job travel through one `foreachBatch`.
+
+One input without a name is the frame itself. Inputs with names are one frame together: `__input` says whose row it is, a struct
+of the input's name holds its columns, and the position columns are shared, sources beginning with the input's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+
+from windrow.checkpoint.offsets import Partition
+from windrow.core.errors import ConfigurationError, UnknownColumn
+from windrow.core.inputs import Input
+from windrow.core.policy import Watermark
+from windrow.core.sql import quoted, text
+from windrow.operators.operator import Definition
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.runners.spark import plan as plans
+from windrow.runners.tasks import INPUT, OPERATOR, SHARD
+
+_POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
+
+
+class Inputs(Protocol):
+    """What a batch of a job is made of."""
+
+    def honoured(self, df: DataFrame, definitions: Sequence[Definition]) -> tuple[Definition, ...]:
+        """The definitions under the watermarks that `withWatermark` gave; refuses a frame that they cannot read."""
+        ...
+
+    def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
+        """The frame with position columns, where it has any. begun: the job has made a commit."""
+        ...
+
+    def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
+        """The columns of each input as the operators will see them."""
+        ...
+
+    def on_shards(self, df: DataFrame, sharding: plans.Sharding) -> DataFrame:
+        """Each row once for each definition that takes it, with its shard."""
+        ...
+
+    def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
+        """The partition of the watermark: all files of one directory are one."""
+        ...
+
+
+def inputs_of(definitions: Sequence[Definition], static: Mapping[str, DataFrame] | None = None) -> Inputs:
+    """How the inputs of these definitions travel. static: bounded frames of inputs that are static, by name."""
+    if not any(d.by_input for d in definitions):
+        return OneFrame(definitions)
+    return NamedFrames(definitions, static or {})
+
+
+def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
+    """The inputs of several definitions by name; refuses those that are called alike and are not."""
+    found: dict[str, Input] = {}
+    for definition in definitions:
+        for given in definition.inputs:
+            if not definition.by_input:
+                raise ConfigurationError(
+                    f"{definition.name!r} does not say which of the inputs of the job it takes: give it "
+                    f"input={next((n for n in found), 'name')!r}"
+                )
+            same = found.setdefault(given.name, given)
+            if replace(same, window=given.window) != given:
+                raise ConfigurationError(
+                    f"input {given.name!r} is taken by several operators, as {same!r} and as {given!r}: it has one event "
+                    "time and one watermark; make them equal but for the window, or give the inputs names of their own"
+                )
+    return found
+
+
+class OneFrame:
+    """One input without a name, for all definitions."""
+
+    def __init__(self, definitions: Sequence[Definition]) -> None:
+        self._definitions = tuple(definitions)
+
+    def honoured(self, df: DataFrame, definitions: Sequence[Definition]) -> tuple[Definition, ...]:
+        return tuple(plans.honour_watermark(df, d) for d in definitions)
+
+    def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
+        plans.check_columns(df, self._definitions)
+        return plans.positioned(df, self._definitions[0].inputs[0].positions)
+
+    def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
+        schema = plans.arrow_schema(df)
+        return {d.inputs[0].name: schema for d in self._definitions}
+
+    def on_shards(self, df: DataFrame, sharding: plans.Sharding) -> DataFrame:
+        return plans.prepare_rows(df, self._definitions, sharding)
+
+    def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
+        return ("files", 0) if of_files else partition
+
+
+class NamedFrames:
+    """Several inputs, each under its name, in one frame."""
+
+    def __init__(self, definitions: Sequence[Definition], static: Mapping[str, DataFrame]) -> None:
+        self._definitions, self._static = tuple(definitions), dict(static)
+        self._inputs = named_inputs(definitions)
+
+    def honoured(self, df: DataFrame, definitions: Sequence[Definition]) -> tuple[Definition, ...]:
+        missing = [c for c in (INPUT, *self._inputs) if c not in df.columns]
+        if missing:
+            names = "".join(f"{n}=df, " for n in self._inputs)[:-2]
+            raise UnknownColumn(
+                f"column {missing[0]!r} is not in the batch, which has {df.columns}: write the stream that "
+                f"together({names}) gives"
+            )
+        found: dict[str, Watermark] = {}
+        for given in self._inputs.values():
+            theirs = plans.watermark_said(_struct(df, given)[given.event_time], given)
+            if theirs is not None:
+                found[given.name] = theirs
+        return tuple(d.with_watermarks(found) if found else d for d in definitions)
+
+    def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
+        if self._static and not begun:
+            df = self._with_static(df)
+        return df, OFFSET in df.columns
+
+    def _with_static(self, df: DataFrame) -> DataFrame:
+        """A batch, and the rows of static inputs, which are numbered as they come."""
+        for name, frame in self._static.items():
+            given = self._inputs[name]
+            _check_columns(self._definitions, given, frame)
+            user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
+            columns = [F.lit(given.name).alias(INPUT), F.struct(*user).alias(given.name)]
+            if OFFSET in df.columns:
+                columns += [
+                    F.lit(given.source_prefix + "static").alias(SOURCE),
+                    F.lit(0).cast("bigint").alias(PARTITION),
+                    F.monotonically_increasing_id().alias(OFFSET),
+                    F.lit(0).cast("bigint").alias(ORDINAL),
+                ]
+            df = df.unionByName(frame.select(*columns), allowMissingColumns=True)
+        return df
+
+    def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
+        return {name: to_arrow_schema(_struct(df, i), timezone="UTC") for name, i in self._inputs.items()}
+
+    def on_shards(self, df: DataFrame, sharding: plans.Sharding) -> DataFrame:
+        schemas = self.schemas(df)
+        if len(self._definitions) == 1:
+            [definition] = self._definitions
+            return df.selectExpr(f"{_shard(definition, schemas, df, sharding)} as {SHARD}", "*")
+        targets = []
+        for i, definition in enumerate(self._definitions):
+            takes = ", ".join(text(g.name) for g in definition.inputs)
+            shard = _shard(definition, schemas, df, sharding)
+            targets.append(
+                f"case when {INPUT} in ({takes}) then named_struct('{OPERATOR}', {i}, '{SHARD}', {shard}) end"
+            )
+        columns = [quoted(c) for c in df.columns]
+        each = df.selectExpr(f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns)
+        return each.selectExpr("__to.*", *columns)
+
+    def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
+        return (partition[0].partition(":")[0] + ":files", 0) if of_files else partition
+
+
+def _struct(df: DataFrame, given: Input) -> T.StructType:
+    kind = df.schema[given.name].dataType
+    assert isinstance(kind, T.StructType)
+    return kind
+
+
+def _shard(
+    definition: Definition, schemas: Mapping[str, pa.Schema], frame: DataFrame, sharding: plans.Sharding
+) -> str:
+    """SQL of the shard of a row: that of its key; in a graph, of those of its fields that all operators share."""
+    if sharding.shards == 1 or not definition.by:
+        return "0"
+    logic, cases = definition.logic(), []
+    for given in definition.inputs:
+        keys = _keys(logic.key_types(given.name, schemas), given, frame)
+        cases.append(f"when {INPUT} = {text(given.name)} then {sharding.shard(keys)}")
+    return f"case {' '.join(cases)} end"
+
+
+def _keys(
+    keys: Sequence[tuple[str, tuple[pa.DataType, ...]]], given: Input, frame: DataFrame
+) -> list[tuple[str, T.DataType]]:
+    """SQL of the key fields of an input's rows, each in the type in which operators compare it, one after the other."""
+    struct, found = _struct(frame, given), []
+    for column, types in keys:
+        sql, kind = f"{quoted(given.name)}.{quoted(column)}", struct[column].dataType
+        for one in types:
+            kind = from_arrow_type(one)
+            sql = f"cast({sql} as {kind.simpleString()})"
+        found.append((sql, kind))
+    return found
+
+
+def together(
+    definitions: Sequence[Definition], frames: Mapping[str, DataFrame], *, of_files: bool = False
+) -> tuple[DataFrame, bool]:
+    """(one frame of the inputs, by name; True if its positions are of files). `of_files`: give files positions."""
+    inputs = named_inputs(definitions)
+    if set(frames) != set(inputs):
+        raise ConfigurationError(
+            f"{', '.join(repr(d.name) for d in definitions)} takes the inputs {list(inputs)}, given are {sorted(frames)}: give "
+            "each by its name, e.g. " + ", ".join(f"{n}=df" for n in inputs)
+        )
+    streaming = any(frame.isStreaming for frame in frames.values())
+    parts, kinds, absent = [], set(), []
+    for given in inputs.values():
+        frame = frames[given.name]
+        _check_columns(definitions, given, frame)
+        if streaming and not frame.isStreaming:
+            if not given.static:
+                raise ConfigurationError(
+                    f"the frame of input {given.name!r} is bounded and another is a stream: declare it with static=True, or "
+                    "give a stream"
+                )
+            absent.append(given)
+            continue
+        part, kind = _part(given, frame, of_files=of_files)
+        parts.append(part)
+        kinds.add(kind)
+    if len(kinds) > 1:
+        raise ConfigurationError(
+            f"the inputs of {', '.join(repr(d.name) for d in definitions)} have positions of different kinds "
+            f"({', '.join(sorted(kinds))}): replays could be told of some only; name position columns on all with "
+            "positions=wr.positions(...)"
+        )
+    frame = parts[0]
+    for part in parts[1:]:
+        frame = frame.unionByName(part, allowMissingColumns=True)
+    for given in absent:
+        user = [f for f in frames[given.name].schema.fields if not f.name.startswith("__")]
+        frame = frame.withColumn(given.name, F.lit(None).cast(T.StructType(user)))
+    return frame, kinds == {"files"}
+
+
+def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame, str]:
+    """The rows of one input as they travel, and what kind of positions they have."""
+    frame, has = plans.positioned(frame, given.positions)
+    kind = "columns" if has else "none"
+    if not has and of_files and frame.isStreaming:
+        with_files = plans.with_file_positions(frame)
+        if with_files is not None:
+            frame, kind = with_files, "files"
+    user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
+    where = [
+        F.concat(F.lit(given.source_prefix), F.col(SOURCE)).alias(SOURCE),
+        *[F.col(c) for c in _POSITION[1:]],
+    ]
+    part = frame.select(
+        F.lit(given.name).alias(INPUT),
+        *(where if kind != "none" else []),
+        F.struct(*user).alias(given.name),
+    )
+    return part, kind
+
+
+def _check_columns(definitions: Sequence[Definition], given: Input, frame: DataFrame) -> None:
+    plans.check_unique(frame)
+    for definition in definitions:
+        if given.name not in [i.name for i in definition.inputs]:
+            continue
+        for name in definition.columns_of(definition.input(given.name)):
+            if name not in frame.columns:
+                raise UnknownColumn(
+                    f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
+                )
+    plans.check_event_time(frame, given)
