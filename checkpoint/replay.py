@@ -141,18 +141,25 @@ def _steps_of(
                 kind=step.kind,
                 now_us=step.now_us,
                 watermark_us=START_OF_TIME_US if watermark_us is None else watermark_us,
-                ranges=_ranges(step, reached if rows is not None else {}),
+                ranges=_ranges(step, reached if rows is not None else {}, definition),
                 rows=0 if step.kind == "advance" else step.rows if rows is None else rows,
             )
         )
     return found
 
 
-def _ranges(step: Step, reached: Mapping[Partition, int]) -> Ranges:
-    """What a step took: rows that were read before are in the extent of a batch of Spark's, and were left out."""
+def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition) -> Ranges:
+    """What a step took, of the inputs of a definition: rows that were read before are in the extent of a batch of Spark's, and
+    were left out.
+    """
     if step.kind == "advance":
         return {}
-    found = {p: (max(f, reached.get(p, f)), step.next_offsets[p]) for p, f in step.first_offsets.items()}
+    prefixes = tuple(definition.prefix(given) for given in definition.inputs)
+    found = {
+        p: (max(f, reached.get(p, f)), step.next_offsets[p])
+        for p, f in step.first_offsets.items()
+        if p[0].startswith(prefixes)
+    }
     return {p: (first, following) for p, (first, following) in found.items() if first < following}
 
 

@@ -14,16 +14,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
-from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV
 
+IntArray = npt.NDArray[np.int64]
 #: How column families end that hold messages; the others hold metadata.
 MESSAGES = (".messages", ".message_index")
 
@@ -127,6 +129,11 @@ class Definition(ABC):
     def told_columns(self) -> tuple[str, ...] | None:
         """The columns of its rows, beside our own; None where its inputs decide them."""
         return None
+
+    @property
+    def in_runs(self) -> bool:
+        """True if steps of one message each may be run as one, each message under the watermark of its own step."""
+        return False
 
     # -- in a graph -------------------------------------------------------------------------------------------------
 
@@ -260,18 +267,57 @@ class Logic(ABC):
         """Lower what follows from the watermark, which was set back by hand."""
         progress.watermark_us = min(progress.watermark_us, watermark_us)
 
-    #: True if which messages are kept depends on every step there was: lost ones come back by doing all of them again.
-    every_step = False
-
-    def kept_from(self, kv: KV) -> int:
-        """The event time below which no message is kept."""
-        return END_OF_TIME_US
-
-    @property
-    def replays(self) -> bool:
-        """True if it keeps messages that can be filed again, from their source, where they are lost."""
-        return bool(self.message_cfs) and bool(self.definition.filing())
+    def refiling(self) -> Refiling | None:
+        """Itself, where it keeps messages that can be filed again, from their source, where they are lost."""
+        return None
 
     def part(self, name: str) -> Logic:
         """The logic of the operator of that name: itself, or one of a graph's."""
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """Steps that are done again, one after the other: when they were, under which watermark, and under which number."""
+
+    nows_us: IntArray
+    watermarks_us: IntArray
+    numbers: IntArray
+
+
+class Refiling(Logic):
+    """Logic whose messages can be filed again, from their source, where they are lost."""
+
+    #: True if which messages are kept depends on every step there was: lost ones come back by running all of them again.
+    every_step = False
+    #: So many steps can be filed again at once.
+    steps_at_once = 1
+    #: Keys of its progress, [from, to), that running all steps again has to come to, too.
+    numbered = (b"", b"")
+    #: True if it has to be known how many messages did not count: what decided that may depend on others of then.
+    checks_uncounted = False
+
+    def refiling(self) -> Refiling | None:
+        return self if self.message_cfs else None
+
+    @abstractmethod
+    def begun(self, kv: KV) -> bool:
+        """True if there may be messages."""
+
+    @abstractmethod
+    def kept_from(self, kv: KV) -> int:
+        """The event time below which no message is kept."""
+
+    @abstractmethod
+    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+        """File messages by input, taken by steps (`STEP`, their index), as they were filed then: the metadata that belongs to
+        them is there. How many could not be counted, for what they are themselves.
+        """
+
+    @abstractmethod
+    def drop_expired(self, kv: KV) -> None:
+        """What was filed again and is kept no more goes."""
+
+    def prepare(self, kv: KV, scratch: KV) -> None:
+        """Write into an empty store what all steps are run again on, and `kv` has from its beginning."""
+        return None

@@ -112,7 +112,7 @@ class BatchProtocol:
 
     def _replays_from_us(self) -> int:
         """As the embedded engine's, of all shards."""
-        kept = [logic for d in self.definitions if (logic := d.logic()).replays]
+        kept = [logic for d in self.definitions if (logic := d.logic().refiling()) is not None]
         last = self.job.log.last_commit
         if not self.replays or not kept or last is None:
             return END_OF_TIME_US
@@ -263,7 +263,7 @@ class BatchProtocol:
             counters=counters,
             query_id=query_id,
             batch_id=batch_id,
-            meta={FILING: {d.name: d.filing() for d in self.definitions if d.logic().replays}},
+            meta={FILING: {d.name: d.filing() for d in self.definitions if d.logic().refiling()}},
         )
         return record
 

@@ -24,31 +24,18 @@ from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import StateLost
 from windrow.core.logs import get_logger
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.refiling import (
-    drop_expired,
-    refile,
-)
-from windrow.operators.aggregate.tuples import TupleAggregator
-from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.refiling import refile_join
+from windrow.operators.operator import Definition, Redone, Refiling
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
 from windrow.operators.steps.dead import MALFORMED
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import in_position_order
-from windrow.operators.steps.progress import KEYS_MARK, Progress
 from windrow.operators.steps.sifting import sifted_into
-from windrow.operators.steps.step import keys_mark
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
 
 logger = get_logger()
 IntArray = npt.NDArray[np.int64]
 
-#: Steps of a join are filed again so many at a time.
-STEPS_AT_ONCE = 1_000
 #: Messages are copied from store to store so many at a time.
 COPIED_AT_ONCE = 10_000
 
@@ -104,47 +91,8 @@ def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
     return table if wanted.all() else table.filter(pa.array(wanted))
 
 
-def bring_back(
-    definition: AggregateDefinition,
-    spec: ShardSpec,
-    kv: KV,
-    commits: Sequence[Commit],
-    read: Callable[[Ranges], Given],
-    *,
-    ones_together: bool = False,
-) -> None:
-    """File the messages of one operator again into `kv`, which has its window metadata. `StateLost` where the source does
-    not give what the steps took.
-
-    ones_together: steps of one message each were taken in as one slice.
-    """
-    operator = definition.logic()
-    assert isinstance(operator, (WindowAggregator, TupleAggregator))
-    progress = Progress.load(kv, operator.aux_cf)
-    if operator.history is None or progress.schema is None:
-        return
-    redo = steps_again(commits, definition, spec.shard, None if operator.every_step else progress.purged_us)
-    ranges = extent(redo)
-    if not ranges:
-        return
-    _tell(definition.name, spec, redo)
-    given = read(ranges)
-    taken = _Taken(redo, given.offsets)
-    if isinstance(operator, TupleAggregator):
-        _run_again(operator, spec, kv, given, taken)
-        return
-    watermarks = np.array([s.watermark_us for s in redo], dtype=np.int64)
-    numbers = np.array([s.number for s in redo], dtype=np.int64)
-    for first, last in _together(redo, ones_together):
-        chosen = taken.chosen(first, last)
-        if len(chosen):
-            table, owner = given.rows(chosen), taken.owner[chosen]
-            refile(operator, kv, table, redo[first].now_us, watermarks[owner], numbers[owner])
-    drop_expired(operator, kv)
-
-
 class GivenByInput:
-    """What the sources of a join's inputs gave."""
+    """What the sources of inputs gave."""
 
     def __init__(self, inputs: Mapping[str, Given]) -> None:
         self._inputs = inputs
@@ -162,66 +110,68 @@ class GivenByInput:
         return found
 
 
-def bring_back_join(
-    definition: JoinDefinition,
+def bring_back(
+    definition: Definition,
     spec: ShardSpec,
     kv: KV,
     commits: Sequence[Commit],
     read: Callable[[Ranges], GivenByInput],
+    *,
+    ones_together: bool = False,
 ) -> None:
-    """As `bring_back`, for a join: over time what is retained, with windows of rows all steps."""
-    operator = definition.logic()
-    assert isinstance(operator, JoinOperator)
-    kept_from_us = None if operator.every_step else operator.kept_from(kv)
-    redo = steps_again(commits, definition, spec.shard, kept_from_us)
+    """File the messages of one operator again into `kv`, which has its metadata: what is retained, or by running all steps
+    again where that depends on them. `StateLost` where the source does not give what the steps took.
+
+    ones_together: steps of one message each were taken in as one slice.
+    """
+    logic = definition.logic().refiling()
+    if logic is None or not logic.begun(kv):
+        return
+    redo = steps_again(commits, definition, spec.shard, None if logic.every_step else logic.kept_from(kv))
     ranges = extent(redo)
     if not ranges:
         return
-    lowered = [c.commit for c in commits if "watermark_us" in c.meta.get(REPAIR, {})]
-    if lowered:
-        raise StateLost(
-            f"messages of shard {spec.shard} cannot be replayed: commit {lowered[-1]} lowered the watermark, and what was "
-            f"forgotten by then would come back. {REMEDY[0].upper()}{REMEDY[1:]}"
-        )
+    _check_lowered(definition, spec, commits)
     _tell(definition.name, spec, redo)
     given = read(ranges)
     taken = _Taken(redo, given.offsets)
-    if kept_from_us is None:
-        with _beside(operator, spec) as scratch:
-            for k, step in enumerate(redo):
-                if step.kind == "advance":
-                    operator.advance(scratch, step.watermark_us, step.now_us)
-                else:
-                    found = given.by_input(taken.chosen(k, k + 1))
-                    tables = {name: table for name, (table, _) in found.items()}
-                    sifted_into(partial(_ingested, operator, step.now_us), scratch, tables)
-            _take_over(
-                operator, scratch, kv, spec, (b"c0", b"c2"), [c for s in operator.stores for c in s.cfs]
-            )
+    if logic.every_step:
+        _run_again(logic, spec, kv, given, taken)
         return
-    nows, watermarks = (np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us"))
+    redone = Redone(*(np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us", "number")))
     uncounted = 0
-    for first in range(0, len(redo), STEPS_AT_ONCE):
-        chosen = taken.chosen(first, first + STEPS_AT_ONCE)
+    for first, last in _together(redo, ones_together, logic.steps_at_once):
+        chosen = taken.chosen(first, last)
         tables = {
             name: table.append_column(STEP, pa.array(taken.owner[chosen[mine]]))
             for name, (table, mine) in given.by_input(chosen).items()
         }
-        uncounted += refile_join(operator, kv, tables, nows, watermarks)
-    if definition.where is not None:
+        if tables:
+            uncounted += logic.refile(kv, tables, redone)
+    if logic.checks_uncounted:
         _check_uncounted(definition, spec, commits, {s.commit for s in redo}, uncounted)
-    operator.drop_expired(kv)
+    logic.drop_expired(kv)
+
+
+def _check_lowered(definition: Definition, spec: ShardSpec, commits: Sequence[Commit]) -> None:
+    """Refuse where the watermark was set back, and messages were forgotten that would come back."""
+    lowered = [c.commit for c in commits if "watermark_us" in c.meta.get(REPAIR, {})]
+    if lowered and definition.by_input:
+        raise StateLost(
+            f"messages of shard {spec.shard} cannot be replayed: commit {lowered[-1]} lowered the watermark, and what was "
+            f"forgotten by then would come back. {REMEDY[0].upper()}{REMEDY[1:]}"
+        )
 
 
 def _check_uncounted(
-    definition: JoinDefinition, spec: ShardSpec, commits: Sequence[Commit], redone: Set[int], found: int
+    definition: Definition, spec: ShardSpec, commits: Sequence[Commit], redone: Set[int], found: int
 ) -> None:
-    """Refuse where `where` raised: on which message depends on those that were there then."""
+    """Refuse where a condition raised: on which message depends on those that were there then."""
     answers = [r for c in commits if c.commit in redone for r in c.shards if r.shard == spec.shard]
     raised = sum(r.counters.get(f"dead.{MALFORMED}", 0) for r in answers) - found
     if raised > 0:
         raise StateLost(
-            f"messages of shard {spec.shard} cannot be replayed: where={definition.where!r} raised on {raised} of them, "
+            f"messages of shard {spec.shard} cannot be replayed: the condition of {definition!r} raised on {raised} of them, "
             f"which did not count, and which these were the log does not say. {REMEDY[0].upper()}{REMEDY[1:]}"
         )
 
@@ -244,17 +194,14 @@ class _Taken:
         return np.sort(self._by_step[self._bounds[first] : self._bounds[last]])
 
 
-def _together(redo: Sequence[Redo], ones: bool) -> Iterator[tuple[int, int]]:
+def _together(redo: Sequence[Redo], ones: bool, most: int) -> Iterator[tuple[int, int]]:
     """[first, last) of steps that are filed as one slice."""
     first = 0
     for k in range(1, len(redo) + 1):
-        if (
-            k < len(redo)
-            and ones
-            and redo[k].commit == redo[k - 1].commit
-            and redo[k].rows == redo[k - 1].rows == 1
-        ):
-            continue
+        if k < len(redo):
+            one_more = redo[k].commit == redo[k - 1].commit and redo[k].rows == redo[k - 1].rows == 1
+            if k - first < most or (ones and one_more):
+                continue
         yield first, k
         first = k
 
@@ -270,34 +217,29 @@ def _tell(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
     )
 
 
-def _run_again(operator: TupleAggregator, spec: ShardSpec, kv: KV, given: Given, taken: _Taken) -> None:
+def _run_again(logic: Refiling, spec: ShardSpec, kv: KV, given: GivenByInput, taken: _Taken) -> None:
     """All steps, on a store beside the shard's; then its messages are the shard's."""
-    assert operator.history is not None
-    schema, aux_cf = Progress.load(kv, operator.aux_cf).schema, operator.aux_cf
-    keys = Batch()
-    keys.put(aux_cf, KEYS_MARK, keys_mark(kv, aux_cf, schema, operator.definition.by))
-    with _beside(operator, spec) as scratch:
-        scratch.write(keys)
+    with _beside(logic, spec) as scratch:
+        logic.prepare(kv, scratch)
         for k, step in enumerate(taken.redo):
             if step.kind == "advance":
-                operator.advance(scratch, step.watermark_us, step.now_us)
+                logic.advance(scratch, step.watermark_us, step.now_us)
             else:
-                tables = {"": given.rows(taken.chosen(k, k + 1))}
-                sifted_into(partial(_ingested, operator, step.now_us), scratch, tables)
-        _take_over(operator, scratch, kv, spec, (b"c", b"d"), operator.history.cfs)
+                found = given.by_input(taken.chosen(k, k + 1))
+                tables = {name: table for name, (table, _) in found.items()}
+                sifted_into(partial(_ingested, logic, step.now_us), scratch, tables)
+        _take_over(logic, scratch, kv, spec)
 
 
-def _ingested(
-    operator: TupleAggregator | JoinOperator, now_us: int, kv: KV, tables: Mapping[str, pa.Table]
-) -> None:
-    operator.ingest(kv, tables, now_us)
+def _ingested(logic: Refiling, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> None:
+    logic.ingest(kv, tables, now_us)
 
 
 @contextmanager
-def _beside(operator: TupleAggregator | JoinOperator, spec: ShardSpec) -> Iterator[RocksKV]:
+def _beside(logic: Refiling, spec: ShardSpec) -> Iterator[RocksKV]:
     """An empty store beside the shard's."""
     path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"
-    scratch = RocksKV(path, operator.cfs())
+    scratch = RocksKV(path, logic.cfs())
     try:
         yield scratch
     finally:
@@ -305,29 +247,21 @@ def _beside(operator: TupleAggregator | JoinOperator, spec: ShardSpec) -> Iterat
         destroy(path)
 
 
-def _take_over(
-    operator: TupleAggregator | JoinOperator,
-    scratch: KV,
-    kv: KV,
-    spec: ShardSpec,
-    counters: tuple[bytes, bytes],
-    cfs: Iterable[str],
-) -> None:
-    """The messages of `scratch` are the shard's, if its steps and the numbers of its keys' last messages (`counters`) are."""
+def _take_over(logic: Refiling, scratch: KV, kv: KV, spec: ShardSpec) -> None:
+    """The messages of `scratch` are the shard's, if its steps and the numbers of its keys' last messages are."""
 
     def numbered(store: KV) -> tuple[int, list[tuple[bytes, bytes]]]:
-        return Progress.load(store, operator.aux_cf).step, list(store.scan(operator.aux_cf, *counters))
+        return logic.progress(store).step, list(store.scan(logic.aux_cf, *logic.numbered))
 
     if numbered(scratch) != numbered(kv):
         raise StateLost(
             f"the source does not give shard {spec.shard} the messages of then: with those that it gives now, "
-            f"{operator.definition.name!r} comes to other numbers for its keys than it had. Give replay= the source and "
+            f"{logic.definition.name!r} comes to other numbers for its keys than it had. Give replay= the source and "
             f"the transform that the job has; or {REMEDY}"
         )
-    for cf in cfs:
-        if cf in operator.cfs():
-            _copy(scratch.scan(cf), cf, kv)
-    _copy(scratch.scan(operator.aux_cf, b"h", b"i"), operator.aux_cf, kv)
+    for cf in logic.message_cfs:
+        _copy(scratch.scan(cf), cf, kv)
+    _copy(scratch.scan(logic.aux_cf, b"h", b"i"), logic.aux_cf, kv)
 
 
 def _copy(pairs: Iterable[tuple[bytes, bytes]], cf: str, kv: KV) -> None:

@@ -294,9 +294,9 @@ def _steps(
         if logic.takes_columns or any(len(t) for t in tables.values()):
             step = step.then(_ingest(logic, overlay, tables, plan.now_us))
     _note(step, answer, dead, counters, definition.name)
-    if logic.replays:
+    if (keeping := logic.refiling()) is not None:
         counters[STEP_OF + definition.name] = logic.progress(overlay).step
-        counters[KEPT_OF + definition.name] = logic.kept_from(overlay)
+        counters[KEPT_OF + definition.name] = keeping.kept_from(overlay)
         counters[ROWS_OF + definition.name] = len(mine)
     return logic.told(step, plan.commit)
 

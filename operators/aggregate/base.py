@@ -15,7 +15,7 @@ from windrow.operators.aggregate.needs import AggregateNeeds
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.operator import Logic
+from windrow.operators.operator import Refiling
 from windrow.operators.steps.dead import DeadLetters, letters_by_input
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, in_known_times
@@ -30,7 +30,7 @@ from windrow.operators.steps.step import StepResult, keys_mark
 from windrow.stores.kv import KV, Batch
 
 
-class Steps(Logic):
+class Steps(Refiling):
     """What time and tuple windows share. Holds no state of its own: everything is in the store that it is given."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
@@ -181,6 +181,9 @@ class Steps(Logic):
 
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
         return self.needs
+
+    def begun(self, kv: KV) -> bool:
+        return self.progress(kv).schema is not None
 
     def columns(self, kv: KV) -> list[str]:
         known = self.progress(kv).schema

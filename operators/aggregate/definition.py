@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from windrow.core import check
 from windrow.core.aggregations import Aggregation
-from windrow.core.emit import Emit, EveryPeriod
+from windrow.core.emit import Emit, EveryPeriod, Never
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
@@ -48,7 +48,7 @@ from windrow.core.policy import (
 from windrow.core.positions import Ids, Positions
 from windrow.core.show import call
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
-from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
+from windrow.core.windows import Global, Hopping, Tuples, WindowSpec, span_is_small
 from windrow.operators.aggregate import handing
 from windrow.operators.operator import Definition, Logic, Taker
 
@@ -171,6 +171,22 @@ class AggregateDefinition(Definition):
         from windrow.operators.aggregate.output import to_panes
 
         return to_panes(self, rows, job)
+
+    @property
+    def in_runs(self) -> bool:
+        """Definitions that cannot speak inside an ingest, and hold no code that may fail for one message."""
+        emit, retention, window = self.emit, self.retention, self.window
+        gaps = isinstance(window, Hopping) and window.hop_us > window.size_us
+        return (
+            not self.tuple_window
+            and not gaps
+            and isinstance(emit.early, (Never, EveryPeriod))
+            and isinstance(emit.late, (Never, EveryPeriod))
+            and self.ids is None  # what is a duplicate must not move the watermark
+            and retention.windows is None
+            and retention.messages is None
+            and all(a.kind != "user" for a in self.agg.values())
+        )
 
     def taker(self, before: str) -> Taker:
         return handing.taker(self, before)

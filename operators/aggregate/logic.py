@@ -9,6 +9,8 @@ operator keeps a message store and computes every aggregation from it (the seed'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,7 +21,9 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.base import together
 from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_rows
 from windrow.operators.aggregate.firing import StoredWindows
+from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_rows, merge_slices
+from windrow.operators.operator import Redone
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -110,6 +114,15 @@ class WindowAggregator(StoredWindows):
             self._add(kv, progress, result, dead, merged)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
+
+    # -- lost messages, filed again ---------------------------------------------------------------------------------
+
+    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+        refile(self, kv, tables, redone)
+        return 0
+
+    def drop_expired(self, kv: KV) -> None:
+        drop_expired(self, kv)
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 

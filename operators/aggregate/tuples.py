@@ -7,6 +7,8 @@ is by count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -21,13 +23,14 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows, without
 from windrow.operators.aggregations.calculation import Broken
+from windrow.operators.operator import Redone
 from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, event_time_marks, take_in
-from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.progress import KEYS_MARK, Progress
+from windrow.operators.steps.step import StepResult, keys_mark
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import PlainWindows, encode_packed
 
@@ -89,6 +92,22 @@ class TupleAggregator(Steps):
         return self._end(kv, progress, result, dead)
 
     every_step = True
+    numbered = (_COUNTER, _DIRTY)
+
+    def kept_from(self, kv: KV) -> int:
+        return START_OF_TIME_US
+
+    def prepare(self, kv: KV, scratch: KV) -> None:
+        keys = Batch()
+        mark = keys_mark(kv, self.aux_cf, self.progress(kv).schema, self.definition.by)
+        keys.put(self.aux_cf, KEYS_MARK, mark)
+        scratch.write(keys)
+
+    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+        raise AssertionError("messages of tuple windows come back by running all steps again")
+
+    def drop_expired(self, kv: KV) -> None:
+        """Counts decide what is kept, not times."""
 
     # -- filing -----------------------------------------------------------------------------------------------------
 

@@ -25,9 +25,10 @@ from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import NOBODY, Columns, joined_rows, joined_schema, labelled
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
+from windrow.operators.join.refiling import refile
 from windrow.operators.join.spans import spans
 from windrow.operators.join.tables import conform, holds, intervals, ranks, stack
-from windrow.operators.operator import Logic
+from windrow.operators.operator import Redone, Refiling
 from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters, letters_by_input
 from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
@@ -62,7 +63,7 @@ FOLLOWED = {
 }
 
 
-class JoinOperator(Logic):
+class JoinOperator(Refiling):
     """One join on one store. Holds no state of its own: everything is in the store it is given."""
 
     def __init__(self, definition: JoinDefinition) -> None:
@@ -488,6 +489,19 @@ class JoinOperator(Logic):
         return [(key[side], (key[3],)) for key in Columns.of(self.definition, left, right).keys]
 
     # -- lost messages, filed again ---------------------------------------------------------------------------------
+
+    steps_at_once = 1_000
+    numbered = (b"c0", b"c2")
+
+    @property
+    def checks_uncounted(self) -> bool:  # type: ignore[override]
+        return self.definition.where is not None
+
+    def begun(self, kv: KV) -> bool:
+        return True
+
+    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+        return refile(self, kv, tables, redone)
 
     def kept_from(self, kv: KV) -> int:
         reached_us = Progress.load(kv, self.aux_cf).watermark_us

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.operators.aggregate.refiling import IntArray
-from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.tables import conform
+from windrow.operators.operator import Redone
 from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead import MALFORMED, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
-from windrow.operators.steps.progress import Progress
 from windrow.stores.kv import KV, Batch
 
+if TYPE_CHECKING:
+    from windrow.operators.join.logic import JoinOperator
 
-def refile_join(
-    operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], nows_us: IntArray, watermarks_us: IntArray
-) -> int:
+
+def refile(operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
     """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times. How many could not be
     counted, for what they are themselves."""
-    uncounted = 0
+    uncounted, nows_us, watermarks_us = 0, redone.nows_us, redone.watermarks_us
     definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
-    operator.bind(kv, Progress.load(kv, operator.aux_cf))
+    operator.bind(kv, operator.progress(kv))
     columns = operator.inputs.called(kv, sides)
     for side, given in enumerate((definition.left, definition.right)):
         if given.name not in tables:

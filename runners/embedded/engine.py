@@ -344,7 +344,7 @@ class Engine:
             dead = of_operator(dead, self.definition.name)
         changes = self._overlay.batch
         counters, meta = dict(self._counters), {}
-        if self._operator.replays:
+        if self._operator.refiling() is not None:
             # What a replay of the messages needs to know of this commit.
             counters[STEP_OF + self.definition.name] = Progress.load(
                 self._overlay, self._operator.aux_cf
@@ -409,12 +409,10 @@ class Engine:
 
     def _replays_from_us(self) -> int:
         """The event time from which on messages could have to be replayed: the log keeps what says how they were taken."""
-        if self._replay is None or not self._spec.message_cfs:
+        logic = self._operator.refiling()
+        if self._replay is None or logic is None:
             return END_OF_TIME_US
-        if self._operator.every_step:
-            return START_OF_TIME_US - 1
-        kept_from_us: int = self._operator.kept_from(self._shard.kv)
-        return kept_from_us
+        return START_OF_TIME_US - 1 if logic.every_step else int(logic.kept_from(self._shard.kv))
 
     def _finish_tidying(self) -> None:
         """All that is left of it: the job is about to be closed, perhaps for long."""

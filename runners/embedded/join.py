@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
-from windrow.checkpoint.shard import Replay
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import InputError, UnknownColumn
@@ -37,7 +36,7 @@ from windrow.runners.embedded.given import (
 from windrow.runners.embedded.operator import EmbeddedOperator
 from windrow.runners.embedded.positions import NOTHING, Passed, extent, place, with_positions
 from windrow.runners.embedded.queries import joined_messages, joined_windows
-from windrow.runners.embedded.replay import ReadInputsAgain, replay_of_join
+from windrow.runners.embedded.replay import ReadInputsAgain
 from windrow.runners.rows import table_of
 from windrow.stores.kv import KV, Overlay
 
@@ -73,9 +72,6 @@ class EmbeddedJoin(EmbeddedOperator):
             dead_letters=dead_letters,
             log=log,
         )
-
-    def _read_again(self, read: Any) -> Replay:
-        return replay_of_join(self.definition, read)
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 

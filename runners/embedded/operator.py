@@ -42,7 +42,7 @@ from windrow.runners.embedded.given import Given, Many, check_columns, many_of, 
 from windrow.runners.embedded.positions import Passed, extent, place, reached_ordinals, with_positions
 from windrow.runners.embedded.queries import letters_of, messages_between, windows_between
 from windrow.runners.embedded.replay import ReadAgain
-from windrow.runners.embedded.runs import Run, Runner, runs
+from windrow.runners.embedded.runs import Run, Runner
 from windrow.runners.rows import table_of
 from windrow.stores.kv import KV, Overlay
 
@@ -76,7 +76,7 @@ class EmbeddedOperator(Engine):
             dead_letters=dead_letters,
             log=log,
         )
-        self._in_runs = isinstance(definition, AggregateDefinition) and runs(definition)
+        self._in_runs = definition.in_runs
         self._columns_known = False
 
     # -- feeding ----------------------------------------------------------------------------------------------------

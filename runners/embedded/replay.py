@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,27 +16,24 @@ from windrow.core.errors import PositionsMissing
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Positions
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.needs import AggregateNeeds
-from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, SOURCE
 from windrow.operators.steps.learning import Needs
-from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded.positions import with_positions
-from windrow.runners.embedded.runs import runs
 from windrow.runners.replay import (
     Given,
     GivenByInput,
     GivenTable,
     IntArray,
     bring_back,
-    bring_back_join,
     inside,
     split_offsets,
 )
 from windrow.runners.rows import table_of
 from windrow.stores.kv import LocalStore
 
+#: What stands for the name of the one input of a definition that names none.
+_ONE = ""
 #: Gets what has to be read, {(source, partition): (first offset, next offset)}, and gives at least that: messages with
 #: positions, or a table with the columns that the definition's `positions` names. What lies outside is left out.
 ReadAgain = Callable[[Mapping[Partition, tuple[int, int]]], Iterable[Message] | pa.Table | pa.RecordBatch]
@@ -46,58 +44,37 @@ ReadInputsAgain = Callable[
 ]
 
 
-def replay_of(definition: AggregateDefinition, read: ReadAgain) -> Replay:
+def replay_of(definition: Definition, read: ReadAgain | ReadInputsAgain) -> Replay:
     """The hook of `Shard.open`."""
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
-        schema = Progress.load(kv, f"{definition.name}.aux").schema
-
-        def given(ranges: Ranges) -> Given:
-            found = read(ranges)
-            if isinstance(found, pa.RecordBatch):
-                found = pa.Table.from_batches([found])
-            if isinstance(found, pa.Table):
-                return GivenTable(inside(_placed(definition.name, found, definition.positions), ranges))
-            return _Messages(definition, found, ranges, schema, AggregateNeeds(definition))
-
-        bring_back(definition, spec, kv, commits, given, ones_together=runs(definition))
-
-    return replay
-
-
-def replay_of_join(definition: JoinDefinition, read: ReadInputsAgain) -> Replay:
-    """As `replay_of`, by input."""
-
-    def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
-        operator = definition.logic()
+        logic = definition.logic()
 
         def given(ranges: Ranges) -> GivenByInput:
             asked: dict[str, Ranges] = {}
             for (source, partition), span in ranges.items():
-                name, _, rest = source.partition(":")
+                name, _, rest = source.partition(":") if definition.by_input else (_ONE, "", source)
                 asked.setdefault(name, {})[rest, partition] = span
-            found = read(asked)
+            found: Any = read(asked) if definition.by_input else {_ONE: read(asked[_ONE])}  # type: ignore[arg-type]
             inputs: dict[str, Given] = {}
             for one in definition.inputs:
-                some = found.get(one.name, [])
+                name, prefix = one.name if definition.by_input else _ONE, definition.prefix(one)
+                some = found.get(name, [])
                 if isinstance(some, pa.RecordBatch):
                     some = pa.Table.from_batches([some])
-                wanted = {
-                    (one.source_prefix + s, p): span for (s, p), span in asked.get(one.name, {}).items()
-                }
+                wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}
                 if isinstance(some, pa.Table):
                     table = _placed(one.name, some, one.positions)
-                    named = pc.binary_join_element_wise(one.source_prefix, table.column(SOURCE), "")
+                    named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
                     table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
                     inputs[one.name] = GivenTable(inside(table, wanted))
                 else:
-                    needs = operator.needs_of(kv, one.name, {})
-                    inputs[one.name] = _Messages(
-                        one, some, wanted, operator.schema_of(kv, one.name), needs, one.source_prefix
-                    )
+                    needs = logic.needs_of(kv, one.name, {})
+                    schema = logic.schema_of(kv, one.name)
+                    inputs[one.name] = _Messages(one, some, wanted, schema, needs, prefix)
             return GivenByInput(inputs)
 
-        bring_back_join(definition, spec, kv, commits, given)
+        bring_back(definition, spec, kv, commits, given, ones_together=definition.in_runs)
 
     return replay
 
@@ -116,7 +93,7 @@ class _Messages:
 
     def __init__(
         self,
-        reading: AggregateDefinition | Input,
+        reading: Input,
         messages: Iterable[Message],
         ranges: Ranges,
         schema: pa.Schema | None,

@@ -17,34 +17,16 @@ import pyarrow.compute as pc
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Mark, Step
-from windrow.core.emit import EveryPeriod, Never
+from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
-from windrow.core.windows import Hopping
-from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import countable
 from windrow.operators.steps.step import limit, passed
 from windrow.operators.steps.watermarks import idle_partitions, watermark_us
-
-
-def runs(definition: AggregateDefinition) -> bool:
-    """True if steps of one message may be run together."""
-    emit, retention = definition.emit, definition.retention
-    gaps = isinstance(definition.window, Hopping) and definition.window.hop_us > definition.window.size_us
-    return (
-        not definition.tuple_window
-        and not gaps
-        and isinstance(emit.early, (Never, EveryPeriod))
-        and isinstance(emit.late, (Never, EveryPeriod))
-        and definition.ids is None  # what is a duplicate must not move the watermark
-        and retention.windows is None
-        and retention.messages is None
-        and all(a.kind != "user" for a in definition.agg.values())
-    )
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,13 +22,12 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
 from windrow.core.sql import quoted
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import without
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.runners import tasks
 from windrow.runners.ranges import SCHEMA
-from windrow.runners.replay import GivenTable, bring_back, inside
+from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.kafka import rows_of
 from windrow.stores.kv import LocalStore
@@ -45,7 +44,7 @@ def replay_messages(
     ranges: Ranges = {}
     commits = [c for c in job.commits() if c.commit < task.commit]
     for definition in definitions:
-        if not definition.logic().replays:
+        if definition.logic().refiling() is None:
             continue
         for shard in lost:
             kept_from_us = _kept_from(definition, commits[-1], shard)
@@ -82,7 +81,8 @@ def _nothing(spark: SparkSession, shards: int) -> DataFrame:
 
 def _kept_from(definition: Definition, last: Commit, shard: int) -> int | None:
     """Where the messages begin that a shard kept after the last commit. None: all are needed."""
-    if definition.logic().every_step:
+    logic = definition.logic().refiling()
+    if logic is None or logic.every_step:
         return None
     [counters] = [r.counters for r in last.shards if r.shard == shard]
     return counters.get(KEPT_OF + definition.name, START_OF_TIME_US)
@@ -161,24 +161,26 @@ def run(task: tasks.TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) ->
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         for i, definition in enumerate(task.definitions):
-            assert isinstance(definition, AggregateDefinition), "joins and chains are given no replay"
             if task.reads is not None:
-                bring_back(definition, spec, kv, commits, partial(_partitions, task.reads, number, shards))
-                continue
-            mine = table
-            if len(task.definitions) > 1:
-                mine = without(table.filter(pc.equal(table.column(tasks.OPERATOR), i)), tasks.OPERATOR)
-            bring_back(definition, spec, kv, commits, partial(_given, mine))
+                read = partial(_partitions, definition, task.reads, number, shards)
+            else:
+                mine = table
+                if len(task.definitions) > 1:
+                    mine = without(table.filter(pc.equal(table.column(tasks.OPERATOR), i)), tasks.OPERATOR)
+                read = partial(_given, tasks.tables_of_inputs(definition, mine))
+            bring_back(definition, spec, kv, commits, read)
 
     task.open(number, replay).close()
     yield tasks.reply(number, number)
 
 
-def _given(table: pa.Table, ranges: Ranges) -> GivenTable:
-    return GivenTable(inside(table, ranges))
+def _given(tables: Mapping[str, pa.Table], ranges: Ranges) -> GivenByInput:
+    return GivenByInput({name: GivenTable(inside(table, ranges)) for name, table in tables.items()})
 
 
-def _partitions(stream: KafkaStream, shard: int, shards: int, ranges: Ranges) -> GivenTable:
+def _partitions(
+    definition: Definition, stream: KafkaStream, shard: int, shards: int, ranges: Ranges
+) -> GivenByInput:
     """What lies in the partitions of one shard, read by its task."""
     mine = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
-    return GivenTable(inside(stream.again(mine), mine))
+    return _given({definition.inputs[0].name: stream.again(mine)}, mine)

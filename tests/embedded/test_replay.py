@@ -244,7 +244,7 @@ def test_a_replay_that_was_killed_is_begun_anew(tmp_path: Path, monkeypatch: pyt
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("windrow.runners.replay.drop_expired", killed)
+        patch.setattr("windrow.operators.aggregate.logic.drop_expired", killed)
         with pytest.raises(Killed):
             opened(define(), job, clock, source(range(60)))
     shutil.copytree(half, job / "local" / "shard-0000")
