@@ -163,7 +163,9 @@ class NamedFrames:
                 f"case when {INPUT} in ({takes}) then named_struct('{OPERATOR}', {i}, '{SHARD}', {shard}) end"
             )
         columns = [quoted(c) for c in df.columns]
-        each = df.selectExpr(f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns)
+        each = df.selectExpr(
+            f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns
+        )
         return each.selectExpr("__to.*", *columns)
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
