@@ -64,6 +64,8 @@ def look(location: str | None, transport: Transport = FILES) -> Look:
     folders = JobFolders(NOWHERE if location is None else location)
     if transport != FILES:
         return _look_elsewhere(folders, transport)
+    if os.path.isfile(folders.location):
+        raise JobMismatch(f"{folders.location} is no windrow location: it is a file, give a folder")
     refuse_cache(folders)
     log = FileLog(folders.log)
     state = log.tail()

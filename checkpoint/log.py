@@ -31,7 +31,7 @@ from windrow.checkpoint.records import (
 from windrow.checkpoint.storage import FolderRecords, MemoryRecords, RecordFiles
 from windrow.checkpoint.summary import SUMMARY
 from windrow.core.envelope import Kind, unseal
-from windrow.core.errors import CorruptState, Fenced, KafkaFailed, StateLost
+from windrow.core.errors import CorruptState, Fenced, StateLost
 
 __all__ = ["FileLog", "Log", "LogState", "LostRace", "MemoryLog", "RecordLog"]
 
@@ -225,7 +225,7 @@ class RecordLog:
             fold(self._state, record)  # ValueError: the driver breaks the protocol
             try:
                 created = self._create(record)
-            except (OSError, KafkaFailed, MemoryError, KeyboardInterrupt) as error:
+            except BaseException as error:  # also what a program's own handler of a signal raises
                 self._stopped = Fenced(
                     f"creating record {record.seq} failed ({error!r}), it may exist or not: open the job again"
                 )

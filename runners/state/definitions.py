@@ -33,10 +33,7 @@ class Definitions:
         self.chains: dict[str, Definition] = {}
         self.missing: dict[str, ConfigurationError] = {}
         self._opened = tuple(epoch.fingerprints)
-        listed: Iterable[Definition] = (
-            () if given is None else (given,) if isinstance(given, Definition) else given
-        )
-        for definition in listed:
+        for definition in _listed(given):
             self._take(epoch, definition)
         texts = epoch.meta.get("definitions", {})
         for name, fingerprint in epoch.fingerprints.items():
@@ -109,6 +106,18 @@ class Definitions:
             f"the definition of {name!r} that {self.location} names\n  {text}\n{why}: pass definition=, the one that the job "
             "was opened with"
         )
+
+
+def _listed(given: Any) -> tuple[Definition, ...]:
+    """What is given as definition=: one, or several."""
+    if given is None or isinstance(given, Definition):
+        return () if given is None else (given,)
+    found = tuple(given) if isinstance(given, Iterable) else (None,)
+    if all(isinstance(one, Definition) for one in found):
+        return found
+    raise ConfigurationError(
+        f"definition={given!r:.200} is none: give the wr.Aggregate, wr.Join or chain that the job was opened with, or a list"
+    )
 
 
 def imported(text: str) -> Any:

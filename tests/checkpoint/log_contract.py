@@ -280,7 +280,10 @@ class LogContract:
             claim(place.open(), accept=refuse)
         run(log, 3, 3)
 
-    @pytest.mark.parametrize("error", [OSError("the disk is gone"), KeyboardInterrupt("Ctrl-C")])
+    @pytest.mark.parametrize(
+        "error",
+        [OSError("the disk is gone"), KeyboardInterrupt("Ctrl-C"), RuntimeError("SIGALRM"), SystemExit(1)],
+    )
     def test_after_a_failed_creation_nothing_more_is_appended(
         self, place: Place, error: BaseException
     ) -> None:

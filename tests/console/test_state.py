@@ -183,6 +183,13 @@ def test_a_definition_that_the_log_cannot_tell_is_named(
     assert "pass definition=" in windrow("windows", "job").err
     lines = windrow("windows", "job", "--definition", "my_jobs:late", "--json").lines
     assert [r["late"] for r in lines][:3] == [2, 2, 2]
-    for wrong in ("my_jobs", "my_jobs:none", "nothing:late"):
+    for wrong, told in (
+        ("my_jobs", ""),
+        ("my_jobs:none", ""),
+        ("nothing:late", ""),
+        ("os:system", "built-in function"),
+    ):
         code, _, err = windrow("windows", "job", "--definition", wrong)
-        assert code == 1 and wrong in err
+        assert code == 1 and (told or wrong) in err
+    (tmp_path / "file").write_text("")
+    assert "is no windrow location" in windrow("windows", "file").err
