@@ -203,7 +203,7 @@ class RecordLog:
                     voids=torn,
                     seq=self._end,
                 )
-                if self._create(claim):  # O3
+                if self._create(claim, encode(claim)):  # O3
                     break
             self._own = claim
             self._drop_below(claim.first_seq)  # O4
@@ -223,8 +223,9 @@ class RecordLog:
                 self._stopped = self._why_lost(record.seq)
                 raise self._stopped
             fold(self._state, record)  # ValueError: the driver breaks the protocol
+            data = encode(record)
             try:
-                created = self._create(record)
+                created = self._create(record, data)
             except BaseException as error:  # also what a program's own handler of a signal raises
                 self._stopped = Fenced(
                     f"creating record {record.seq} failed ({error!r}), it may exist or not: open the job again"
@@ -268,9 +269,8 @@ class RecordLog:
         if self._state.first_seq > before.first_seq:
             self._commit_seqs = [seq for seq in self._commit_seqs if seq >= self._state.first_seq]
 
-    def _create(self, record: Record) -> bool:
+    def _create(self, record: Record, data: bytes) -> bool:
         """True if the record is now in the log; False if somebody else has its number."""
-        data = encode(record)
         # L5: A driver that slept through another's epoch *and* its truncation finds its number free, but not
         # the record before it. What it created lies below the begin of the log and is no part of it.
         if not self.files.create(record.seq, data) or self._is_passed():
