@@ -57,6 +57,14 @@ def spark() -> Iterator[Any]:
     made.stop()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_slice_a_commit() -> Iterator[None]:
+    """Which commits have snapshots must not depend on how busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("windrow.runners.embedded.engine.TIDY_SHARE", 0.0)
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
