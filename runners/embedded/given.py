@@ -29,14 +29,14 @@ _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large
 
 def message_of(given: Given) -> Message:
     """One message, with a position of plain numbers or none. Its payload is a copy: the dict may be used for the next one."""
-    if isinstance(given, Mapping):
-        return Message(dict(given))
     if not isinstance(given, Message):
+        if isinstance(given, Mapping):
+            return Message(dict(given))
         remedy = (
             "add_messages takes many" if _is_many(given) else "give wr.Message({...}, position), or a dict"
         )
         raise InputError(f"{given!r:.200} is a {type(given).__name__} and no message: {remedy}")
-    if not isinstance(given.payload, Mapping):
+    if type(given.payload) is not dict and not isinstance(given.payload, Mapping):
         raise InputError(f"the payload of {given!r:.200} is no mapping of names to values: give a dict")
     position = given.position
     if position is not None and not (type(position) is Position and _is_plain(*position)):
