@@ -38,6 +38,13 @@ def snapshot_at(folders: JobFolders, shard: int) -> int:
     return next(_snapshots(folders, shard), 0)
 
 
+def snapshots_from(folders: JobFolders, shards: int) -> int:
+    """The commit after which segments would be needed, were all stores lost; 0 where a shard has no snapshot."""
+    if not os.path.isdir(os.path.join(folders.snapshots, "manifests")):  # a reader makes no folder
+        return 0
+    return min(snapshot_at(folders, shard) for shard in range(shards))
+
+
 def covered_by(folders: JobFolders, shard: int) -> int:
     """The commit of the oldest whole snapshot that is kept of a shard; 0 before there are as many as are kept."""
     newest = [commit for _, commit in zip(range(SNAPSHOTS), _snapshots(folders, shard), strict=False)]

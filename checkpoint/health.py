@@ -20,7 +20,8 @@ class Health:
     """commit: 0 where there is none. age_us: since the last commit, or since a driver last
     found that nothing had come and nothing was due. watermark_us: the least of the operators. held_by: the
     partition that holds it back (see `holder_of`). unpublished: commits of which not everything is with the sinks. lag_us: how
-    far the watermark lies behind the clock; None before the first message, and at the end of time.
+    far the watermark lies behind the clock; None before the first message, and at the end of time. since_snapshot: commits
+    since the newest snapshot, of the shard whose is the oldest; all of them where it has none.
     """
 
     commit: int = 0
@@ -29,6 +30,7 @@ class Health:
     held_by: Partition | None = None
     unpublished: int = 0
     lag_us: int | None = None
+    since_snapshot: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Times as ISO 8601, durations in milliseconds."""
@@ -40,6 +42,7 @@ class Health:
             "lagMs": None if self.lag_us is None else self.lag_us // 1_000,
             "heldBy": held_by,
             "unpublished": self.unpublished,
+            "snapshotCommits": self.since_snapshot,
         }
 
 
@@ -49,8 +52,12 @@ def health_of(
     published: int,
     now_us: int,
     alive_us: int | None = None,
+    snapshot: int = 0,
 ) -> Health:
-    """The health of a job whose last commit is `last`, `published` the highest commit that is out; alive_us: `alive_at`."""
+    """The health of a job whose last commit is `last`, `published` the highest commit that is out.
+
+    alive_us: `alive_at`; snapshot: `snapshots_from`.
+    """
     if last is None:
         return Health()
     reached = dict(last.meta.get("watermarks", {}))
@@ -69,6 +76,7 @@ def health_of(
         held_by,
         max(0, last.commit - published),
         now_us - watermark_us if START_OF_TIME_US < watermark_us < END_OF_TIME_US else None,
+        last.commit - snapshot,
     )
 
 

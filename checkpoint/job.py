@@ -112,6 +112,10 @@ class Job:
             accept=self._accept,
         )
         self.progress = _progress(self.log.state)
+        #: The last commit of this driver in which only time passed; 0 where there is none.
+        self.still = 0
+        #: Periods that have ended in it, and in such commits right before it: nothing waits for them.
+        self.still_periods: frozenset[int] = frozenset()
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         last = self.log.last_commit
         #: True if equal keys of any type go to one shard. In jobs begun before that was so they go by Spark's type.

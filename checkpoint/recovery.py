@@ -60,6 +60,7 @@ class BatchFacts:
         after it, before the commit is created
     fresh_start: True if the user said that an empty log is meant, although the query has run before
     whole_files: True if positions are (file, row): files are known by name, and no offsets are kept of them
+    nothing_between: True if Spark's own plans show that the batches after the last commit's, up to this one, brought nothing
     """
 
     own_epoch: int
@@ -77,6 +78,7 @@ class BatchFacts:
     fresh_start: bool = False
     has_ids: bool = False
     whole_files: bool = False
+    nothing_between: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,8 @@ def _refuse_batch(facts: BatchFacts) -> BatchDecision | None:
         return None if facts.new_batch_id == 0 else _refuse_without_state(facts)
     if not facts.has_positions:
         return _refuse_without_positions(facts)
+    if facts.whole_files and (refusal := _refuse_gap_of_numbers(facts)) is not None:
+        return refusal
     if facts.relation is SliceRelation.GAP:
         return BatchDecision(
             action=BatchAction.REFUSE_GAP,
@@ -213,15 +217,22 @@ def _refuse_without_positions(facts: BatchFacts) -> BatchDecision | None:
             remedy="restore Spark's checkpoint; or keep the source's position columns in the frame; or begin "
             "with an empty windrow location (a definition with ids=wr.ids(...) would know them from then on)",
         )
-    if facts.batch_id is not None and facts.new_batch_id > facts.batch_id + 1:
-        return BatchDecision(
-            action=BatchAction.REFUSE_SKIPPED_BATCH,
-            why=f"the log has this query up to batch {facts.batch_id}, Spark goes on with "
-            f"{facts.new_batch_id}: the batches between are in no state, and their rows carry no positions",
-            remedy="restore the newest log folder; or begin anew, with an empty windrow location and an "
-            "empty Spark checkpoint",
-        )
-    return None
+    return _refuse_gap_of_numbers(facts)
+
+
+def _refuse_gap_of_numbers(facts: BatchFacts) -> BatchDecision | None:
+    """Where no offsets tell what is missing, the batches of a query follow each other, but for those that brought nothing."""
+    follows = facts.batch_id is None or facts.new_batch_id <= facts.batch_id + 1
+    if follows or facts.nothing_between or not _same_query(facts):
+        return None
+    untold = "files of them may be lost" if facts.has_positions else "their rows carry no positions"
+    return BatchDecision(
+        action=BatchAction.REFUSE_SKIPPED_BATCH,
+        why=f"the log has this query up to batch {facts.batch_id}, Spark goes on with "
+        f"{facts.new_batch_id}: the batches between are in no state, and {untold}",
+        remedy="restore the newest log folder; or begin anew, with an empty windrow location and an "
+        "empty Spark checkpoint",
+    )
 
 
 def _refuse_middle_of_another(facts: BatchFacts) -> BatchDecision:

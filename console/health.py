@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any, TextIO
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.compaction import snapshot_at
+from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, alive_at, health_of, size_of
 from windrow.checkpoint.records import REPAIR
 from windrow.console.state import instant
@@ -24,9 +23,6 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
     """Print how a job is; 1 where that is worse than what was asked for."""
     seen = _look(options.location)
     last, found = seen.last_commit, _health(seen)
-    snapshot = None
-    if os.path.isdir(os.path.join(seen.folders.snapshots, "manifests")):  # a reader makes no folder
-        snapshot = min(snapshot_at(seen.folders, shard) for shard in range(seen.epoch.shards))
     wrong = _worse(found, options)
     facts: dict[str, Any] = {
         "location": seen.where,
@@ -37,7 +33,6 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
         "watermarks": {}
         if last is None
         else {n: iso(us) for n, us in last.meta.get("watermarks", {}).items()},
-        "snapshotCommits": None if snapshot is None else found.commit - snapshot,
         "stateBytes": size_of(seen.folders.location) if options.size else None,
         "wrong": wrong,
     }
@@ -71,7 +66,8 @@ def _health(seen: lifecycle.Look) -> Health:
     known = list(opened.values()) if not definitions.missing else []
     last = seen.last_commit
     published = 0 if last is None else last.published + 1
-    return health_of(last, known, published, SystemClock().now_us(), alive_at(seen.folders.alive))
+    snapshot = snapshots_from(seen.folders, seen.epoch.shards)
+    return health_of(last, known, published, SystemClock().now_us(), alive_at(seen.folders.alive), snapshot)
 
 
 def _long(us: int | None) -> str | None:

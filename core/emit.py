@@ -134,6 +134,11 @@ class Emit:
         if self.mode not in MODES:
             raise BadTrigger(f"Emit(mode={self.mode!r}): use one of {', '.join(MODES)}")
 
+    @property
+    def periods(self) -> frozenset[int]:
+        """The periods of `now` that something waits for, in microseconds."""
+        return frozenset(t.period_us for t in (self.early, self.late) if isinstance(t, EveryPeriod))
+
     @classmethod
     def append(cls) -> Emit:
         """The rows of Spark's append mode: ON_TIME only, and nothing is taken once the window has fired.

@@ -135,6 +135,13 @@ class Definition(ABC):
         """True if steps of one message each may be run as one, each message under the watermark of its own step."""
         return False
 
+    @property
+    def periods(self) -> frozenset[int] | None:
+        """Periods of `now`, in microseconds, at whose ends it may do something though nothing has come, and the watermark
+        stands. None if it may at any time.
+        """
+        return None
+
     # -- in a graph -------------------------------------------------------------------------------------------------
 
     @property

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from windrow.checkpoint.health import note_alive
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
 from windrow.checkpoint.records import Commit, Step
@@ -26,13 +27,16 @@ from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
+from windrow.runners.answers import Answer
 from windrow.runners.publishing import Publisher
-from windrow.runners.tasks import SNAPSHOT_EVERY, Answer
+from windrow.runners.tasks import SNAPSHOT_EVERY
 from windrow.stores.slices import whole
 
 logger = get_logger()
 
 PUBLISH_ATTEMPTS = 5
+#: So many batches at most go by without a record.
+IDLE_BATCHES = 64
 
 #: Runs every shard over the batch (3); the decision says whether rows below our offsets may be among it.
 Act = Callable[[Plan, BatchDecision], Sequence[Answer]]
@@ -54,6 +58,11 @@ def unexplained(first: Mapping[Partition, int], batch_id: int) -> set[Partition]
     return set()
 
 
+def untold(after: int, until: int) -> bool:
+    """Nobody can say of any batch that it brings nothing."""
+    return False
+
+
 @dataclass(frozen=True)
 class BatchProtocol:
     """Makes commits of batches. Holds no state of its own: that is the job's.
@@ -61,7 +70,8 @@ class BatchProtocol:
     publisher: the sinks. of_files: positions are (file, row), and files are taken whole. watermark_partition: the partition of
     the watermark that a partition of the source belongs to. unread: partitions of which the source has more than was read.
     explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: hands panes to
-    a sink. keep_commits: see `Job.tidy`, which is asked for every `tidy_every` commits.
+    a sink. keep_commits: see `Job.tidy`, which is asked for every `tidy_every` commits. nothing_came: whether Spark's own plans
+    show that its batches after one, up to another, bring nothing. idle_batches: how many may go by without a commit.
     """
 
     job: Job
@@ -72,6 +82,8 @@ class BatchProtocol:
     watermark_partition: Callable[[Partition], Partition] = itself
     unread: Callable[[], Collection[Partition]] = set
     explained: Callable[[Mapping[Partition, int], int], Collection[Partition]] = unexplained
+    nothing_came: Callable[[int, int], bool] = untold
+    idle_batches: int = IDLE_BATCHES
     give: Give = hand_over
     sleep: Callable[[float], None] = time.sleep
     keep_commits: int | None = None
@@ -96,6 +108,35 @@ class BatchProtocol:
                 self.publish()
                 self.tidy(record.commit)
             return record
+
+    def rests(self, query_id: str, batch_id: int) -> bool:
+        """True if nothing has come and nothing is due: then the batch leaves no record (1.3).
+
+        After a commit in which only time passed, an advance can do no more than that again, unless a watermark moves, or a
+        period ends that has not ended since something changed. Of commits of drivers before us we do not know it: the
+        first batch of a driver is always run.
+        """
+        job = self.job
+        last, periods = job.log.last_commit, self._periods
+        if (
+            last is None
+            or periods is None
+            or last.commit != job.still
+            or job.progress.published < last.commit
+        ):
+            return False
+        if last.query_id != query_id or last.batch_id is None:
+            return False
+        new = batch_id > last.batch_id and batch_id - last.batch_id <= self.idle_batches
+        if not new or not self.nothing_came(batch_id - 1, batch_id):
+            return False
+        job.check_epoch()
+        plan = job.plan(query_id=query_id, batch_id=batch_id, unread=self.unread())
+        due = _ended(periods - job.still_periods, job.progress.now_us, plan.now_us)
+        if due or plan.watermarks_us != job.progress.watermarks_us:
+            return False
+        note_alive(job.folders.alive, plan.now_us)
+        return True
 
     def tidy(self, commit: int) -> None:
         """Step 6, where it is due: between two batches, and a batch does not fail by it."""
@@ -184,8 +225,19 @@ class BatchProtocol:
                 relation=slice_relation,
                 fresh_start=self.fresh_start,
                 whole_files=self.of_files,
+                nothing_between=self._nothing_between(last, query_id, batch_id),
             )
         )
+
+    def _nothing_between(self, last: Commit | None, query_id: str, batch_id: int) -> bool:
+        if (
+            last is None
+            or last.query_id != query_id
+            or last.batch_id is None
+            or batch_id <= last.batch_id + 1
+        ):
+            return False
+        return self.nothing_came(last.batch_id, batch_id - 1)
 
     # -- step 4 -----------------------------------------------------------------------------------------------------
 
@@ -252,6 +304,7 @@ class BatchProtocol:
                 rows=rows,
             ),
         ]
+        now_before_us = job.progress.now_us
         record = job.commit(
             plan.commit,
             steps,
@@ -265,7 +318,17 @@ class BatchProtocol:
             batch_id=batch_id,
             meta={FILING: {d.name: d.filing() for d in self.definitions if d.logic().refiling()}},
         )
+        if all(a.still for a in answers):
+            ended = _ended(self._periods or (), now_before_us, plan.now_us)
+            job.still_periods = ended | (job.still_periods if job.still == record.commit - 1 else frozenset())
+            job.still = record.commit
         return record
+
+    @property
+    def _periods(self) -> frozenset[int] | None:
+        """The periods of `now` that an operator may wait for; None if one may do something at any time."""
+        each = [d.periods for d in self.definitions]
+        return None if None in each else frozenset(us for periods in each for us in periods or ())
 
     # -- step 5 -----------------------------------------------------------------------------------------------------
 
@@ -291,6 +354,11 @@ class BatchProtocol:
                 self.sleep(wait)
                 wait *= 2
         return False
+
+
+def _ended(periods: Collection[int], before_us: int | None, now_us: int) -> frozenset[int]:
+    """The periods of which `now` has crossed an end."""
+    return frozenset(p for p in periods if before_us is not None and now_us // p > before_us // p)
 
 
 def _what(panes: PaneFiles) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,12 @@ class Checks:
                     marks.observe(oracle.counted, step.now_us)
                 panes[commit.commit] += done.panes
                 dead.update(f"dead.{letter.reason}" for letter in done.dead_letters)
+            for now_us in sorted(now_us for last, now_us in simulation.rests if last == commit.commit):
+                after = copy.deepcopy(oracle)
+                if after.advance(copy.deepcopy(marks).advance(now_us), now_us).panes:
+                    raise Broken(
+                        f"panes were due at {now_us}, and no commit was made after commit {commit.commit}"
+                    )
         ends = {(INPUT, n): len(rows) for n, rows in enumerate(simulation.rows) if rows}
         if reached != ends:
             raise Broken(f"rows up to {reached} are counted, there are rows up to {ends}")

@@ -16,9 +16,10 @@ from windrow.checkpoint.records import Commit, Intent, R
 from windrow.checkpoint.recovery import BatchDecision
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced
+from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
-from windrow.runners.tasks import Answer, TaskPlan, run_shard
+from windrow.runners.tasks import TaskPlan, run_shard
 from windrow.testing.simulated_job import (
     EXECUTORS,
     INPUT,
@@ -53,6 +54,11 @@ class Checkpoint:
         before = self.planned.get(batch_id - 1)
         return dict(self.start) if before is None else {p: end for p, (_, end) in before.items()}
 
+    def nothing_came(self, after: int, until: int) -> bool:
+        """True if the plans after one, up to another, are there and bring nothing."""
+        plans = [self.planned.get(batch) for batch in range(after + 1, until + 1)]
+        return all(p is not None and all(first == end for first, end in p.values()) for p in plans)
+
 
 class TaskFailed(Exception):
     """A task was tried often enough; the query ends."""
@@ -82,13 +88,23 @@ class Driver:
             self.world.say(
                 f"    {self.process} brings batch {batch_id} of {self.checkpoint.query_id}: {short(ranges)}"
             )
-            act = partial(self._act, ranges)
-            record = protocol.batch(self.checkpoint.query_id, batch_id, True, act)
-            if record is not None:
-                self.world.say(f"    {self.process} has made commit {record.commit}")
+            if protocol.rests(self.checkpoint.query_id, batch_id):
+                self._rest(protocol.job)
+            else:
+                act = partial(self._act, ranges)
+                record = protocol.batch(self.checkpoint.query_id, batch_id, True, act)
+                if record is not None:
+                    self.world.say(f"    {self.process} has made commit {record.commit}")
             self.world.point("1 Spark", f"before batch {batch_id} is noted")
             self.checkpoint.done = max(self.checkpoint.done, batch_id)
             batch_id += 1
+
+    def _rest(self, job: Job) -> None:
+        """Note when no commit was made, to look afterwards whether nothing was due."""
+        commit, now_us = job.progress.commit, job.plan().now_us
+        self.world.say(f"    {self.process} makes no commit after {commit}")
+        self.world.counts["batches without a record"] += 1
+        self.simulation.rests.append((commit, now_us))
 
     def open(self) -> BatchProtocol:
         world, simulation = self.world, self.simulation
@@ -107,6 +123,7 @@ class Driver:
             (simulation.definition,),
             Publisher(job, (simulation.definition,), {simulation.definition.name: sink}),
             sleep=lambda seconds: world.point("5 publish", "before a refused sink is asked again"),
+            nothing_came=self.checkpoint.nothing_came,
             keep_commits=1,
             tidy_every=1,
         )
@@ -140,11 +157,17 @@ class Driver:
                 for p, e in ends.items()
             }
             news = any(end > first for first, end in ranges.values())
-            if not news and (self.world.calm or not self.world.chance(0.06)):
+            if not news and (
+                self.world.calm or not self.world.chance(0.8 if self._still(batch_id - 1) else 0.1)
+            ):
                 return None
             checkpoint.planned[batch_id] = ranges
             self.world.point("1 Spark", f"batch {batch_id} is planned")
         return checkpoint.planned[batch_id]
+
+    def _still(self, batch_id: int) -> bool:
+        """True if a batch brought nothing: heartbeats come in rows."""
+        return self.checkpoint.nothing_came(batch_id - 1, batch_id)
 
     def _act(
         self, ranges: Mapping[Partition, tuple[int, int]], plan: Plan, decision: BatchDecision

@@ -148,6 +148,8 @@ class Simulation:
         self._to_come = chance.randint(14, 36)
         self._came = 0
         self.believed: list[tuple[str, Commit]] = []
+        #: (last commit, now) of every batch that left no record.
+        self.rests: list[tuple[int, int]] = []
         self._queries = 0
         self._gaps = 0  # queries that began above our offsets, which has to be refused
         self._drivers = 0
@@ -179,7 +181,9 @@ class Simulation:
             waiting = [a for a in world.actors if not a.ended]
             drivers = [a for a in waiting if a.process.name.startswith("driver")]
             another = drivers and len(waiting) < 5 and world.chance(0.06)
-            if another and not world.goes_wrong("zombie drivers", f"another driver beside {drivers}"):
+            if another and not world.goes_wrong(
+                "zombie drivers", f"another driver beside {', '.join(str(d.process) for d in drivers)}"
+            ):
                 another = False
             if another or not drivers:
                 self._start()

@@ -164,6 +164,10 @@ class AggregateDefinition(Definition):
         return (*self.by, *self.agg)
 
     @property
+    def periods(self) -> frozenset[int]:
+        return self.emit.periods
+
+    @property
     def known_by(self) -> tuple[str, ...]:
         return self.by
 

@@ -202,6 +202,11 @@ class ChainDefinition(Definition):
         return call("chain", *self.parts)
 
     @property
+    def periods(self) -> frozenset[int] | None:
+        each = [p.periods for p in self.parts]
+        return None if None in each else frozenset(us for periods in each for us in periods or ())
+
+    @property
     def known_by(self) -> tuple[str, ...] | None:
         return self.last.known_by
 

@@ -176,6 +176,10 @@ class JoinDefinition(Definition):
         }
 
     @property
+    def periods(self) -> frozenset[int]:
+        return self.emit.periods
+
+    @property
     def known_by(self) -> None:
         return None
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow.checkpoint.compaction import snapshot_at
+from windrow.checkpoint.compaction import snapshot_at, snapshots_from
 from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
@@ -321,7 +321,12 @@ class Engine:
         job = self._job
         alive_us = alive_at(job.folders.alive)
         return health_of(
-            job.log.last_commit, [self._whole], job.progress.published, self._clock.now_us(), alive_us
+            job.log.last_commit,
+            [self._whole],
+            job.progress.published,
+            self._clock.now_us(),
+            alive_us,
+            snapshots_from(job.folders, 1),
         )
 
     # -- commit -----------------------------------------------------------------------------------------------------

@@ -5,12 +5,11 @@ The numbers are those of docs/explanation/commit-protocol.md.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,9 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from windrow.checkpoint.health import Health, health_of
+from windrow.checkpoint.compaction import snapshots_from
+from windrow.checkpoint.health import Health, alive_at, health_of
 from windrow.checkpoint.job import Job, Plan
-from windrow.checkpoint.offsets import Partition, gaps
+from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.recovery import BatchDecision
 from windrow.checkpoint.shard import ShardSpec
@@ -39,20 +39,22 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.operator import Definition
 from windrow.runners import tasks
-from windrow.runners.protocol import BatchProtocol, check_answers
+from windrow.runners.answers import Answer
+from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, check_answers, untold
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.spark import plan as plans
+from windrow.runners.spark.asking import Asked
+from windrow.runners.spark.checkpoint import SparkCheckpoint
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
+from windrow.runners.spark.shared import Nonce
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink, give
 from windrow.runners.spark.stopping import Gate
 
 logger = get_logger()
 
 REDO_ATTEMPTS = 3
-#: How the file is called that driver and executors must both see before the first commit of an opening.
-NONCE = "nonce-"
 #: After late rows, so many batches are planned to bring them as dead letters at once.
 LETTERS_FOR = 16
 
@@ -97,7 +99,7 @@ class BatchFunction:
         self.source = KafkaSource(reads.kafka) if reads is not None and source is None else source
         #: True where the first batch of a new query begins where the job stopped: the stream's own source says so.
         self.resumes = False
-        self._newest: dict[Partition, int] = {}
+        self._asked = Asked(self.source)
         self._partitions: dict[str, int] = {}
         self.log = log
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
@@ -110,11 +112,13 @@ class BatchFunction:
             0  # batches up to this commit are planned so that late rows come as dead letters
         )
         self.gate = Gate()
+        #: Where Spark's own checkpoint is ours to read: batches that bring nothing, while nothing is due, leave no record then.
+        self.checkpoint: SparkCheckpoint | None = None
         #: The first batch that came since the query was started, which Spark may have planned before.
         self.first_batch: int | None = None
         self._job: Job | None = None
         self._publisher: Publisher
-        self._nonce = ""
+        self._nonce = Nonce()
 
     def __repr__(self) -> str:
         return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
@@ -150,16 +154,19 @@ class BatchFunction:
         if self._job is None:
             self._honour(df)
         self._open(spark)
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
+        protocol = self._protocol(spark)
+        if protocol.rests(query_id, batch_id):
+            return
         if plans.HEARTBEAT in df.columns:
             df = df.where(F.col(plans.HEARTBEAT).isNull()).drop(plans.HEARTBEAT)
         self.input_schema = df.schema
-        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
         df, positioned = self._positioned(df)
 
-        def act(plan: Plan, decision: BatchDecision) -> list[tasks.Answer]:
+        def act(plan: Plan, decision: BatchDecision) -> list[Answer]:
             return self._run(spark, self._without_old(df, decision, query_id), plan, positioned)
 
-        record = self._protocol(spark).batch(query_id, batch_id, positioned, act)
+        record = protocol.batch(query_id, batch_id, positioned, act)
         if record is not None:
             self._tell(record, batch_id, started)
 
@@ -176,16 +183,6 @@ class BatchFunction:
                 self._files_taken[query_id] = job.files_taken(query_id)
             return plans.drop_files(df, self._files_taken[query_id])
         return df
-
-    def _unread(self) -> set[Partition]:
-        """Partitions of which the source says that it has more than was read."""
-        if self.source is None:
-            return set()
-        job = self.job
-        before, marks = job.progress.next_offsets, job.progress.marks
-        silent = {p for p in before if p not in marks or marks[p].seen_us != job.progress.now_us}
-        self._newest = self.source.newest(before, silent)
-        return {p for p, offset in self._newest.items() if offset > before[p]}
 
     def drain(self, spark: SparkSession, stream: DataFrame | None = None) -> None:
         """One more commit, with the watermark at the end of time: fires everything. Later data will be late.
@@ -206,7 +203,7 @@ class BatchFunction:
                 "no batch has come yet, so that the columns of the input are not known: use drain(spark, stream)"
             )
 
-        def act(plan: Plan) -> list[tasks.Answer]:
+        def act(plan: Plan) -> list[Answer]:
             assert schema is not None
             nothing = spark.createDataFrame([], schema)
             if self.reads is not None:
@@ -220,7 +217,7 @@ class BatchFunction:
     def close(self) -> None:
         """Let the job go; the next batch would open it again."""
         if self._job is not None:
-            self._forget_nonce()
+            self._nonce.forget()
             self._job.close()
 
     def pane_schema(self, df: DataFrame, operator: str) -> StructType:
@@ -247,26 +244,10 @@ class BatchFunction:
                 driver=f"spark:{spark.sparkContext.applicationId}:{uuid.uuid4().hex[:8]}",
                 transport=self.log,
             )
-            self._make_nonce()
+            if self.log is FILES:  # elsewhere, what a task writes is in the log
+                self._nonce.make(self.location)
             self._publisher = Publisher(self._job, self.definitions, self.sinks, self.dead_letters)
         return self._job
-
-    def _make_nonce(self) -> None:
-        """A file that the tasks of the first action have to see: without one folder for all, commits would be lost."""
-        if self.log is not FILES:
-            return  # what a task writes is in the log
-        for left in os.listdir(self.location):
-            if left.startswith(NONCE):
-                os.unlink(os.path.join(self.location, left))
-        self._nonce = NONCE + uuid.uuid4().hex
-        with open(os.path.join(self.location, self._nonce), "x"):
-            pass
-
-    def _forget_nonce(self) -> None:
-        if self._nonce:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.location, self._nonce))
-            self._nonce = ""
 
     def _check_reads(self, shards: int) -> None:
         """Where partitions are shards, keys have to be in them, and their number is fixed."""
@@ -289,8 +270,11 @@ class BatchFunction:
 
     def health(self) -> Health:
         """How the job is now."""
-        last, published = self.job.log.last_commit, self.job.progress.published
-        return health_of(last, self.definitions, published, self.clock.now_us())
+        job = self.job
+        alive_us = alive_at(job.folders.alive)
+        last, published = job.log.last_commit, job.progress.published
+        snapshot = snapshots_from(job.folders, job.shards)
+        return health_of(last, self.definitions, published, self.clock.now_us(), alive_us, snapshot)
 
     def _protocol(self, spark: SparkSession) -> BatchProtocol:
         """What makes commits of batches, for this session."""
@@ -301,8 +285,12 @@ class BatchFunction:
             fresh_start=self.fresh_start,
             of_files=self.of_files,
             watermark_partition=self._watermark_partition,
-            unread=self._unread,
-            explained=self._explained,
+            unread=partial(self._asked.unread, self.job),
+            explained=lambda first, batch_id: self._asked.explained(
+                self.job, first, resumed=self.resumes and batch_id == 0
+            ),
+            nothing_came=untold if self.checkpoint is None else self.checkpoint.nothing_came,
+            idle_batches=0 if self.checkpoint is None else min(IDLE_BATCHES, self.checkpoint.retained // 2),
             give=partial(give, spark),
             replays=self._replays,
         )
@@ -320,7 +308,7 @@ class BatchFunction:
 
     # -- step 3 -----------------------------------------------------------------------------------------------------
 
-    def _run(self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool) -> list[tasks.Answer]:
+    def _run(self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool) -> list[Answer]:
         """One action over the batch; every shard answers exactly once."""
         letters = plan.commit <= self._letters_until
         answers = self._act(spark, df, plan, positioned, letters)
@@ -348,7 +336,7 @@ class BatchFunction:
         letters: bool,
         *,
         messages_back: bool = False,
-    ) -> list[tasks.Answer]:
+    ) -> list[Answer]:
         job = self.job
         keyed = self.reads is not None and self.reads.keyed
         schema = plans.arrow_schema(df)
@@ -381,7 +369,7 @@ class BatchFunction:
             reads=self.reads if keyed else None,
             taken=dict(job.progress.next_offsets) if keyed else {},
             partitions=self._partitions,
-            nonce=self._nonce,
+            nonce=self._nonce.name,
         )
         on_shards = plans.to_shards(frame, job.shards).mapInArrow(
             partial(run_on_partition, task), tasks.OUTPUT
@@ -398,7 +386,7 @@ class BatchFunction:
                 f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
                 "told to be the same; see why tasks fail, and start the query again"
             )
-        answers: list[tasks.Answer] = [pickle.loads(r["payload"]) for r in rows]
+        answers: list[Answer] = [pickle.loads(r["payload"]) for r in rows]
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
             # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
@@ -408,7 +396,7 @@ class BatchFunction:
             again = next(a.lost for a in answers if a.lost is not None)
             raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
         check_answers(plan, answers, job.shards)
-        self._forget_nonce()
+        self._nonce.forget()
         return answers
 
     def _prepare(
@@ -440,15 +428,6 @@ class BatchFunction:
             return None
         return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self.job.job)
 
-    def _explained(self, first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
-        """Partitions in which offsets that were left out hold no record, or none that the stream lets through."""
-        left_out = gaps(self.job.progress.next_offsets, first)
-        if self.resumes and batch_id == 0:
-            return set(left_out)
-        if self.source is None:
-            return set()
-        return {p for p, (start, end) in left_out.items() if self.source.is_empty(p, start, end)}
-
     def _tell(self, record: Commit, batch_id: int, started: float) -> None:
         last = record.steps[-1]
         seconds = time.monotonic() - started
@@ -466,11 +445,8 @@ class BatchFunction:
             "panes": sum(r.panes_rows for r in record.shards),
             "counters": dict(record.counters),
         }
-        if self.source is not None:
-            following, lag = self.job.progress.next_offsets, dict[str, dict[str, int]]()
-            for (source, partition), offset in sorted(self._newest.items()):
-                behind = max(0, offset - following.get((source, partition), offset))
-                lag.setdefault(source, {})[str(partition)] = behind
+        lag = self._asked.lag(self.job)
+        if lag is not None:
             self.last_progress["lag"] = lag
         logger.debug("commit", **self.last_progress)
         for listener in self.listeners:

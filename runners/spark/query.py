@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from windrow.core.errors import QueryStopped, SparkUnsupported
 from windrow.runners.interrupts import Interrupts
 from windrow.runners.spark.batch import BatchFunction
+from windrow.runners.spark.session import found_nothing_more
 from windrow.runners.spark.stopping import read_to_the_end
 
 #: A wait for the end of a query looks so often whether it was interrupted.
@@ -31,8 +32,8 @@ class WindowQuery:
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
         batch.listeners.append(self._recent.append)
         self._query: StreamingQuery | None = None
-        #: Whether all that there was is read once the query has ended: of what ends by itself, unless somebody stops it.
-        self._all_read = ends_by_itself
+        #: Whether all that there was when `drain` was called is read.
+        self._all_read = False
 
     def begin(self, query: StreamingQuery) -> None:
         self._query = query
@@ -96,7 +97,7 @@ class WindowQuery:
 
     def processAllAvailable(self) -> None:
         """Return when what the sources had at the call is committed. Raises where the query failed."""
-        if not self._read_what_is_there():
+        if self._ends_by_itself or not self._read_what_is_there():
             self.query.awaitTermination()
 
     def stop(self) -> None:
@@ -131,6 +132,9 @@ class WindowQuery:
             self._all_read = self._read_what_is_there()
             self._end()
         self.awaitTermination()
+        if self._ends_by_itself:
+            # Whoever has stopped it: Spark too ends it where it finds nothing more, and says so.
+            self._all_read = found_nothing_more(self.query)
         if not self._all_read:
             raise QueryStopped(
                 f"the query at {self.batch.location} was stopped with input perhaps unread, which a drain would make late: "

@@ -1,4 +1,4 @@
-"""What windrow asks of a Spark session, and what it changes in it while a commit runs."""
+"""What windrow asks of a Spark session, and what it changes in it while a query begins, and while a commit runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from windrow.core.errors import SparkUnsupported
 from windrow.runners import tasks
+
+_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+#: A query that has not planned its sources by then has a trigger of its own to end it.
+_BEGIN_MS = 60_000
 
 
 def check_session(spark: SparkSession) -> None:
@@ -58,6 +64,28 @@ def run_on_partition(plan: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) ->
     """A task of a commit: shards are partitions, so its number is known before its rows are."""
     context = TaskContext.get()
     return tasks.run(plan, batches, None if context is None else context.partitionId())
+
+
+def start(writer: DataStreamWriter, spark: SparkSession) -> StreamingQuery:
+    """Start a query. Under `availableNow` the heartbeat, which knows nothing of it, is read to where it is at the start.
+
+    Without that setting of Spark's one such source makes it read all sources at once, whatever their limits. It looks at the
+    setting when the query has planned its sources.
+    """
+    before = spark.conf.get(_WRAPPER)
+    assert before is not None  # it has a default
+    spark.conf.set(_WRAPPER, "true")
+    try:
+        query = writer.start()
+        query._jsq.streamingQuery().awaitInitialization(_BEGIN_MS)
+        return query
+    finally:
+        spark.conf.set(_WRAPPER, before)
+
+
+def found_nothing_more(query: StreamingQuery) -> bool:
+    """True if the last look of a query at its sources found nothing new: all that it asked for is committed."""
+    return bool(query._jsq.streamingQuery().noNewData())
 
 
 class Tagged:

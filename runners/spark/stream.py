@@ -26,10 +26,11 @@ from windrow.operators.graph.definition import ChainDefinition
 from windrow.runners.publishing import sinks_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
+from windrow.runners.spark.checkpoint import RETAIN, RETAINED, SparkCheckpoint
 from windrow.runners.spark.kafka import ranges_of
 from windrow.runners.spark.plan import HEARTBEAT
 from windrow.runners.spark.query import WindowQuery
-from windrow.runners.spark.session import check_session
+from windrow.runners.spark.session import check_session, start
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink
 
 
@@ -185,19 +186,19 @@ class WindowStreamWriter:
         batch.resumes = self._reads is not None or plans.resumes_from(self._stream, location)
         stream, batch.of_files = self._with_positions()
         batch.input_schema = stream.schema
-        beats = heartbeat.lower() != "none" and "availableNow" not in self._trigger
+        folder, available_now = os.path.join(location, "spark"), "availableNow" in self._trigger
+        beats = SparkCheckpoint(folder).with_beats(heartbeat.lower() != "none", available_now)
         if beats:
-            # Under availableNow Spark would read everything in one batch if the rate source were there.
-            stream = with_heartbeat(stream, heartbeat)
-        writer = stream.writeStream.foreachBatch(batch).option(
-            "checkpointLocation", os.path.join(location, "spark")
-        )
+            stream = with_heartbeat(stream, "1 second" if heartbeat.lower() == "none" else heartbeat)
+        retained = int(spark.conf.get(RETAIN) or RETAINED)
+        batch.checkpoint = SparkCheckpoint(folder, beats, retained)
+        writer = stream.writeStream.foreachBatch(batch).option("checkpointLocation", folder)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         if self._name is not None:
             writer = writer.queryName(self._name)
-        query = WindowQuery(batch, spark, ends_by_itself="availableNow" in self._trigger, heartbeat=beats)
-        query.begin(writer.start())
+        query = WindowQuery(batch, spark, ends_by_itself=available_now, heartbeat=beats)
+        query.begin(start(writer, spark) if available_now else writer.start())
         return query
 
     def _batch_function(self, location: str, **options: Any) -> BatchFunction:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, health_of
 from windrow.checkpoint.job import Job
+from windrow.checkpoint.layout import JobFolders
 from windrow.operators.steps.watermarks import holder_of
 from windrow.testing.clock import ManualClock
 
@@ -24,7 +26,7 @@ DEFINITION = wr.Aggregate(
 
 
 @pytest.mark.proves(
-    "Spark: `lastProgress` tells how the job is: age, watermark and who holds it, what is not out"
+    "Spark: `lastProgress` tells how the job is: age, watermark and who holds it, what is not out, snapshots"
 )
 def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_path: Path) -> None:
     clock = ManualClock()
@@ -43,7 +45,9 @@ def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_
     clock.advance("3 seconds")
     found = health_of(last, [DEFINITION], 1, clock.now_us())
     job.close()
-    assert found == Health(2, clock.now_us() - start, 35 * SECOND, ("s", 1), 1, clock.now_us() - 35 * SECOND)
+    assert found == Health(
+        2, clock.now_us() - start, 35 * SECOND, ("s", 1), 1, clock.now_us() - 35 * SECOND, 2
+    )
     assert found.as_json() == {
         "commit": 2,
         "ageMs": 3_000,
@@ -51,7 +55,25 @@ def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_
         "lagMs": (clock.now_us() - 35 * SECOND) // 1_000,
         "heldBy": {"source": "s", "partition": 1},
         "unpublished": 1,
+        "snapshotCommits": 2,
     }
+
+
+@pytest.mark.proves(
+    "Spark: `lastProgress` tells how the job is: age, watermark and who holds it, what is not out, snapshots"
+)
+def test_a_job_tells_how_many_commits_are_newer_than_its_oldest_shards_snapshot(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    with DEFINITION.open(folder) as op:
+        op.add_message(wr.Message({"t": SECOND}))
+        op.timeout()
+        assert op.health().since_snapshot == 1
+        op._shard.snapshot()
+        assert op.health().since_snapshot == 0
+        op.add_message(wr.Message({"t": SECOND}))
+        op.timeout()
+        assert op.health().as_json()["snapshotCommits"] == 1
+    assert snapshots_from(JobFolders(folder), 2) == 0  # one shard has none
 
 
 def test_idle_partitions_hold_nobody_and_an_input_of_which_nothing_came_holds_all() -> None:

@@ -196,6 +196,21 @@ def test_without_positions_batches_of_a_query_must_follow_each_other() -> None:
             assert (facts.query_id, facts.batch_id) == (facts.new_query_id, facts.new_batch_id - 1), facts
 
 
+def test_where_no_offsets_tell_a_gap_of_numbers_is_refused_unless_sparks_plans_show_that_nothing_came() -> (
+    None
+):
+    for facts in batch_facts():
+        decision, shown = on_batch(facts), on_batch(replace(facts, nothing_between=True))
+        counted_on = facts.commit and facts.query_id == facts.new_query_id and facts.batch_id is not None
+        blind = not facts.has_positions or facts.whole_files
+        if facts.log_epoch == facts.own_epoch and counted_on and blind and facts.new_batch_id > 4:
+            assert decision.action is BatchAction.REFUSE_SKIPPED_BATCH, facts
+            follows = on_batch(replace(facts, batch_id=facts.new_batch_id - 1))
+            assert replace(shown, why="") == replace(follows, why=""), facts
+        else:
+            assert shown == decision, facts
+
+
 def test_rows_are_dropped_where_some_may_be_old_and_can_be_told() -> None:
     possible = (SliceRelation.UNKNOWN, SliceRelation.OVERLAPS, SliceRelation.BELOW)
     for facts in batch_facts():
@@ -330,6 +345,16 @@ GOLDEN_BATCHES: list[tuple[str, dict[str, Any], BatchAction]] = [
         BatchAction.REFUSE_SKIPPED_BATCH,
     ),
     ("the log lost a batch", {"new_batch_id": 5, "has_positions": False}, BatchAction.REFUSE_SKIPPED_BATCH),
+    (
+        "the log lost a batch, files",
+        {"new_batch_id": 5, "whole_files": True},
+        BatchAction.REFUSE_SKIPPED_BATCH,
+    ),
+    (
+        "nothing came for a while, no positions",
+        {"new_batch_id": 5, "has_positions": False, "nothing_between": True},
+        BatchAction.NEW_COMMIT,
+    ),
     (
         "the log lost a batch with rows",
         {"new_batch_id": 5, "relation": SliceRelation.GAP},

@@ -27,9 +27,9 @@ from windrow.connectors.sinks import PaneFiles
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, StateLost
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US
+from windrow.runners.answers import Answer
 from windrow.runners.protocol import PUBLISH_ATTEMPTS, BatchProtocol
 from windrow.runners.publishing import Publisher
-from windrow.runners.tasks import Answer
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
 from windrow.stores.snapshots import SnapshotStore

@@ -23,8 +23,8 @@ from windrow.checkpoint.shard import Shard, _read_parts, _result
 from windrow.connectors.kafka.sink import KafkaSink, _Session
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.messages import Token
+from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
-from windrow.runners.tasks import Answer
 from windrow.stores.kv import Batch
 from windrow.testing.simulated_kafka import SimulatedKafka
 from windrow.testing.simulated_sinks import KafkaOutlet, OutletOf

@@ -46,8 +46,6 @@ class Lives:
             retention="1 hour",
             name="panes",
         )
-        # Spark does not let a checkpoint change its sources, and with availableNow there is no heartbeat among them.
-        self.available_now = self.random.random() < 0.3
         self.feed = Feed(folder / "input", SCHEMA)
         self.wanted: Counter[tuple[int, str]] = Counter()
         self.malformed = 0
@@ -82,7 +80,7 @@ class Lives:
             .deadLetters(self.letters)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
         )
-        if self.available_now:
+        if self.random.random() < 0.3:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime="50 milliseconds").start()
 

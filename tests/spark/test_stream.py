@@ -93,6 +93,51 @@ def test_drain_fires_everything_and_later_data_is_late(spark: Any, feed: Any, tm
     query.stop()
 
 
+def test_a_query_that_spark_itself_was_told_to_stop_is_not_taken_for_one_that_has_read_everything(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    source, sink = feed(), wr.sinks.memory()
+    for second in range(3):
+        source.add(rows(second))
+    stopped = writer(spark, source, tmp_path, sink).trigger(availableNow=True).start()
+    spark.streams.get(stopped.id).stop()
+    with pytest.raises(QueryStopped, match="perhaps unread"):
+        stopped.drain()
+    stopped.stop()
+    query = writer(spark, source, tmp_path, sink).trigger(availableNow=True).start()
+    query.drain()
+    assert [(p.timing.value, p["n"]) for p in sink.panes] == [("ON_TIME", 3)]
+
+
+@pytest.mark.proves("Spark: an idle query makes no commits")
+@pytest.mark.proves("Spark: `availableNow` and `processingTime` by turns on one checkpoint")
+def test_an_idle_query_makes_no_commits_and_goes_on_under_the_other_trigger(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    source, sink, folder = feed(), wr.sinks.memory(), tmp_path / "checkpoint" / "spark"
+    for second in (1, 2):
+        source.add(rows(second))
+    query = writer(spark, source, tmp_path, sink).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.lastProgress["batchId"] == 1  # a batch for each file: the heartbeat does not make them one
+    query.stop()
+
+    query = writer(spark, source, tmp_path, sink).trigger(processingTime="10 milliseconds").start()
+    until(lambda: bool(query.query.lastProgress and query.query.lastProgress["batchId"] >= 6), query)
+    resting = query.lastProgress
+    assert resting["batchId"] == 3 and resting["health"]["ageMs"] < 60_000
+    assert "snapshotCommits" in resting["health"]
+    source.add(rows(3))
+    until(lambda: query.lastProgress["numInputRows"] == 1, query)
+    query.stop()
+    assert query.lastProgress["commit"] == resting["commit"] + 1
+
+    query = writer(spark, source, tmp_path, sink).trigger(availableNow=True).start()
+    query.drain()
+    assert [(p.timing.value, p["n"]) for p in sink.panes] == [("ON_TIME", 3)]
+    assert len(os.listdir(folder / "sources")) == 2
+
+
 def test_a_query_with_a_heartbeat_drains_what_is_there_though_it_is_never_idle(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
@@ -150,7 +195,9 @@ def test_a_second_run_on_the_same_checkpoint_processes_nothing(spark: Any, feed:
         query.drain()
         query.stop()
         files = sorted(os.listdir(tmp_path / "out"))
-    assert query.lastProgress is None
+    assert (query.lastProgress or {"numInputRows": 0})[
+        "numInputRows"
+    ] == 0  # a look at what is due, and no more
     assert files == sorted(os.listdir(tmp_path / "out"))
     assert len(wr.read_panes(str(tmp_path / "out"))) == 2
 

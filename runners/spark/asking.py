@@ -1,0 +1,47 @@
+"""What a source says of its partitions when it is asked: where nobody has read, and where no record lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from windrow.checkpoint.job import Job
+from windrow.checkpoint.offsets import Partition, gaps
+from windrow.connectors.kafka.source import KafkaSource
+
+
+class Asked:
+    """A source, and what it said last; None where nobody can be asked."""
+
+    def __init__(self, source: KafkaSource | None) -> None:
+        self.source = source
+        self._newest: dict[Partition, int] = {}
+
+    def unread(self, job: Job) -> set[Partition]:
+        """Partitions of which the source says that it has more than was read."""
+        if self.source is None:
+            return set()
+        before, marks = job.progress.next_offsets, job.progress.marks
+        silent = {p for p in before if p not in marks or marks[p].seen_us != job.progress.now_us}
+        self._newest = self.source.newest(before, silent)
+        return {p for p, offset in self._newest.items() if offset > before[p]}
+
+    def explained(self, job: Job, first: Mapping[Partition, int], *, resumed: bool) -> set[Partition]:
+        """Partitions in which offsets that were left out hold no record, or none that the stream lets through: `resumed` where
+        it began where the job stopped.
+        """
+        left_out = gaps(job.progress.next_offsets, first)
+        if resumed:
+            return set(left_out)
+        if self.source is None:
+            return set()
+        return {p for p, (start, end) in left_out.items() if self.source.is_empty(p, start, end)}
+
+    def lag(self, job: Job) -> dict[str, dict[str, int]] | None:
+        """By source and partition, how many offsets were unread when it was last asked, and are unread still."""
+        if self.source is None:
+            return None
+        following, lag = job.progress.next_offsets, dict[str, dict[str, int]]()
+        for (source, partition), offset in sorted(self._newest.items()):
+            behind = max(0, offset - following.get((source, partition), offset))
+            lag.setdefault(source, {})[str(partition)] = behind
+        return lag
