@@ -186,7 +186,7 @@ class Checks:
             operator.advance(over, watermark_us, advance.now_us)
             mine = [row for row in rows if simulation.shard_of(row[2][0]) == shard]
             if mine:
-                operator.ingest(over, table_of(mine), ingest.now_us)
+                operator.ingest(over, {INPUT: table_of(mine)}, ingest.now_us)
             kv.write(over.batch)
         return kv
 
