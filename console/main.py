@@ -46,7 +46,9 @@ def parser() -> argparse.ArgumentParser:
     windows = add("windows", state.windows, "Print the windows that a job holds, running or not.")
     messages = add("messages", state.messages, "Print the messages that a job keeps, running or not.")
     explain = add(
-        "explain", state.explain, "Say which messages are in a window, and which commits put them there."
+        "explain",
+        state.explain,
+        "Say which messages are in a window, or in a row of a join, and which commits put them there.",
     )
     verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
     for command in (describe, well, mark, windows, messages, explain, commits, verify, backup, fork, reset):
@@ -75,7 +77,9 @@ def parser() -> argparse.ArgumentParser:
     )
     commits.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
     explain.add_argument(
-        "window", help="when the window starts, e.g. '2013-07-01 05:00'; of tuple windows its first number"
+        "window",
+        help="when the window starts, e.g. '2013-07-01 05:00'; of tuple windows its first number; of a join the time of a "
+        "message, which names the rows that it is in",
     )
     for command in (windows, messages):
         bound = (
@@ -86,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--start", help=f"from here on: {bound}")
         command.add_argument("--end", help=f"up to here, included: {bound}")
         command.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
-    messages.add_argument("--input", help="of a join: which input")
+        command.add_argument("--input", help="of a join: which input")
     for command in (windows, messages, explain):
         command.add_argument(
             "--key", action="append", help="only this key: VALUE, or NAME=VALUE for each key column"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -13,7 +13,6 @@ from windrow.console.text import modules_from_here, say_facts, say_json, say_tab
 from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Position, TupleWindow, Window
 from windrow.core.time import instant_us, iso
-from windrow.operators.join.definition import JoinDefinition
 from windrow.runners.state import State, read_state
 from windrow.runners.state.definitions import imported, place
 from windrow.runners.state.explain import Explanation
@@ -29,51 +28,40 @@ def _state(options: argparse.Namespace) -> State:
 
 def windows(options: argparse.Namespace, out: TextIO) -> int:
     """Print windows, sorted."""
+    operator, given = options.operator, options.input
     with _state(options) as state:
-        definition = state.definition(options.operator)
-        numbers = bool(getattr(definition, "tuple_window", False))
-        start, end = (instant(text, numbers=numbers) for text in (options.start, options.end))
-        table = state.windows_table(
-            start, end, key=_key(options, state, definition.by), operator=options.operator
-        )
+        start, end = (_start(text, state, options) for text in (options.start, options.end))
+        key = _key(options, state, "windows")
+        table = state.windows_table(start, end, key=key, operator=operator, input=given)
     _say_rows(table, options, out)
     return 0
 
 
 def messages(options: argparse.Namespace, out: TextIO) -> int:
     """Print kept messages, in key order."""
+    operator, given = options.operator, options.input
     with _state(options) as state:
-        definition = state.definition(options.operator)
-        by: Sequence[str] = definition.by
-        if isinstance(definition, JoinDefinition) and options.input == definition.right.name:
-            by = definition.right_keys
-        table = state.messages_table(
-            _bound(options.start),
-            _bound(options.end),
-            key=_key(options, state, by),
-            operator=options.operator,
-            input=options.input,
-        )
+        start, end = _bound(options.start), _bound(options.end)
+        key = _key(options, state, "messages")
+        table = state.messages_table(start, end, key=key, operator=operator, input=given)
     _say_rows(table, options, out)
     return 0
 
 
 def explain(options: argparse.Namespace, out: TextIO) -> int:
-    """Print what is in the windows that start at a time, and where it came from."""
+    """Print what is in the windows that start at a time, or in the rows of a join, and where it came from."""
     with _state(options) as state:
-        definition = state.definition(options.operator)
-        start = instant(options.window, numbers=bool(getattr(definition, "tuple_window", False)))
-        assert start is not None
-        found = state.explain(start, key=_key(options, state, definition.by), operator=options.operator)
+        start = _start(options.window, state, options)
+        found = state.explain(start, key=_key(options, state, "windows"), operator=options.operator)
         commit = state.commit
     if not found:
         raise ConfigurationError(
-            f"no window that starts at {options.window} is held at {options.location} as of commit {commit}"
-            f"{f' for {options.key}' if options.key else ''}: `windrow windows` lists those that are"
+            f"no window that starts at {options.window}, or row of a message of then, is held at {options.location} as of "
+            f"commit {commit}{f' for {options.key}' if options.key else ''}: `windrow windows` lists windows"
         )
     for i, one in enumerate(found):
         if options.json:
-            say_json(_explained(one, commit), out)
+            say_json({**_explained(one), "as_of": commit}, out)
             continue
         if i:
             print(file=out)
@@ -81,8 +69,32 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
     return 0
 
 
-def _explained(one: Explanation, commit: int) -> dict[str, Any]:
+def _start(text: str | None, state: State, options: argparse.Namespace) -> int | None:
+    """A bound of windows: a time, or the number of a message."""
+    given = getattr(options, "input", None)
+    return instant(text, numbers=state.timed("windows", options.operator, given) is None)
+
+
+def _explained(one: Explanation) -> dict[str, Any]:
+    return {
+        "operator": one.operator,
+        **_what(one),
+        "positions": _dicts(one.positions),
+        "inputs": {name: _dicts(positions) for name, positions in one.inputs.items()},
+        "outside": _dicts(one.outside),
+        "rows": [_explained(row) for row in one.rows],
+        "commits": [
+            {"commit": t.commit, "messages": t.messages, "took": [list(r) for r in t.ranges]}
+            for t in one.commits
+        ],
+        "complete": one.complete,
+    }
+
+
+def _what(one: Explanation) -> dict[str, Any]:
     info = one.window
+    if info is None:
+        return {"row": one.row}
     return {
         "window": _window(info.window),
         "key": info.key,
@@ -91,14 +103,11 @@ def _explained(one: Explanation, commit: int) -> dict[str, Any]:
         "panes": info.panes,
         "first": None if info.first is None else info.first._asdict(),
         "last": None if info.last is None else info.last._asdict(),
-        "positions": None if one.positions is None else [p._asdict() for p in one.positions],
-        "commits": [
-            {"commit": t.commit, "messages": t.messages, "took": [list(r) for r in t.ranges]}
-            for t in one.commits
-        ],
-        "complete": one.complete,
-        "as_of": commit,
     }
+
+
+def _dicts(positions: Sequence[Position] | None) -> list[dict[str, Any]] | None:
+    return None if positions is None else [p._asdict() for p in positions]
 
 
 def _window(window: Window | TupleWindow) -> dict[str, Any]:
@@ -108,20 +117,7 @@ def _window(window: Window | TupleWindow) -> dict[str, Any]:
 
 
 def _say(one: Explanation, out: TextIO) -> None:
-    info = one.window
-    say_facts(
-        {
-            "window": repr(info.window),
-            "key": " ".join(f"{k}={v}" for k, v in info.key.items()),
-            "values": " ".join(f"{k}={shown(v)}" for k, v in info.values.items()),
-            "messages": info.messages,
-            "panes": f"{info.panes} so far",
-            "first": _place(info.first),
-            "last": _place(info.last),
-            "positions": "\n".join(_place(p) or "" for p in one.positions or ()),
-        },
-        out,
-    )
+    say_facts({**_facts(one), **_positions(one)}, out)
     rows = [
         (t.commit, t.messages, " ".join(f"{s or '(no source)'}/{p} [{a}, {b})" for s, p, a, b in t.ranges))
         for t in one.commits
@@ -130,6 +126,34 @@ def _say(one: Explanation, out: TextIO) -> None:
         say_table(("commit", "messages", "took"), rows, out)
     if not one.complete:
         print("What older commits brought is no longer kept.", file=out)
+
+
+def _facts(one: Explanation) -> dict[str, Any]:
+    info = one.window
+    if info is None:
+        return {"row": _words(one.row or {})}
+    return {
+        "window": repr(info.window),
+        "key": " ".join(f"{k}={v}" for k, v in info.key.items()),
+        "values": _words(info.values),
+        "messages": info.messages,
+        "panes": f"{info.panes} so far",
+        "first": _place(info.first),
+        "last": _place(info.last),
+    }
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{k}={shown(v)}" for k, v in values.items())
+
+
+def _positions(one: Explanation) -> dict[str, str]:
+    """Positions of its messages, by input where it has several; then those from outside, where its messages are rows."""
+    by_input = one.inputs if len(one.inputs) > 1 else {"positions": one.positions or ()}
+    told = {name: list(positions) for name, positions in by_input.items()}
+    if one.rows and one.outside is not None:
+        told["outside"] = list(one.outside)
+    return {name: "\n".join(_place(p) or "" for p in positions) for name, positions in told.items()}
 
 
 def _place(position: Position | None) -> str | None:
@@ -196,19 +220,20 @@ def _bound(text: str | None) -> Any:
         raise ConfigurationError(f"{text!r}: {offset!r} is no offset, write TIME@OFFSET") from error
 
 
-def _key(options: argparse.Namespace, state: State, by: Sequence[str]) -> dict[str, Any] | None:
+def _key(options: argparse.Namespace, state: State, table: str) -> dict[str, Any] | None:
     """`--key value` where there is one key field, `--key name=value` for each where there are several."""
     if not options.key:
         return None
+    types = state.key_types(options.operator, getattr(options, "input", None), table)
+    by = list(types)
     wanted: dict[str, Any] = {}
     for text in options.key:
         name, equals, value = text.partition("=")
         if not equals or name not in by:
             if len(by) != 1:
-                raise ConfigurationError(f"--key {text}: the keys are {list(by)}, write --key NAME=VALUE")
+                raise ConfigurationError(f"--key {text}: the keys are {by}, write --key NAME=VALUE")
             name, value = by[0], text
         wanted[name] = value
-    types = state.key_types(options.operator, getattr(options, "input", None))
     return {name: _typed(value, types.get(name)) for name, value in wanted.items()}
 
 

@@ -18,11 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
+from windrow.operators.view import View
 from windrow.stores.kv import KV
 
 IntArray = npt.NDArray[np.int64]
@@ -142,6 +144,27 @@ class Definition(ABC):
         """
         return None
 
+    # -- what may be asked of it ------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def tables(self) -> tuple[str, ...]:
+        """What its view has: "windows", "messages"."""
+
+    def asked(self, table: str, operator: str | None = None, input: str | None = None) -> Definition:
+        """The operator that is meant: of that name; or else with such an input; or else the last with such a table."""
+        if operator is not None:
+            found = [p for p in self.parts if p.name == operator]
+            if not found:
+                names = [p.name for p in self.parts]
+                raise ConfigurationError(f"operator {operator!r} is none of {names}: name one of these")
+            return found[0]
+        if input is not None:
+            found = [p for p in self.parts if p.by_input and input in [i.name for i in p.inputs]]
+            if found:
+                return found[0]
+        return next((p for p in reversed(self.parts) if table in p.tables), self.parts[-1])
+
     # -- in a graph -------------------------------------------------------------------------------------------------
 
     @property
@@ -156,6 +179,10 @@ class Definition(ABC):
     def part_prefix(self, name: str) -> str:
         """What the sources of the messages of that operator begin with, where it has one input, and nobody wrote it."""
         return ""
+
+    def fed_by(self, name: str) -> Mapping[str, str]:
+        """Of the operator of that name: which inputs take the rows of which others."""
+        return {}
 
     @abstractmethod
     def taker(self, before: str) -> Taker:
@@ -281,6 +308,15 @@ class Logic(ABC):
     def part(self, name: str) -> Logic:
         """The logic of the operator of that name: itself, or one of a graph's."""
         return self
+
+    # -- what may be asked of it ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        """What may be asked of it, over the stores of its shards.
+
+        watermark_us: that of the operator; prefix: what sources begin with there, and nobody wrote (`part_prefix`)
+        """
 
 
 @dataclass(frozen=True, slots=True)

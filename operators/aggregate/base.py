@@ -27,6 +27,7 @@ from windrow.operators.steps.learning import (
 )
 from windrow.operators.steps.progress import EMISSION, KEYS_EQUAL, KEYS_MARK, Progress
 from windrow.operators.steps.step import StepResult, keys_mark
+from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 
 
@@ -188,6 +189,12 @@ class Steps(Refiling):
     def columns(self, kv: KV) -> list[str]:
         known = self.progress(kv).schema
         return [] if known is None else list(known.names)
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        from windrow.operators.aggregate.views import AggregateView, TupleView
+
+        kind = TupleView if self.definition.tuple_window else AggregateView
+        return kind(self, stores, watermark_us, prefix)
 
     @property
     def calculation(self) -> Calculation:

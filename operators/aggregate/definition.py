@@ -168,6 +168,10 @@ class AggregateDefinition(Definition):
         return self.emit.periods
 
     @property
+    def tables(self) -> tuple[str, ...]:
+        return ("windows", "messages") if self.full_state else ("windows",)
+
+    @property
     def known_by(self) -> tuple[str, ...]:
         return self.by
 

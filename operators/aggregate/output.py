@@ -26,17 +26,8 @@ from windrow.operators.steps.columns import (
     TIMING,
 )
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.intake import FIRST_US, LAST_US
+from windrow.operators.steps.labels import PANE_TYPE, STAMP, stamp_us, stamps
 
-STAMP = pa.timestamp("us", "UTC")
-PANE_TYPE = pa.struct(
-    [
-        pa.field("timing", pa.string()),
-        pa.field("index", pa.int32()),
-        pa.field("is_last", pa.bool_()),
-        pa.field("kind", pa.string()),
-    ]
-)
 TIME_WINDOW_TYPE = pa.struct([pa.field("start", STAMP), pa.field("end", STAMP)])
 TUPLE_WINDOW_TYPE = pa.struct([pa.field("first", pa.int64()), pa.field("last", pa.int64())])
 
@@ -62,17 +53,6 @@ def window_column(definition: AggregateDefinition, starts: pa.Array, ends: pa.Ar
     if definition.tuple_window:
         return pa.StructArray.from_arrays([starts, ends], fields=list(TUPLE_WINDOW_TYPE))
     return pa.StructArray.from_arrays([stamps(starts), stamps(ends)], fields=list(TIME_WINDOW_TYPE))
-
-
-def stamps(times: pa.Array) -> pa.Array:
-    """Timestamps of Spark and of Python hold the years 1 to 9999: a bound of a window beyond them is null."""
-    values = times.to_numpy(zero_copy_only=False)
-    return pa.array(values, mask=(values < FIRST_US) | (values > LAST_US)).cast(STAMP)
-
-
-def stamp_us(time_us: int) -> int | None:
-    """`stamps` of one time."""
-    return time_us if FIRST_US <= time_us <= LAST_US else None
 
 
 def pane_rows(

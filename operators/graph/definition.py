@@ -207,6 +207,14 @@ class ChainDefinition(Definition):
         return None if None in each else frozenset(us for periods in each for us in periods or ())
 
     @property
+    def tables(self) -> tuple[str, ...]:
+        return self.last.tables
+
+    def fed_by(self, name: str) -> Mapping[str, str]:
+        part = [p.name for p in self.parts].index(name)
+        return {feed.input.name: self.parts[feed.part].name for feed in self.feeds[part]}
+
+    @property
     def known_by(self) -> tuple[str, ...] | None:
         return self.last.known_by
 

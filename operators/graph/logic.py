@@ -19,6 +19,7 @@ from windrow.operators.steps.dead import letters_by_input, of_operator
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
+from windrow.operators.view import View
 from windrow.stores.kv import KV
 
 
@@ -226,6 +227,10 @@ class ChainOperator(Logic):
 
     def progress(self, kv: KV) -> Progress:
         return self.parts[0].progress(kv)
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        """That of the last operator; each has its own."""
+        return self.parts[-1].view(stores, watermark_us, prefix)
 
 
 def _taking(definition: ChainDefinition, i: int) -> Definition:

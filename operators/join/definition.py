@@ -180,6 +180,10 @@ class JoinDefinition(Definition):
         return self.emit.periods
 
     @property
+    def tables(self) -> tuple[str, ...]:
+        return ("windows", "messages")
+
+    @property
     def known_by(self) -> None:
         return None
 

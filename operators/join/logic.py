@@ -41,6 +41,7 @@ from windrow.operators.steps.step import (
     limit,
     passed,
 )
+from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
 from windrow.stores.windows import pack_table, unpack_table
@@ -603,6 +604,11 @@ class JoinOperator(Refiling):
             kv.write(batch)
 
     # -- queries ----------------------------------------------------------------------------------------------------
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        from windrow.operators.join.views import JoinView
+
+        return JoinView(self, stores, watermark_us, prefix)
 
     def columns(self, kv: KV) -> list[str]:
         """The columns of the join's rows, as known so far."""

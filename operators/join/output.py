@@ -16,10 +16,10 @@ from windrow.core.expressions import Expr
 from windrow.core.messages import JoinedRow, Timing, Token
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import as_type, concat, widened
-from windrow.operators.aggregate.output import PANE_TYPE
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.columns import TIMING
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.labels import PANE_TYPE
 
 IntArray = npt.NDArray[np.int64]
 #: Instead of a row: the other side has none.

@@ -13,8 +13,7 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.inputs import Input
-from windrow.core.messages import JoinedRow, Message, Position, StoredMessage, WindowInfo
-from windrow.core.time import Instant
+from windrow.core.messages import JoinedRow, Message, Position
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.join.definition import JoinDefinition
@@ -35,7 +34,6 @@ from windrow.runners.embedded.given import (
 )
 from windrow.runners.embedded.operator import EmbeddedOperator
 from windrow.runners.embedded.positions import NOTHING, Passed, extent, place, with_positions
-from windrow.runners.embedded.queries import joined_messages, joined_windows
 from windrow.runners.embedded.replay import ReadInputsAgain
 from windrow.runners.rows import table_of
 from windrow.stores.kv import KV, Overlay
@@ -224,43 +222,6 @@ class EmbeddedJoin(EmbeddedOperator):
         self._ready()
         self._commit()
         return [row for table in self._outputs for row in self._whole.values(table, self._job.job)]
-
-    @one_at_a_time
-    def get_windows(
-        self,
-        start: Instant | None = None,
-        end: Instant | None = None,
-        *,
-        key: Any = None,
-        input: str | None = None,
-    ) -> list[WindowInfo]:
-        """The windows of an input that hold a kept message and overlap the closed range `[start, end]`, sorted.
-
-        Tumbling and hopping windows are those that cover a message, a sliding one ends where a message stands, an unbounded one
-        holds all, one of rows the newest. `key`: only messages of it.
-        """
-        self._ready()
-        given = self._input(input)
-        side = 0 if given.name == self.definition.left.name else 1
-        return self._read(lambda: joined_windows(self._operator, self._overlay, side, start, end, key))
-
-    @one_at_a_time
-    def get_messages(
-        self,
-        start: tuple[Instant, int] | Instant | None = None,
-        end: tuple[Instant, int] | Instant | None = None,
-        *,
-        input: str | None = None,
-        key: Any = None,
-    ) -> list[StoredMessage]:
-        """Kept messages of an input from `(time, offset)` to `(time, offset)`, both inclusive, in key order.
-
-        `key`: the key fields' values (one value, a tuple, or a mapping by that input's names).
-        """
-        self._ready()
-        given = self._input(input)
-        side = 0 if given.name == self.definition.left.name else 1
-        return self._read(lambda: joined_messages(self._operator, self._overlay, side, start, end, key))
 
     @one_at_a_time
     def next_offsets(self, topic: str | None = None, *, input: str | None = None) -> Any:

@@ -31,18 +31,19 @@ from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.output import to_infos
+from windrow.operators.operator import Logic
 from windrow.operators.steps.intake import user_columns
 from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.sifting import culprits, is_of_data, sifted
 from windrow.operators.steps.step import StepResult
+from windrow.operators.view import View, stored
 from windrow.runners.embedded.attempt import Attempt, one_at_a_time
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.given import Given, Many, check_columns, many_of, message_of
 from windrow.runners.embedded.positions import Passed, extent, place, reached_ordinals, with_positions
-from windrow.runners.embedded.queries import letters_of, messages_between, windows_between
 from windrow.runners.embedded.replay import ReadAgain
 from windrow.runners.embedded.runs import Run, Runner
+from windrow.runners.letters import letters_of
 from windrow.runners.rows import table_of
 from windrow.stores.kv import KV, Overlay
 
@@ -309,15 +310,23 @@ class EmbeddedOperator(Engine):
 
     @one_at_a_time
     def get_windows(
-        self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
+        self,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        *,
+        key: Any = None,
+        input: str | None = None,
+        operator: str | None = None,
     ) -> list[WindowInfo]:
         """Window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
 
-        `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers.
+        `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: of a
+        job with several, which; by default the one that has `input`, or the last. Of a join, `input` says of which side: its
+        tumbling and hopping windows are those that cover a kept message, a sliding one ends where one stands, an unbounded one
+        holds all, one of rows the newest.
         """
         self._ready()
-        rows, values = self._read(lambda: windows_between(self._operator, self._overlay, start, end, key))
-        return to_infos(self.definition, rows, values, self._watermark_us)
+        return self._read(lambda: self._view("windows", operator, input).windows(start, end, key, input))
 
     @one_at_a_time
     def get_messages(
@@ -326,13 +335,24 @@ class EmbeddedOperator(Engine):
         end: tuple[Instant, int] | Instant | None = None,
         *,
         key: Any = None,
+        input: str | None = None,
+        operator: str | None = None,
     ) -> list[StoredMessage]:
-        """Messages from `(time, offset)` to `(time, offset)`, both inclusive, in key order.
+        """Kept messages from `(time, offset)` to `(time, offset)`, both inclusive, in key order.
 
-        Only operators of the full-state design keep messages.
+        Joins keep messages, by `input`, and aggregates of the full-state design. `operator`: of a job with several, which; by
+        default the one that has `input`, or the last that keeps messages. `key`: by that input's names.
         """
         self._ready()
-        return self._read(lambda: messages_between(self._operator, self._overlay, start, end, key))
+        view = self._view("messages", operator, input)
+        return self._read(lambda: [m for rows in view.messages(start, end, key, input) for m in stored(rows)])
+
+    def _view(self, table: str, operator: str | None, input: str | None) -> View:
+        """What may be asked of an operator of the job."""
+        name = self._whole.asked(table, operator, input).name
+        watermark_us = self._whole.watermark_of(name, self._watermark_us)
+        logic: Logic = self._operator.part(name)
+        return logic.view([self._overlay], watermark_us, self._whole.part_prefix(name))
 
     @one_at_a_time
     def next_offsets(self, topic: str | None = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -23,7 +24,6 @@ from pyspark.sql.datasource import (
 )
 
 from windrow.core.time import instant_us
-from windrow.operators.join.definition import JoinDefinition
 
 _COMPARED = {
     EqualTo: operator.eq,
@@ -66,7 +66,9 @@ class Pushed:
             return table
         return table.filter(functools.reduce(operator.and_, map(_condition, self.filters)))
 
-    def narrowed(self, column: str, start: int | None, end: int | None) -> tuple[int | None, int | None]:
+    def narrowed(
+        self, column: str | None, start: int | None, end: int | None
+    ) -> tuple[int | None, int | None]:
         """Bounds of a query, drawn in by what is asked of a window's start and end or a message's time."""
         for condition in self.filters:
             path: tuple[str, ...] = getattr(condition, "attribute", ())
@@ -82,13 +84,10 @@ class Pushed:
                 end = us if end is None else min(end, us)
         return start, end
 
-    def key(self, definition: Any, key: Any, name: str | None) -> Any:
+    def key(self, by: Collection[str], key: Any) -> Any:
         """The key fields that are asked for, where the user has not said them himself."""
         if key is not None:
             return key
-        by = definition.by
-        if isinstance(definition, JoinDefinition) and name == definition.right.name:
-            by = definition.right_keys
         found = {
             f.attribute[0]: f.value
             for f in self.filters

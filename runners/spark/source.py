@@ -25,7 +25,8 @@ from windrow.runners.spark.pushed import Pushed
 from windrow.runners.state import State
 from windrow.runners.state.definitions import imported, place
 
-TABLES = ("windows", "messages", "panes", "commits", "dead_letters")
+#: Tables of the whole job; the others are those of its operators.
+JOB_TABLES = ("panes", "commits", "dead_letters")
 OPTIONS = ("path", "table", "operator", "input", "asof", "start", "end", "key", "definition")
 #: Rows travel to Spark in batches of so many.
 BATCH_ROWS = 10_000
@@ -69,9 +70,6 @@ def open_state(options: dict[str, str], *, as_of: int | None = None, shards: Seq
     unknown = [name for name in given if name not in OPTIONS]
     if unknown:
         raise ConfigurationError(f"option {unknown[0]!r} is none of {list(OPTIONS)}")
-    table = given.get("table", "windows")
-    if table not in TABLES:
-        raise ConfigurationError(f"table {table!r} is none of {list(TABLES)}")
     if "path" not in given:
         raise ConfigurationError("no location is given: load(location), where the job was opened")
     if as_of is None and "asof" in given:
@@ -92,9 +90,9 @@ class StateReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self.options.get("table", "windows") in ("windows", "messages"):
-            return [InputPartition(n) for n in range(self.shards)]
-        return [InputPartition(None)]
+        if self.options.get("table", "windows") in JOB_TABLES:
+            return [InputPartition(None)]
+        return [InputPartition(n) for n in range(self.shards)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         target = to_arrow_schema(self.schema, timezone="UTC")
@@ -130,7 +128,7 @@ def _pushes() -> bool:
 def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table:
     """The table that options ask for; of windows and messages what the filters leave over, and perhaps more."""
     options = {name.lower(): value for name, value in dict(options).items()}
-    table, operator, name = (options.get(n) for n in ("table", "operator", "input"))
+    table, operator, name = options.get("table", "windows"), options.get("operator"), options.get("input")
     if table == "commits":
         return state.commits_table()
     if table == "dead_letters":
@@ -139,16 +137,11 @@ def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table
         return state.panes(operator)
     key = json.loads(options["key"]) if "key" in options else None
     key = tuple(key) if isinstance(key, list) else key
-    definition = state.definition(operator)
     start, end = (_instant(options.get(n)) for n in ("start", "end"))
     if pushed is not None:
-        column = "stored" if table == "messages" else "window"
-        if table == "messages" or not getattr(definition, "tuple_window", False):
-            start, end = pushed.narrowed(column, start, end)
-        key = pushed.key(definition, key, name)
-    if table == "messages":
-        return state.messages_table(start, end, key=key, operator=operator, input=name)
-    return state.windows_table(start, end, key=key, operator=operator)
+        start, end = pushed.narrowed(state.timed(table, operator, name), start, end)
+        key = pushed.key(state.key_types(operator, name, table), key)
+    return state.table(table, start, end, key=key, operator=operator, input=name)
 
 
 def _instant(text: str | None) -> int | None:

@@ -44,29 +44,33 @@ class Definitions:
     def names(self) -> tuple[str, ...]:
         return tuple(sorted({*self.found, *self.missing}))
 
-    def of(self, name: str | None, input: str | None = None) -> Definition:
-        """The definition of an operator. It may be left unnamed where there is but one; in a chain it is then the join that has
-        that `input`, or the last.
+    def of(self, name: str | None, input: str | None = None, table: str = "windows") -> Definition:
+        """The definition of an operator. It may be left unnamed where one was opened: of a chain then the operator that has
+        that `input`, or else the last with that `table`.
         """
         names = self.names
-        if name is None and input is not None:
-            chained = (self.found[n] for n in self.chains)
-            name = next((d.name for d in chained if d.by_input and input in [i.name for i in d.inputs]), None)
+        if name is None and input is not None and len(self._opened) > 1:
+            having = (d for d in self.found.values() if d.by_input)
+            name = next((d.name for d in having if input in [i.name for i in d.inputs]), None)
         if name is None:
-            if len(self._opened) == 1:
-                return self.of(self._opened[0])  # of a chain the last
-            if len(names) != 1:
+            if len(self._opened) != 1:
                 raise ConfigurationError(
                     f"{self.location} has the operators {list(names)}: say which, with operator="
                     if names
                     else f"{self.location} has no operator: nothing was opened there since it was reset"
                 )
-            name = names[0]
+            name = self._opened[0]
+            if name in self.found:
+                name = self.whole(name).asked(table, None, input).name
         if name in self.missing:
             raise self.missing[name]
         if name not in self.found:
             raise ConfigurationError(f"operator {name!r} is none of {list(names)} at {self.location}")
         return self.found[name]
+
+    def whole(self, name: str) -> Definition:
+        """What was opened of which that operator is a part: itself, or a chain."""
+        return self.chains.get(name, self.found[name])
 
     def _find(self, definition: Definition) -> None:
         for part in definition.parts:

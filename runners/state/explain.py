@@ -1,120 +1,135 @@
-"""Why a window holds what it holds: which messages are in it, and which commits put them there."""
+"""Why a window, or a row of a join, holds what it holds: of which messages it is made, and which commits brought them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.view import metadata_of
-from windrow.core.messages import Position, TupleWindow, WindowInfo
-from windrow.operators.aggregate.history import CLOSED
-from windrow.operators.aggregate.tuples import TupleAggregator
-from windrow.operators.steps.columns import MESSAGES, OFFSET, ORDINAL, PARTITION, SOURCE, START, UPSERT
-from windrow.operators.steps.groups import combine
-from windrow.operators.steps.intake import Slice
-from windrow.runners.embedded.queries import message_rows, of_key
+from windrow.core.messages import Position, StoredMessage, WindowInfo
+from windrow.operators.operator import Definition
+from windrow.operators.view import Made, View
 from windrow.stores.kv import KV, MemoryKV, Pair
+
+#: What a commit took of a partition: (source, partition, first, next offset).
+Range = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """What one commit did to a window. messages: how many it brought; None where earlier commits are no longer kept, so that it
-    cannot be told from what was there. ranges: what the commit took of each partition, (source, partition, first, next offset).
+    """What one commit brought. messages: how many; None where earlier commits are no longer kept, so that it cannot be told
+    from what was there. ranges: what the commit took of each partition, (source, partition, first, next offset).
     """
 
     commit: int
     messages: int | None
-    ranges: tuple[tuple[str, int, int, int], ...]
+    ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One window of one key. positions: of all messages in it, in event-time order; None where messages are not kept.
+    """One window of one key, or one row of a join.
 
-    commits: those that the changelog still knows to have brought messages to it; `complete` if it goes back to the first.
+    operator: which made it
+    window, row: what it is: the one, or the other
+    positions: of all messages in it, of a window in event-time order; None where messages are not kept
+    inputs: the same by input
+    rows: why those of its messages hold what they hold that are rows of other operators of the chain
+    outside: positions of the messages from outside of which it was made in the end; None where they are not all known
+    commits: those that the log still knows to have brought messages to it; `complete` if it knows all of them
     """
 
-    window: WindowInfo
+    window: WindowInfo | None
     positions: tuple[Position, ...] | None
     commits: tuple[Touch, ...]
     complete: bool
+    operator: str = ""
+    row: Mapping[str, Any] | None = None
+    inputs: Mapping[str, tuple[Position, ...]] = field(default_factory=dict)
+    rows: tuple[Explanation, ...] = ()
+    outside: tuple[Position, ...] | None = None
 
 
-def window_start(info: WindowInfo) -> int:
-    """Where a window begins: microseconds, or the number of its first message."""
-    return info.window.first if isinstance(info.window, TupleWindow) else info.window.start_us
+class Explainer:
+    """Explains what the operators of one job made.
+
+    view_of: an operator's view, by name; stores: of all shards, whose files `specs` names
+    """
+
+    def __init__(
+        self,
+        whole: Definition,
+        view_of: Callable[[str], View],
+        stores: Sequence[KV],
+        specs: Sequence[ShardSpec],
+        commits: Sequence[Commit],
+    ) -> None:
+        self._whole, self._view_of = whole, view_of
+        self._stores, self._specs, self._commits = stores, specs, commits
+
+    def explain(self, name: str, made: Made) -> Explanation:
+        """Why it holds what it holds, down to what came from outside."""
+        fed, view = self._whole.fed_by(name), self._view_of(name)
+        commits, complete = self._touches(view, made, fed)
+        if made.messages is None:
+            return Explanation(made.window, None, commits, complete, name, made.row)
+        inputs = {given: tuple(m.position for m in some) for given, some in made.messages.items()}
+        outside: dict[Position, None] | None = {}
+        rows: list[Explanation] = []
+        for given, some in made.messages.items():
+            if given not in fed:
+                found: Sequence[Position] | None = inputs[given]
+            else:
+                told, found = self._rows(fed[given], some)
+                rows += told
+            outside = None if outside is None or found is None else outside | dict.fromkeys(found)
+        return Explanation(
+            made.window,
+            tuple(p for some in inputs.values() for p in some),
+            commits,
+            complete,
+            name,
+            made.row,
+            inputs,
+            tuple(rows),
+            None if outside is None else tuple(outside),
+        )
+
+    def _rows(
+        self, name: str, messages: Sequence[StoredMessage]
+    ) -> tuple[list[Explanation], list[Position] | None]:
+        """Why rows of another operator hold what they hold, each once; positions from outside, None where some are unknown."""
+        distinct = {repr(m.payload): m.payload for m in messages}
+        found = self._view_of(name).made_of(list(distinct.values()))
+        seen: dict[int, Explanation] = {}
+        for made in (m for some in found for m in some):
+            if id(made) not in seen:
+                seen[id(made)] = self.explain(name, made)
+        outside = [e.outside for e in seen.values()]
+        known = all(found) and all(o is not None for o in outside)
+        return list(seen.values()), [p for o in outside for p in o or ()] if known else None
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def _touches(self, view: View, made: Made, fed: Mapping[str, str]) -> tuple[tuple[Touch, ...], bool]:
+        if not view.counted_in:
+            return _that_took(made, view, fed, self._commits)
+        touches: list[Touch] = []
+        complete = True
+        for kv, spec in zip(self._stores, self._specs, strict=True):
+            found, whole = _that_wrote(made, view, kv, spec, self._commits)
+            touches += found
+            complete = complete and whole
+        return tuple(sorted(touches, key=lambda t: t.commit)), complete
 
 
-def explained(
-    info: WindowInfo,
-    shards: Sequence[tuple[Any, KV]],
-    specs: Sequence[ShardSpec],
-    commits: Sequence[Commit],
-    definition: Any,
-    prefix: str = "",
-) -> Explanation:
-    """Why the window that `info` tells of holds what it holds. Positions are without the `prefix` of their sources."""
-    positions: tuple[Position, ...] | None = None
-    touches: list[Touch] = []
-    complete = True
-    for (operator, kv), spec in zip(shards, specs, strict=True):
-        if operator.history is not None:
-            positions = (positions or ()) + tuple(
-                p._replace(source=p.source.removeprefix(prefix)) for p in _positions(info, operator, kv)
-            )
-        found, whole = _touches(info, operator, kv, spec, commits)
-        touches += found
-        complete = complete and whole
-    return Explanation(info, positions, tuple(sorted(touches, key=lambda t: t.commit)), complete)
-
-
-def _positions(info: WindowInfo, operator: Any, kv: KV) -> Iterator[Position]:
-    """Positions of the messages that a shard keeps of a window, as the window took them."""
-    rows = (
-        _in_tuple(info, operator, kv)
-        if isinstance(operator, TupleAggregator)
-        else _in_time(info, operator, kv)
-    )
-    if rows is None:
-        return
-    columns = (rows.table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET, ORDINAL))
-    for position in zip(*columns, strict=True):
-        yield Position(*position)
-
-
-def _in_time(info: WindowInfo, operator: Any, kv: KV) -> Slice | None:
-    assert not isinstance(info.window, TupleWindow)
-    start, end = info.window.start_us, info.window.end_us
-    rows = message_rows(operator, kv, start, end - 1, info.key or None)
-    if rows is None:
-        return None
-    row_of, starts, ends = operator.assigner.assign(rows.times)
-    # A message that came when this window was closed may be kept for another.
-    took = (starts == start) & (ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of])
-    return rows.take(np.unique(row_of[took]))
-
-
-def _in_tuple(info: WindowInfo, operator: TupleAggregator, kv: KV) -> Slice | None:
-    assert isinstance(info.window, TupleWindow) and operator.history is not None
-    by = operator.definition.by
-    schema = operator.calculation.schema
-    key = operator.encode([pa.array([info.key[b]], schema.field(b).type) for b in by])[0] if by else None
-    low, high = (0, ("", 0, info.window.first)), (0, ("", 0, info.window.last))
-    keys, values = operator.history.store.scan_between(kv, low, high, key)
-    return operator.history.decode(kv, keys, values, operator.calculation)
-
-
-def _touches(
-    info: WindowInfo, operator: Any, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
+def _that_wrote(
+    made: Made, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
 ) -> tuple[list[Touch], bool]:
     """The commits of which the changelog of a shard says that they brought messages to the window."""
-    start = window_start(info)
     found: list[Touch] = []
     before: int | None = 0 if commits and commits[0].commit == 1 else None
     complete = before is not None
@@ -123,28 +138,45 @@ def _touches(
         if batch is None:  # swept
             before, complete = None, False
             continue
-        own = MemoryKV([operator.windows_cf])
-        own.write(batch.only([operator.windows_cf]))
-        stored = operator.store.read(_OfCommit(own, kv), [start])
-        if stored is None:
-            continue
-        mine = stored.filter(
-            pa.array((combine(stored.column(START)).to_numpy() == start) & of_key(stored, info.key))
-        )
+        own = MemoryKV(view.counted_in)
+        own.write(batch.only(view.counted_in))
+        changes = view.brought(made, cast(KV, _OfCommit(own, kv)))
         brought: int | None = 0
-        for upsert, n in zip(mine.column(UPSERT).to_pylist(), mine.column(MESSAGES).to_pylist(), strict=True):
-            if upsert:
+        for whole, n in changes:
+            if whole:
                 brought = None if before is None or brought is None else brought + n - before
                 before = n
             else:
                 brought = None if brought is None else brought + n
                 before = None if before is None else before + n
-        if len(mine) and brought != 0:
+        if changes and brought != 0:
             found.append(Touch(record.commit, brought, _ranges(record)))
     return found, complete
 
 
-def _ranges(record: Commit) -> tuple[tuple[str, int, int, int], ...]:
+def _that_took(
+    made: Made, view: View, fed: Mapping[str, str], commits: Sequence[Commit]
+) -> tuple[tuple[Touch, ...], bool]:
+    """The commits that took the messages from outside of which a row is made."""
+    wanted = [
+        (view.source_prefix(given) + m.position.source, m.position.partition, m.position.offset)
+        for given, some in (made.messages or {}).items()
+        if given not in fed
+        for m in some
+    ]
+    touches, taken = [], 0
+    for record in commits:
+        ranges = _ranges(record)
+        took = [
+            at for at in wanted if any(at[:2] == (s, p) and low <= at[2] < high for s, p, low, high in ranges)
+        ]
+        if took:
+            touches.append(Touch(record.commit, len(took), ranges))
+        taken += len(took)
+    return tuple(touches), taken >= len(wanted)
+
+
+def _ranges(record: Commit) -> tuple[Range, ...]:
     """What a commit took, by partition."""
     first: dict[tuple[str, int], int] = {}
     following: dict[tuple[str, int], int] = {}
@@ -156,7 +188,7 @@ def _ranges(record: Commit) -> tuple[tuple[str, int, int, int], ...]:
 
 
 class _OfCommit:
-    """The windows that one commit wrote, over the rest of a store (schemas)."""
+    """What one commit wrote in some families, over the rest of a store (schemas)."""
 
     def __init__(self, own: MemoryKV, rest: KV) -> None:
         self._own, self._rest = own, rest

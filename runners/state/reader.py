@@ -26,17 +26,15 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.view import ShardView, open_view, readable
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.location import local_path
-from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
-from windrow.core.time import START_OF_TIME_US, Instant, instant_us
+from windrow.core.messages import DeadLetter, JoinedRow, Pane, StoredMessage, TupleWindow, WindowInfo
+from windrow.core.time import START_OF_TIME_US, Instant
 from windrow.core.types import concat
-from windrow.operators.aggregate.output import to_infos
-from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.operator import Definition
-from windrow.operators.steps.intake import Slice
-from windrow.runners.embedded.queries import letters_of, rows_without_prefix, stored, without_prefix
+from windrow.operators.view import View, stored
+from windrow.runners.letters import letters_of
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
-from windrow.runners.state.explain import Explanation, explained, window_start
+from windrow.runners.state.explain import Explainer, Explanation
 from windrow.stores.scratch import make_scratch, remove_scratch
 
 T = TypeVar("T")
@@ -142,7 +140,6 @@ class State:
                 f"commit {self.commit} is not in the log, which begins with commit {min(self._known, default=0)} and ends with "
                 f"commit {newest}"
             )
-        self._operators: dict[tuple[str, int], Any] = {}
         numbers = range(self.shards) if self._only is None else self._only
         for number in numbers:
             spec = self._spec(number)
@@ -240,14 +237,7 @@ class State:
 
         As `get_windows` of an open operator.
         """
-        definition: Any = self._definitions.of(operator, input)
-        if isinstance(definition, JoinDefinition):
-            return self._read(
-                lambda: rows.windows_of_join(self._of(definition), definition, start, end, key, input)
-            )
-        found, values = self._read(lambda: rows.windows(self._of(definition), definition, start, end, key))
-        infos = to_infos(definition, found, values, self.watermarks[definition.name])
-        return without_prefix(infos, self._prefix(definition.name))
+        return self._ask("windows", operator, input, lambda view: view.windows(start, end, key, input))
 
     def windows_table(
         self,
@@ -256,21 +246,12 @@ class State:
         *,
         key: Any = None,
         operator: str | None = None,
+        input: str | None = None,
     ) -> pa.Table:
-        """`get_windows` as rows: window, keys, aggregates, messages, first, last, panes, fired."""
-        definition = self._aggregate(operator, "table of windows")
-        watermark_us = self.watermarks[definition.name]
-        return self._read(
-            lambda: rows.windows_table(
-                self._of(definition),
-                definition,
-                start,
-                end,
-                key,
-                watermark_us,
-                self._prefix(definition.name),
-            )
-        )
+        """`get_windows` as rows: window, keys, aggregates, messages, first, last, panes, fired; of a join's input without keys,
+        aggregates and panes.
+        """
+        return self.table("windows", start, end, key=key, operator=operator, input=input)
 
     def get_messages(
         self,
@@ -281,8 +262,12 @@ class State:
         operator: str | None = None,
         input: str | None = None,
     ) -> list[StoredMessage]:
-        """Kept messages between two bounds, both inclusive, in key order; `input` says which side of a join."""
-        return [m for found in self._messages(start, end, key, operator, input) for m in stored(found)]
+        """Kept messages between two bounds, both inclusive, in key order; `input` says which side of a join.
+
+        As `get_messages` of an open operator.
+        """
+        found = self._ask("messages", operator, input, lambda view: view.messages(start, end, key, input))
+        return [m for some in found for m in stored(some)]
 
     def messages_table(
         self,
@@ -294,33 +279,44 @@ class State:
         input: str | None = None,
     ) -> pa.Table:
         """`get_messages` as rows: `stored` (time and position), then the messages' own columns."""
-        definition = self._definitions.of(operator, input)
-        found = self._messages(start, end, key, operator, input)
-        schema = self._read(lambda: rows.message_schema(self._of(definition), definition, input))
-        return rows.messages_table(found, schema)
+        return self.table("messages", start, end, key=key, operator=operator, input=input)
 
-    def explain(self, start: Instant, *, key: Any = None, operator: str | None = None) -> list[Explanation]:
-        """Why windows that start at `start` (tuple windows: with message number `start`) hold what they hold, one for each key:
-        the positions of their messages where messages are kept; their first and last position, and the commits that built them.
+    def table(
+        self,
+        table: str,
+        start: Any = None,
+        end: Any = None,
+        *,
+        key: Any = None,
+        operator: str | None = None,
+        input: str | None = None,
+    ) -> pa.Table:
+        """A table of an operator, "windows" or "messages", as rows."""
+        return self._ask(table, operator, input, lambda view: view.table(table, start, end, key, input))
+
+    def timed(self, table: str, operator: str | None = None, input: str | None = None) -> str | None:
+        """The column of a table whose times `start` and `end` bound; None where they are numbers, as of tuple windows."""
+        return self._ask(table, operator, input, lambda view: view.timed(table))
+
+    def explain(self, what: Any, *, key: Any = None, operator: str | None = None) -> list[Explanation]:
+        """Why a window, or a row of a join, holds what it holds: the positions of its messages, where these are kept, and the
+        commits that brought them; of an operator of a chain down to the positions of what came from outside.
+
+        what: when windows start (tuple windows: the number of a first message), one explanation for each key; of a join the
+            time of a message, one for each row in which it has a part. Or a pane or row, as `get_result` or `panes` gives it
         """
-        definition = self._aggregate(operator, "windows")
-        at = instant_us(start, "start")
-        infos = [
-            w for w in self.get_windows(at, at, key=key, operator=definition.name) if window_start(w) == at
-        ]
-        return self._read(
-            lambda: [
-                explained(
-                    info,
-                    self._of(definition),
-                    [v.spec for v in self._views],
-                    self.commits(),
-                    definition,
-                    self._prefix(definition.name),
-                )
-                for info in infos
-            ]
-        )
+        definition = self._definitions.of(operator)
+        rows = [_row_of(what)] if isinstance(what, (Pane, JoinedRow, Mapping)) else None
+        whole = self._definitions.whole(definition.name)
+
+        def explained() -> list[Explanation]:
+            stores = [v.kv for v in self._views]
+            explainer = Explainer(whole, self._view, stores, [v.spec for v in self._views], self.commits())
+            view = self._view(definition.name)
+            made = view.made_at(what, key) if rows is None else view.made_of(rows)[0]
+            return [explainer.explain(definition.name, one) for one in made]
+
+        return self._read(explained)
 
     def panes(self, operator: str | None = None) -> pa.Table:
         """The panes of those commits whose pane files are still kept, oldest first."""
@@ -333,7 +329,7 @@ class State:
                     tables.append(pq.read_table(path))
                 except FileNotFoundError:
                     continue  # published, and swept
-        schema = self._read(lambda: rows.panes_schema(self._of(definition), definition))
+        schema = self._read(lambda: self._view(definition.name).schema())
         return concat([schema.empty_table(), *tables])
 
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
@@ -361,50 +357,22 @@ class State:
         """`commits` as rows."""
         return rows.commits_table(self.commits())
 
-    def key_types(self, operator: str | None = None, input: str | None = None) -> dict[str, pa.DataType]:
-        """The types of the key columns, as far as they are known."""
-        definition = self._definitions.of(operator, input)
-        if isinstance(definition, JoinDefinition):
-            by = definition.right_keys if input == definition.right.name else definition.left_keys
-            schema = self._read(
-                lambda: rows.message_schema(self._of(definition), definition, input or definition.left.name)
-            )
-        else:
-            by = definition.by
-            schema = self._read(lambda: rows.panes_schema(self._of(definition), definition))
-        return {name: schema.field(name).type for name in by if name in schema.names}
+    def key_types(
+        self, operator: str | None = None, input: str | None = None, table: str = "windows"
+    ) -> dict[str, pa.DataType]:
+        """The key columns and their types; null where these are not known yet."""
+        return self._ask(table, operator, input, lambda view: view.key_types(input))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _messages(
-        self, start: Any, end: Any, key: Any, operator: str | None, input: str | None
-    ) -> list[Slice]:
-        definition = self._definitions.of(operator, input)
-        found = self._read(lambda: rows.messages(self._of(definition), definition, start, end, key, input))
-        return [rows_without_prefix(some, self._prefix(definition.name)) for some in found]
+    def _ask(self, table: str, operator: str | None, input: str | None, ask: Callable[[View], T]) -> T:
+        definition = self._definitions.of(operator, input, table)
+        return self._read(lambda: ask(self._view(definition.name)))
 
-    def _prefix(self, operator: str) -> str:
-        """What sources begin with in the state of an operator, and whoever fed them did not write."""
-        whole = self._definitions.chains.get(operator, self._definitions.of(operator))
-        return whole.part_prefix(operator)
-
-    def _of(self, definition: Definition) -> list[tuple[Any, Any]]:
-        """(operator, store) of each shard that is open."""
-        pairs = []
-        for view in self._views:
-            at = (definition.name, view.spec.shard)
-            if at not in self._operators:
-                self._operators[at] = definition.logic()
-            pairs.append((self._operators[at], view.kv))
-        return pairs
-
-    def _aggregate(self, operator: str | None, what: str) -> Any:
-        definition = self._definitions.of(operator)
-        if isinstance(definition, JoinDefinition):
-            raise ConfigurationError(
-                f"{definition.name!r} is a join, which has no {what}: ask for its messages, with input="
-            )
-        return definition
+    def _view(self, name: str) -> View:
+        """What may be asked of an operator, over all shards that are open."""
+        logic, whole = self._definitions.of(name).logic(), self._definitions.whole(name)
+        return logic.view([v.kv for v in self._views], self.watermarks[name], whole.part_prefix(name))
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -427,3 +395,14 @@ class State:
 
     def __repr__(self) -> str:
         return f"<state of {self.job} at {self.location}, commit {self.commit}>"
+
+
+def _row_of(told: Pane | JoinedRow | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A pane or a row as `panes` has it."""
+    if isinstance(told, JoinedRow):
+        return told.values
+    if isinstance(told, Pane):
+        window = told.window
+        start = window.first if isinstance(window, TupleWindow) else window.start_us
+        return {"window": {"start": start}, **told.key}
+    return told

@@ -77,8 +77,12 @@ def test_messages_of_one_input_of_a_join(windrow: Run, tmp_path: Path) -> None:
     assert [r["x"] for r in lines] == kept != []
     code, _, err = windrow("messages", tmp_path / "job")
     assert code == 1 and "['orders', 'payments']" in err
+    lines = windrow("windows", tmp_path / "job", "--input", "payments", "--json").lines
+    with wr.read_state(str(tmp_path / "job")) as state:
+        told = [(w.messages, w.fired) for w in state.get_windows(input="payments")]
+    assert [(r["messages"], r["fired"]) for r in lines] == told != []
     code, _, err = windrow("windows", tmp_path / "job")
-    assert code == 1 and "is a join" in err
+    assert code == 1 and "input None of 'join': say which, of ['orders', 'payments']" in err
 
 
 @pytest.mark.proves(

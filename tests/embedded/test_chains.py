@@ -158,8 +158,9 @@ def test_windows_and_messages_of_any_part_can_be_asked_for(tmp_path: Path) -> No
         op.add_messages({"a": [at(1, v_a=4)], "b": [at(2, "u", v_b=6)]})  # type: ignore[arg-type]
         assert [w.values for w in op.get_windows()] == [{"m": 4.0}]
         assert len(op.get_messages(input="a")) == len(op.get_messages(operator="two")) == 1
+        assert op.get_messages() == op.get_messages(operator="two")  # the last that keeps some
         with pytest.raises(ConfigurationError, match=r"input None.*\['a', 'b'\]"):
-            op.get_messages()
+            op.get_messages(operator="one")
         assert [w.messages for w in op.get_windows(operator="one", input="b")] == [1]
         with pytest.raises(ConfigurationError, match=r"input None.*\['a', 'b'\]"):
             op.get_windows(operator="one")

@@ -80,11 +80,15 @@ def test_an_input_that_the_join_does_not_have_is_refused_naming_those_that_it_ha
             lambda: op.add_message(order(1)),
             lambda: op.add_message(order(1), "order"),
             lambda: op.add_messages({"orders": [order(1)], "parcels": []}),
-            lambda: op.get_messages(input="parcels"),
             lambda: op.next_offsets(input="parcels"),
         ):
             with pytest.raises(e.InputError, match=r"say which, of \['orders', 'shipments'\]"):
                 feed()
+        for ask in (op.get_messages, op.get_windows):
+            with pytest.raises(
+                e.ConfigurationError, match=r"'parcels'.*say which, of \['orders', 'shipments'\]"
+            ):
+                ask(input="parcels")
         assert op.counters.get("rows", 0) == 0
 
 

@@ -158,7 +158,7 @@ def test_a_join_s_messages_and_what_is_wrong(spark: Any, tmp_path: Path) -> None
         kept = [m.payload["x"] for m in state.get_messages(input="payments")]
     assert sorted(r.x for r in frame.collect()) == sorted(kept) != []
     for options, why in (
-        ({"table": "sessions"}, "none of"), ({"table": "windows"}, "is a join"), ({"table": "commits", "asof": "99"}, "99"),
+        ({"table": "sessions"}, "none of"), ({"table": "windows"}, "say which, of"), ({"table": "commits", "asof": "99"}, "99"),
         ({"table": "commits", "as_of": "1"}, "'as_of' is none of"),
     ):  # fmt: skip
         with pytest.raises(Exception, match=why):

@@ -1,0 +1,311 @@
+"""What may be asked of an aggregate: its windows, and the messages of one that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.errors import ConfigurationError
+from windrow.core.keys import decode_position
+from windrow.core.messages import StoredMessage, TupleWindow, WindowInfo
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
+from windrow.core.types import concat
+from windrow.operators.aggregate.handing import WINDOW_START, WINDOW_TIME
+from windrow.operators.aggregate.history import CLOSED
+from windrow.operators.aggregate.output import pane_schema, to_infos, window_column
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.labels import LABELS, POSITION
+from windrow.operators.steps.progress import Progress
+from windrow.operators.view import (
+    Bound,
+    Made,
+    View,
+    bounds_between,
+    key_of,
+    merged,
+    message_columns,
+    of_key,
+    rows_without_prefix,
+    stored,
+    times_between,
+    without_prefix,
+)
+from windrow.stores.kv import KV
+
+BoolArray = npt.NDArray[np.bool_]
+#: Merged state rows, and the values of the aggregations.
+Found = tuple[pa.Table | None, dict[str, pa.Array]]
+
+
+class AggregateView(View):
+    """Over time windows."""
+
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+        super().__init__(logic, stores, watermark_us, prefix)
+        self.counted_in = (logic.windows_cf,)
+
+    # -- its rows ---------------------------------------------------------------------------------------------------
+
+    def schema(self) -> pa.Schema:
+        found = []
+        for kv in self.stores:
+            known = self._known(kv)
+            if known is not None:
+                found.append(pane_schema(self.definition, self.logic.calculation))
+        return concat([f.empty_table() for f in found]).schema if found else pa.schema([])
+
+    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
+        self.input(input)
+        schema = self.schema()
+        return {b: schema.field(b).type if b in schema.names else pa.null() for b in self.definition.by}
+
+    def _known(self, kv: KV) -> pa.Schema | None:
+        """The columns of the input; the operator is bound to them."""
+        known = Progress.load(kv, self.logic.aux_cf).schema
+        if known is not None:
+            self.logic._bind(known)
+        return known
+
+    # -- windows ----------------------------------------------------------------------------------------------------
+
+    def windows(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> list[WindowInfo]:
+        self.input(input)
+        rows, values = self._rows(start, end, key)
+        return without_prefix(to_infos(self.definition, rows, values, self.watermark_us), self.prefix)
+
+    def windows_table(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> pa.Table:
+        self.input(input)
+        definition = self.definition
+        rows, values = self._rows(start, end, key)
+        schema = pa.schema(
+            [
+                *(f for f in self.schema() if f.name not in LABELS),
+                ("messages", pa.int64()),
+                ("first", POSITION),
+                ("last", POSITION),
+                ("panes", pa.int64()),
+                ("fired", pa.bool_()),
+            ]
+        )
+        if rows is None:
+            return schema.empty_table()
+        columns = [
+            window_column(definition, combine(rows.column(START)), combine(rows.column(END))),
+            *(combine(rows.column(b)).cast(schema.field(b).type) for b in definition.by),
+            *(combine(values[a]).cast(schema.field(a).type) for a in definition.agg),
+            combine(rows.column(MESSAGES)),
+            _positions(rows.column(FIRST).to_pylist(), self.prefix),
+            _positions(rows.column(LAST).to_pylist(), self.prefix),
+            combine(rows.column(PANES)),
+            pa.array(self._fired(rows)),
+        ]
+        return pa.table(columns, schema=schema)
+
+    def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> Found:
+        """State rows of all shards, sorted, and their values."""
+        low, high = times_between(start, end)
+        wanted = key_of(self.definition.by, key)
+        some: list[tuple[pa.Table, dict[str, pa.Array]]] = []
+        for kv in self.stores:
+            rows, values = self._state(kv, low, high)
+            if rows is None:
+                continue
+            starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
+            mask = pa.array((starts <= high) & self._reach(ends, low) & of_key(rows, wanted))
+            some.append((rows.filter(mask), {a: combine(v).filter(mask) for a, v in values.items()}))
+        some = [(rows, values) for rows, values in some if len(rows)]
+        if not some:
+            return None, {}
+        rows = concat([rows for rows, _ in some])
+        values = {
+            a: concat([pa.table({"v": v[a]}) for _, v in some]).column("v") for a in self.definition.agg
+        }
+        order = pa.array(in_window_order(rows, self.definition.by))
+        return rows.take(order), {a: combine(v).take(order) for a, v in values.items()}
+
+    def _state(self, kv: KV, low: int, high: int) -> Found:
+        """The windows of a shard that may overlap the closed range."""
+        found: Found = self.logic.state(kv, self.logic.assigner.first_open(low), _after(high))
+        return found
+
+    def _reach(self, ends: npt.NDArray[np.int64], low: int) -> BoolArray:
+        """True for windows that end after a bound."""
+        return ends > low
+
+    def _fired(self, rows: pa.Table) -> BoolArray:
+        return np.asarray(combine(rows.column(END)).to_numpy() <= self.watermark_us)
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def messages(
+        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
+    ) -> list[Slice]:
+        self.input(input)
+        if self.logic.history is None:
+            raise ConfigurationError(
+                f"{self.definition.name!r} keeps no messages: its aggregations are incremental (only window metadata is "
+                "kept). Messages are kept where an aggregation needs them, e.g. wr.median"
+            )
+        low, high = bounds_between(start, end)
+        wanted = key_of(self.definition.by, key)
+        layout = self.logic.history.store.layout
+        found = [rows for kv in self.stores if (rows := self._kept(kv, low, high, wanted)) is not None]
+        by = self.definition.by if layout.has_fields else ()
+        return [
+            rows_without_prefix(rows, self.prefix)
+            for rows in merged(found, by, fields_first=layout.fields_first)
+        ]
+
+    def _kept(
+        self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], wanted: Mapping[str, Any] | None
+    ) -> Slice | None:
+        """Messages of a shard; their sources have our prefix."""
+        if self._known(kv) is None:
+            return None
+        rows = self._between(kv, low, high)
+        return None if rows is None else rows.take(np.flatnonzero(of_key(rows.table, wanted)))
+
+    def _between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any]) -> Slice | None:
+        purged_us = Progress.load(kv, self.logic.aux_cf).purged_us
+        low = max(low, (purged_us, None), key=lambda bound: bound[0])
+        keys, values = self.logic.history.store.scan_between(kv, low, high)
+        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        return rows
+
+    def message_schema(self, input: str | None = None) -> pa.Schema:
+        self.input(input)
+        return message_columns([Progress.load(kv, self.logic.aux_cf).schema for kv in self.stores])
+
+    # -- why --------------------------------------------------------------------------------------------------------
+
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        at_us = instant_us(at, "start")
+        return [self._made(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        """`rows`: panes, or what of them another operator keeps."""
+        made: dict[tuple[Any, ...], Made] = {}
+        found = []
+        for row in rows:
+            at_us, starts = _time_of(row)
+            key = {b: row[b] for b in self.definition.by if b in row}
+            windows = [w for w in self.windows(at_us, at_us, key) if not starts or _start(w) == at_us]
+            if not starts:
+                windows = [w for w in windows if getattr(w.window, "end_us", None) == at_us + 1]
+            names = [(w.window, *(repr(v) for v in w.key.values())) for w in windows]
+            for name, info in zip(names, windows, strict=True):
+                if name not in made:
+                    made[name] = self._made(info)
+            found.append([made[name] for name in names])
+        return found
+
+    def _made(self, info: WindowInfo) -> Made:
+        if self.logic.history is None:
+            return Made(info, None, None)
+        messages: list[StoredMessage] = []
+        for kv in self.stores:
+            rows = None if self._known(kv) is None else self._taken(info, kv)
+            if rows is not None:
+                messages += stored(rows_without_prefix(rows, self.prefix))
+        return Made(info, None, {self.definition.inputs[0].name: messages})
+
+    def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
+        """The messages that a shard keeps of a window, as the window took them."""
+        start, end = info.window.start_us, info.window.end_us  # type: ignore[union-attr]
+        rows = self._kept(kv, (start, None), (end - 1, None), info.key or None)
+        if rows is None:
+            return None
+        row_of, starts, ends = self.logic.assigner.assign(rows.times)
+        # A message that came when this window was closed may be kept for another.
+        took = (starts == start) & (ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of])
+        return rows.take(np.unique(row_of[took]))
+
+    def brought(self, made: Made, kv: KV) -> list[tuple[bool, int]]:
+        assert made.window is not None
+        start = _start(made.window)
+        rows = self.logic.store.read(kv, [start])
+        if rows is None:
+            return []
+        mine = pa.array((combine(rows.column(START)).to_numpy() == start) & of_key(rows, made.window.key))
+        rows = rows.filter(mine)
+        return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
+
+
+class TupleView(AggregateView):
+    """Over windows of sequence numbers."""
+
+    def timed(self, table: str) -> str | None:
+        column = super().timed(table)
+        return None if column == "window" else column
+
+    def _state(self, kv: KV, low: int, high: int) -> Found:
+        found: Found = self.logic.state(kv, 1, _after(high))
+        return found
+
+    def _reach(self, ends: npt.NDArray[np.int64], low: int) -> BoolArray:
+        return ends >= low
+
+    def _fired(self, rows: pa.Table) -> BoolArray:
+        return np.asarray(combine(rows.column(MESSAGES)).to_numpy() >= self.definition.window.size)
+
+    def _between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any]) -> Slice | None:
+        keys, values = self.logic.history.store.scan_between(kv, (0, None), (0, None))
+        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        if rows is None:
+            return None
+        return rows.take(np.flatnonzero((rows.times >= low[0]) & (rows.times <= high[0])))
+
+    def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
+        assert isinstance(info.window, TupleWindow)
+        by, schema = self.definition.by, self.logic.calculation.schema
+        self.logic.choose_keys(kv, schema)
+        key = (
+            self.logic.encode([pa.array([info.key[b]], schema.field(b).type) for b in by])[0] if by else None
+        )
+        low, high = (0, ("", 0, info.window.first)), (0, ("", 0, info.window.last))
+        keys, values = self.logic.history.store.scan_between(kv, low, high, key)
+        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        return rows
+
+
+def _after(high: int) -> int:
+    return min(high, END_OF_TIME_US - 1) + 1
+
+
+def _start(info: WindowInfo) -> int:
+    """Where a window begins: microseconds, or the number of its first message."""
+    return info.window.first if isinstance(info.window, TupleWindow) else info.window.start_us
+
+
+def _time_of(row: Mapping[str, Any]) -> tuple[int, bool]:
+    """A time at which the window of a pane is open, and True if it starts there; False if that is its last moment."""
+    window = row.get("window")
+    start = row.get(WINDOW_START) if window is None else window.get("start", window.get("first"))
+    if start is not None:
+        return instant_us(start, "start"), True
+    if isinstance(row.get(WINDOW_TIME), (int, datetime)):
+        return instant_us(row[WINDOW_TIME], "time"), False
+    if window is not None or WINDOW_START in row:
+        return START_OF_TIME_US, True
+    raise ConfigurationError(f"{dict(row)!r} is no row of a window: it needs 'window', or {WINDOW_START!r}")
+
+
+def _positions(encoded: Iterable[bytes | None], prefix: str) -> pa.Array:
+    names = [field.name for field in POSITION]
+    found = [None if e is None else dict(zip(names, decode_position(e)[0], strict=True)) for e in encoded]
+    for at in found:
+        if at is not None:
+            at["source"] = str(at["source"]).removeprefix(prefix)
+    return pa.array(found, POSITION)

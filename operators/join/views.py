@@ -1,0 +1,278 @@
+"""What may be asked of a join: the windows and the messages of each input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.errors import ConfigurationError
+from windrow.core.inputs import Input
+from windrow.core.keys import encode_key, plain_number
+from windrow.core.messages import StoredMessage, TupleWindow, WindowInfo
+from windrow.core.policy import RESERVED_COLUMNS
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
+from windrow.core.types import concat
+from windrow.core.windows import Rows
+from windrow.operators.aggregate.output import TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE
+from windrow.operators.join.output import NOBODY, Columns, joined_schema, prefixes
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.windows import windows_of_input
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.labels import POSITION, stamp_us
+from windrow.operators.steps.progress import Progress
+from windrow.operators.view import (
+    Bound,
+    Made,
+    View,
+    bounds_between,
+    key_of,
+    merged,
+    message_columns,
+    of_key,
+    rows_without_prefix,
+    stored,
+    times_between,
+)
+from windrow.stores.kv import KV
+
+IntArray = npt.NDArray[np.int64]
+
+
+class JoinView(View):
+    """Over the messages of both sides: joins store no windows, which are what the messages make of them."""
+
+    # -- its rows ---------------------------------------------------------------------------------------------------
+
+    def schema(self) -> pa.Schema:
+        found = []
+        for kv in self.stores:
+            left, right = self.logic.inputs.schemas(kv)
+            found.append(joined_schema(self.logic.inputs.called(kv, (left, right)), left, right))
+        return concat([f.empty_table() for f in found]).schema if found else pa.schema([])
+
+    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
+        side = self._side(self.definition.left.name if input is None else input)
+        known = message_columns(self._schemas(side))
+        return {b: known.field(b).type for b in self.logic.intakes[side].by}
+
+    def _side(self, input: str | None) -> int:
+        return LEFT if self.input(input).name == self.definition.left.name else RIGHT
+
+    def _given(self, side: int) -> Input:
+        given: Input = (self.definition.left, self.definition.right)[side]
+        return given
+
+    def source_prefix(self, input: str) -> str:
+        return self._given(prefixes(self.definition).index(input)).source_prefix
+
+    def _schemas(self, side: int) -> list[pa.Schema]:
+        return [self.logic.inputs.schemas(kv)[side] for kv in self.stores]
+
+    # -- windows ----------------------------------------------------------------------------------------------------
+
+    def windows(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> list[WindowInfo]:
+        side = self._side(input)
+        low, high = times_between(start, end)
+        found = self.messages(None, None, key, input)
+        if not found:
+            return []
+        [rows] = found
+        return windows_of_input(self._given(side).window, rows, low, high, self.watermark_us)
+
+    def windows_table(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> pa.Table:
+        window = self._given(self._side(input)).window
+        kind = TUPLE_WINDOW_TYPE if isinstance(window, Rows) else TIME_WINDOW_TYPE
+        rows = []
+        for info in self.windows(start, end, key, input):
+            span: dict[str, int | None]
+            if isinstance(info.window, TupleWindow):
+                span = {"first": info.window.first, "last": info.window.last}
+            else:
+                span = {"start": stamp_us(info.window.start_us), "end": stamp_us(info.window.end_us)}
+            first, last = (None if p is None else p._asdict() for p in (info.first, info.last))
+            rows.append(
+                {"window": span, "messages": info.messages, "first": first, "last": last, "fired": info.fired}
+            )
+        schema = pa.schema(
+            [
+                ("window", kind),
+                ("messages", pa.int64()),
+                ("first", POSITION),
+                ("last", POSITION),
+                ("fired", pa.bool_()),
+            ]
+        )
+        return pa.Table.from_pylist(rows, schema)
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def messages(
+        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
+    ) -> list[Slice]:
+        side = self._side(input)
+        low, high = bounds_between(start, end)
+        wanted = key_of(self.logic.intakes[side].by, key)
+        found = [self._kept(kv, self.logic.lasting(kv, side), low, high, wanted) for kv in self.stores]
+        layout = self.logic.stores[side].layout
+        by = self.logic.intakes[side].by if layout.has_fields else ()
+        prefix = self._given(side).source_prefix
+        return [rows_without_prefix(r, prefix) for r in merged(found, by, fields_first=layout.fields_first)]
+
+    def _kept(
+        self,
+        kv: KV,
+        side: int,
+        low: tuple[int, Any],
+        high: tuple[int, Any],
+        wanted: Mapping[str, Any] | None,
+    ) -> Slice:
+        """Messages of a side in a shard; their sources have the input's prefix."""
+        by = self.logic.intakes[side].by
+        whole = None
+        if wanted and len(wanted) == len(by) == len(set(wanted) & set(by)):
+            whole = encode_key([plain_number(wanted[b]) for b in by])
+        rows: Slice = self.logic.kept(kv, side, low, high, whole)
+        return rows.take(np.flatnonzero(of_key(rows.table, wanted))) if wanted else rows
+
+    def message_schema(self, input: str | None = None) -> pa.Schema:
+        return message_columns(self._schemas(self._side(input)))
+
+    # -- why --------------------------------------------------------------------------------------------------------
+
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        """The rows in which a message of that time has a part."""
+        at_us = instant_us(at, "time")
+        found = [made for kv in self.stores for made in self._made(kv, at_us, key, given=False)]
+        return [m for m in found if at_us in [s.event_time_us for some in _all(m) for s in some]]
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        """`rows`: rows that it told, or what of them another operator keeps."""
+        names = [n for n in rows[0] if n not in RESERVED_COLUMNS] if rows else []
+        known = self.schema().names
+        for name in names:
+            if name not in known:
+                raise ConfigurationError(
+                    f"column {name!r} is none of the rows of {self.definition.name!r}, which have {known}: give a row of these"
+                )
+        wanted = [tuple(_plain(row[n]) for n in names) for row in rows]
+        keys = {tuple(_plain(row[b]) for b in self.definition.by if b in row) for row in rows}
+        [key] = keys if len(keys) == 1 else [()]
+        found: dict[tuple[Any, ...], list[Made]] = {}
+        for kv in self.stores:
+            for made in self._made(
+                kv, None, key if len(key) == len(self.definition.by) else None, given=True
+            ):
+                assert made.row is not None
+                found.setdefault(tuple(_plain(made.row[n]) for n in names), []).append(made)
+        return [found.get(one, []) for one in wanted]
+
+    def _made(self, kv: KV, at_us: int | None, key: Any, *, given: bool) -> Iterator[Made]:
+        """The rows that kept messages make, in the order of their left messages, then those that they make alone.
+
+        at_us: only of messages that can meet one of that time; given: a message may be alone though all that it could have met
+        are gone, for somebody has seen its row.
+        """
+        left_key = key_of(self.definition.by, key)
+        right_key = left_key and {
+            self.definition.right_keys[self.definition.by.index(b)]: v for b, v in left_key.items()
+        }
+        both = [
+            self._kept(kv, side, (low, None), (high, None), wanted)
+            for side, (low, high), wanted in zip(
+                (LEFT, RIGHT), self._around(at_us), (left_key, right_key), strict=True
+            )
+        ]
+        columns = self.logic.inputs.called(kv, self.logic.inputs.schemas(kv))
+        messages = [
+            stored(rows_without_prefix(rows, self._given(s).source_prefix)) for s, rows in enumerate(both)
+        ]
+        li, ri = _told(self.logic, kv, both, columns, given=given)
+        rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri).to_pylist()
+        names = prefixes(self.definition)
+        semi: dict[int, list[StoredMessage]] = {}
+        for row, left, right in zip(rows, li.tolist(), ri.tolist(), strict=True):
+            row.pop("__pair", None)
+            mine = [] if left == NOBODY else [messages[LEFT][left]]
+            theirs = [] if right == NOBODY else [messages[RIGHT][right]]
+            if self.definition.how == "semi":
+                if left in semi:
+                    semi[left] += theirs
+                    continue
+                semi[left] = theirs
+            yield Made(None, row, {names[LEFT]: mine, names[RIGHT]: theirs})
+
+    def _around(self, at_us: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+        """First and last time of the messages of each side that decide about rows with a message of that time: left ones that
+        are of it, or can meet one that is; right ones that these can meet.
+        """
+        if at_us is None:
+            return (START_OF_TIME_US, END_OF_TIME_US), (START_OF_TIME_US, END_OF_TIME_US)
+        left = self._met(RIGHT, at_us, at_us)
+        return left, self._met(LEFT, *left)
+
+    def _met(self, side: int, first_us: int, last_us: int) -> tuple[int, int]:
+        """From `first` to `last`, and what messages of a side of then can meet."""
+        low, high = self.logic.reach.partners(side, np.array([first_us, last_us], dtype=np.int64))
+        return min(first_us, int(low[0])), max(last_us, int(high[1]))
+
+
+def _all(made: Made) -> Sequence[Sequence[StoredMessage]]:
+    assert made.messages is not None
+    return list(made.messages.values())
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be looked up, and equals itself."""
+    return repr(value) if isinstance(value, (list, dict)) or value != value else value
+
+
+# -- which messages made a row ----------------------------------------------------------------------------------------
+
+
+def _told(
+    logic: Any, kv: KV, both: Sequence[Slice], columns: Columns, *, given: bool
+) -> tuple[IntArray, IntArray]:
+    """(left row, right row) of kept messages that made a row, NOBODY where there was none.
+
+    Of messages that could have met others which are gone nobody knows whether they were alone: not told unless `given`.
+    """
+    reached_us = Progress.load(kv, logic.aux_cf).watermark_us
+    done_us, how = logic.done(reached_us), logic.definition.how
+    if how == "asof":
+        answered = np.flatnonzero(both[LEFT].times < done_us)
+        best = logic._latest(both[LEFT].take(answered), both[RIGHT], columns)
+        found = [(answered, best)]
+    else:
+        found = [logic._pairs(both, both, both, columns)]
+    for side in () if how in ("asof", "semi") else logic.followed:
+        lonely = both[side].times < logic.reach.expired_before(side, done_us)
+        lonely[found[0][side]] = False
+        rows = np.flatnonzero(lonely)
+        none = np.full(len(rows), NOBODY, dtype=np.int64)
+        found.append((rows, none) if side == LEFT else (none, rows))
+    if how == "anti":
+        del found[0]
+    if not given:
+        floors = [logic._floor(side, reached_us, done_us) for side in (LEFT, RIGHT)]
+        found = [_certain(logic, pairs, both, floors) for pairs in found]
+    return np.concatenate([f[LEFT] for f in found]), np.concatenate([f[RIGHT] for f in found])
+
+
+def _certain(
+    logic: Any, found: tuple[IntArray, IntArray], both: Sequence[Slice], floors: Sequence[int]
+) -> tuple[IntArray, IntArray]:
+    """Without messages that nobody matched, where somebody might have who is gone."""
+    sure = np.ones(len(found[LEFT]), dtype=bool)
+    for side in (LEFT, RIGHT):
+        alone = np.flatnonzero(found[1 - side] == NOBODY)
+        low, _ = logic.reach.partners(side, both[side].times[found[side][alone]])
+        sure[alone] &= low >= floors[1 - side]
+    return found[LEFT][sure], found[RIGHT][sure]

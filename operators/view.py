@@ -1,0 +1,278 @@
+"""What may be asked of the state of one operator. Runners, readers, Spark's tables and the command line ask a `View`.
+
+A view is of one operator, over the stores of its shards: its answers are in one order, whatever the shards. What an operator
+does not have is refused here, by `View.refuse`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.errors import ConfigurationError
+from windrow.core.inputs import Input
+from windrow.core.keys import encode_equal
+from windrow.core.messages import Position, StoredMessage, WindowInfo
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
+from windrow.core.types import concat
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, user_columns
+from windrow.operators.steps.labels import POSITION, STAMP, STORED
+from windrow.stores.kv import KV
+
+WINDOWS, MESSAGES = "windows", "messages"
+#: Where a bound of messages lies: a time, and maybe an offset among messages of that time.
+Bound = tuple[Instant, int] | Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A window, or a row that was told, and what it was made of.
+
+    messages: by input; None where they are not kept
+    """
+
+    window: WindowInfo | None
+    row: Mapping[str, Any] | None
+    messages: Mapping[str, Sequence[StoredMessage]] | None
+
+
+class View(ABC):
+    """What may be asked of one operator, over the stores of its shards.
+
+    watermark_us: the operator's; prefix: what sources of positions begin with there, and nobody wrote
+    """
+
+    definition: Any
+    #: Column families in which a commit says how many messages it brought to a window; none where nothing says so.
+    counted_in: tuple[str, ...] = ()
+
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+        self.logic, self.stores = logic, stores
+        self.definition = logic.definition
+        self.watermark_us, self.prefix = watermark_us, prefix
+
+    def refuse(self, table: str) -> ConfigurationError:
+        """That it has no such table."""
+        has = list(self.definition.tables)
+        return ConfigurationError(
+            f"table {table!r} of {self.definition.name!r} is none of {has}: ask for one of these"
+        )
+
+    def input(self, name: str | None) -> Input:
+        """The input that is meant; it may be left unnamed where there is but one."""
+        inputs: tuple[Input, ...] = self.definition.inputs
+        found = [i for i in inputs if name in (None, i.name)]
+        if len(found) != 1:
+            names = [i.name for i in inputs]
+            raise ConfigurationError(f"input {name!r} of {self.definition.name!r}: say which, of {names}")
+        return found[0]
+
+    def source_prefix(self, input: str) -> str:
+        """What sources of an input begin with in the state, and nobody wrote."""
+        return self.prefix
+
+    # -- its rows ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of the rows that it told, as far as some store knows them."""
+
+    @abstractmethod
+    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
+        """The types of the key columns, of an input; null where they are not known yet."""
+
+    # -- its tables -------------------------------------------------------------------------------------------------
+
+    def table(
+        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
+    ) -> pa.Table:
+        """One of its tables between two bounds, of a key, of an input."""
+        if table == WINDOWS in self.definition.tables:
+            return self.windows_table(start, end, key, input)
+        if table == MESSAGES in self.definition.tables:
+            return messages_table(self.messages(start, end, key, input), self.message_schema(input))
+        raise self.refuse(table)
+
+    def timed(self, table: str) -> str | None:
+        """The column of a table whose times `start` and `end` bound; None where they are numbers."""
+        if table not in self.definition.tables:
+            raise self.refuse(table)
+        return "stored" if table == MESSAGES else "window"
+
+    def windows(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None
+    ) -> list[WindowInfo]:
+        """Windows that overlap the closed range `[start, end]`, sorted by start, end and key."""
+        raise self.refuse(WINDOWS)
+
+    def windows_table(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None
+    ) -> pa.Table:
+        """`windows` as rows."""
+        raise self.refuse(WINDOWS)
+
+    def messages(self, start: Bound | None, end: Bound | None, key: Any, input: str | None) -> list[Slice]:
+        """Kept messages between two bounds, both inclusive, in key order, in pieces; positions as whoever fed them gave."""
+        raise self.refuse(MESSAGES)
+
+    def message_schema(self, input: str | None) -> pa.Schema:
+        """The columns of a table of messages, as far as they are known."""
+        raise self.refuse(MESSAGES)
+
+    # -- why --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        """What was made at a time: windows that start there, rows of a message of that time."""
+
+    @abstractmethod
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        """Of each of these rows, which it told, or of some columns of them: what it was made of."""
+
+    def brought(self, made: Made, kv: KV) -> list[tuple[bool, int]]:
+        """Of what one commit wrote, in the families `counted_in` of `kv`: how many messages a window had then (True), or
+        how many more (False).
+        """
+        return []
+
+
+# -- what is asked for ----------------------------------------------------------------------------------------------
+
+
+def key_of(by: tuple[str, ...], key: Any) -> dict[str, Any] | None:
+    """The key fields that are asked for, by name; None for all keys."""
+    if key is None:
+        return None
+    if isinstance(key, Mapping):
+        unknown = [k for k in key if k not in by]
+        if unknown:
+            raise ConfigurationError(f"key field {unknown[0]!r} is none of {list(by)}")
+        return dict(key)
+    values = tuple(key) if isinstance(key, (tuple, list)) else (key,)
+    if len(values) != len(by):
+        raise ConfigurationError(f"key {key!r} has {len(values)} values, the operator is keyed by {list(by)}")
+    return dict(zip(by, values, strict=True))
+
+
+def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> npt.NDArray[np.bool_]:
+    """True for rows of the key that is asked for."""
+    mask = np.ones(len(rows), dtype=bool)
+    for name, value in (wanted or {}).items():
+        mask &= np.array([v == value for v in rows.column(name).to_pylist()], dtype=bool)
+    return mask
+
+
+def times_between(start: Instant | None, end: Instant | None) -> tuple[int, int]:
+    """Bounds of windows, both inclusive."""
+    return (
+        START_OF_TIME_US if start is None else instant_us(start, "start"),
+        END_OF_TIME_US if end is None else instant_us(end, "end"),
+    )
+
+
+def bounds_between(start: Bound | None, end: Bound | None) -> tuple[tuple[int, Any], tuple[int, Any]]:
+    """Bounds of messages, both inclusive."""
+    return _bound(start, START_OF_TIME_US), _bound(end, END_OF_TIME_US)
+
+
+def _bound(value: Bound | None, default: int) -> tuple[int, Any]:
+    if value is None:
+        return default, None
+    if isinstance(value, tuple):
+        return instant_us(value[0], "time"), value[1]
+    return instant_us(value, "time"), None
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+
+def stored(rows: Slice) -> list[StoredMessage]:
+    """Rows of messages as Python values."""
+    payloads = rows.table.select(user_columns(rows.table)).to_pylist()
+    positions = zip(
+        *(rows.table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)), strict=True
+    )
+    return [
+        StoredMessage(int(t), Position(*p), payload)
+        for t, p, payload in zip(rows.times, positions, payloads, strict=True)
+    ]
+
+
+def without_prefix(infos: Sequence[WindowInfo], prefix: str) -> list[WindowInfo]:
+    """Windows with the positions that whoever fed the messages gave."""
+    if not prefix:
+        return list(infos)
+    return [replace(w, first=_as_given(w.first, prefix), last=_as_given(w.last, prefix)) for w in infos]
+
+
+def rows_without_prefix(rows: Slice, prefix: str) -> Slice:
+    """Rows of messages with the sources that whoever fed them gave."""
+    if not prefix:
+        return rows
+    table = rows.table
+    named = pa.array([s.removeprefix(prefix) for s in table.column(SOURCE).to_pylist()], pa.string())
+    return Slice(table.set_column(table.column_names.index(SOURCE), SOURCE, named), rows.times)
+
+
+def _as_given(position: Any, prefix: str) -> Any:
+    return None if position is None else position._replace(source=position.source.removeprefix(prefix))
+
+
+def merged(found: Sequence[Slice], by: Sequence[str], *, fields_first: bool) -> list[Slice]:
+    """Messages of several shards in the order of their keys, in which `by` stands first or after the time. One key lies in one
+    shard, whose order stays.
+    """
+    some = [rows for rows in found if len(rows)]
+    if len(some) < 2:
+        return some
+    times = np.concatenate([rows.times for rows in some])
+    table = concat([rows.table for rows in some])
+    rows = Slice(table, times)
+    fields = encode_equal([table.column(b) for b in by]) if by else None
+    positions = rows.order.to_pylist() if rows.order is not None else list(range(len(times)))
+    stamps = times.tolist()
+    if fields is None:
+        order = sorted(range(len(stamps)), key=lambda i: (stamps[i], positions[i]))
+    elif fields_first:
+        order = sorted(range(len(stamps)), key=lambda i: fields[i])
+    else:
+        order = sorted(range(len(stamps)), key=lambda i: (stamps[i], fields[i], positions[i]))
+    return [rows.take(np.array(order, dtype=np.int64))]
+
+
+def message_columns(schemas: Sequence[pa.Schema | None]) -> pa.Schema:
+    """The columns of a table of messages: `stored`, and those that stores know."""
+    found = [pa.schema([("stored", STORED)])]
+    for schema in schemas:
+        if schema is None:
+            continue
+        own = user_columns(schema.empty_table())
+        if "stored" in own:
+            raise ConfigurationError(
+                "a column of the messages is called 'stored', as the column of their positions: use get_messages"
+            )
+        found.append(pa.schema([schema.field(n) for n in own]))
+    return concat([f.empty_table() for f in found]).schema
+
+
+def messages_table(found: Sequence[Slice], schema: pa.Schema) -> pa.Table:
+    """Messages as rows of `schema`."""
+    tables = [schema.empty_table()]
+    for rows in found:
+        if not len(rows):
+            continue
+        parts = [pa.array(rows.times).cast(STAMP)]
+        for column, field in zip((SOURCE, PARTITION, OFFSET, ORDINAL), POSITION, strict=True):
+            parts.append(combine(rows.table.column(column)).cast(field.type))
+        columns = {"stored": pa.StructArray.from_arrays(parts, fields=list(STORED))}
+        columns |= {c: rows.table.column(c) for c in user_columns(rows.table)}
+        tables.append(pa.table(columns))
+    return concat(tables)

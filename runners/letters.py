@@ -1,0 +1,18 @@
+"""Dead letters as a job keeps them, in files of their own."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+
+from windrow.checkpoint.summary import Letters
+from windrow.core.messages import DeadLetter
+from windrow.operators.steps.dead import to_letters
+
+
+def letters_of(path: str, letters: Letters) -> list[DeadLetter]:
+    """The dead letters of a shard in a commit; none where the file was swept since."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        return []
+    return to_letters(table, letters.commit)

@@ -1,0 +1,152 @@
+"""Rows of joins, and what operators of a chain made of each other's rows, explained by the positions that were given."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.core.errors import ConfigurationError
+from windrow.testing import ManualClock
+
+S = 1_000_000
+#: (input, second, value) of messages of one key; the nth has the offset n.
+GIVEN = (("a", 1, 1), ("b", 2, 2), ("a", 5, 3), ("b", 3, 4), ("a", 30, 5))
+
+
+def join(how: str = "inner", **changed: Any) -> wr.Join:
+    options: dict[str, Any] = {
+        "left": wr.Input("a", event_time="t"),
+        "right": wr.Input("b", event_time="u"),
+        "on": "k",
+        "within": ("0 seconds", "3 seconds") if how != "asof" else ("-10 seconds", "0 seconds"),
+        "retention": "1 hour",
+        "allowed_lateness": "20 seconds",
+        "name": "joined",
+    }
+    return wr.Join(how=how, **(options | changed))  # type: ignore[arg-type]
+
+
+def feed(op: Any, given: tuple[tuple[str, int, int], ...] = GIVEN) -> None:
+    """Message n stands at ("topic", 0, n), whatever its input."""
+    for n, (name, second, value) in enumerate(given):
+        time = "t" if name == "a" else "u"
+        op.add_message(
+            wr.Message({"k": "x", time: second * S, f"v_{name}": value}, wr.Position("topic", 0, n)), name
+        )
+    op.advance_watermark(60 * S)
+    op.timeout()
+
+
+def offsets(one: Any) -> dict[str, list[int]]:
+    return {name: [p.offset for p in positions] for name, positions in one.inputs.items()}
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Iterator[str]:
+    yield str(tmp_path / "job")
+
+
+@pytest.mark.proves("Queries: a row of a join explained by the positions of its messages")
+@pytest.mark.parametrize(
+    ("how", "made"),
+    [
+        ("inner", [([0], [1]), ([0], [3])]),
+        ("left", [([0], [1]), ([0], [3]), ([2], []), ([4], [])]),
+        ("full", [([0], [1]), ([0], [3]), ([2], []), ([4], [])]),
+        ("semi", [([0], [1, 3])]),
+        ("anti", [([2], []), ([4], [])]),
+        ("asof", [([0], []), ([2], [3]), ([4], [])]),
+    ],
+)
+def test_every_row_of_a_join_is_explained_by_the_messages_that_made_it(
+    location: str, how: str, made: list[tuple[list[int], list[int]]]
+) -> None:
+    with join(how).open(location, clock=ManualClock(0)) as op:
+        feed(op)
+        told = sorted(op.get_result(), key=repr)
+        with wr.read_state(location) as state:
+            found = [one for row in told for one in state.explain(row)]
+            assert sorted((offsets(o)["a"], offsets(o)["b"]) for o in found) == sorted(made)
+            assert sorted(repr(o.row) for o in found) == sorted(repr(r.values) for r in told)
+            for one in found:
+                assert one.outside == one.positions and one.complete and one.operator == "joined"
+                assert sum(t.messages or 0 for t in one.commits) == len(one.positions or ())
+            # By the time of a message, all rows in which it has a part.
+            for second in (1, 2, 3, 5, 30):
+                mine = [m for m in made if any(GIVEN[n][1] == second for side in m for n in side)]
+                told_then = [(offsets(o)["a"], offsets(o)["b"]) for o in state.explain(second * S, key="x")]
+                assert sorted(told_then) == sorted(mine)
+            assert state.explain(2 * S, key="y") == []
+            # And as `panes` has it.
+            row = state.panes().to_pylist()[0]
+            assert len(state.explain(row)) == 1
+
+
+def test_of_a_message_whose_partners_are_gone_nobody_says_that_it_was_alone(location: str) -> None:
+    """Left messages are kept for longer than right ones: what is left of a pair is no message without a partner."""
+    definition = join("left", within=("-20 seconds", "0 seconds"), retention="25 seconds")
+    with definition.open(location, clock=ManualClock(0)) as op:
+        feed(op, (("b", 1, 1), ("a", 20, 2)))
+        [told] = op.get_result()
+        with wr.read_state(location) as state:
+            assert state.explain(told) == [] and state.explain(20 * S) == []
+
+
+def test_a_row_that_is_none_of_the_join_is_refused_naming_its_columns(location: str) -> None:
+    with join().open(location, clock=ManualClock(0)) as op:
+        feed(op)
+        with wr.read_state(location) as state, pytest.raises(ConfigurationError, match=r"'z' is none.*v_b"):
+            state.explain({"k": "x", "z": 1})
+
+
+@pytest.mark.proves("Queries: results of a chain explained down to the positions of what came from outside")
+def test_a_window_of_joined_rows_is_explained_down_to_what_came_from_outside(location: str) -> None:
+    late = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"m": wr.median("v_b")}, retention="1 hour", name="late"
+    )  # fmt: skip
+    with join().then(late).open(location, clock=ManualClock(0)) as op:
+        feed(op)
+        with wr.read_state(location) as state:
+            [why] = state.explain(0, key="x")
+            assert why.operator == "late" and [p.source for p in why.positions or ()] == ["joined"] * 2
+            assert [(o.operator, offsets(o)) for o in why.rows] == [
+                ("joined", {"a": [0], "b": [1]}),
+                ("joined", {"a": [0], "b": [3]}),
+            ]
+            assert why.outside == tuple(wr.Position("topic", 0, n) for n in (0, 1, 3))
+            [pane] = [p for p in op.get_result() if p.window.start_us == 0][-1:]
+            assert state.explain(pane) == [why]
+
+
+@pytest.mark.parametrize("aggregation", [wr.median("v_a"), wr.count()])
+def test_a_row_of_panes_is_explained_down_to_messages_where_these_are_kept(
+    location: str, aggregation: Any
+) -> None:
+    each = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("5 seconds"), agg={"m": aggregation}, retention="1 hour",
+        emit=wr.Emit.append(), name="each",
+    )  # fmt: skip
+    both = wr.Join(
+        left=wr.Input("each", event_time="window_time"), right=wr.Input("b", event_time="u"), on="k",
+        within=("0 seconds", "10 seconds"), retention="1 hour", name="both",
+    )  # fmt: skip
+    keeps = each.full_state
+    with each.then(both).open(location, clock=ManualClock(0)) as op:
+        for n, (name, second, value) in enumerate(
+            (("each", 1, 1), ("each", 3, 2), ("b", 8, 3), ("each", 7, 4))
+        ):
+            time = "t" if name == "each" else "u"
+            given = wr.Message({"k": "x", time: second * S, "v_a": value}, wr.Position("s", 0, n))
+            op.add_message(given, name)
+        op.advance_watermark(60 * S)
+        op.timeout()
+        [row] = op.get_result()
+        with wr.read_state(location) as state:
+            [why] = state.explain(row)
+            [pane] = why.rows
+            assert (pane.operator, pane.window and pane.window.window, offsets(why)["b"]) == ("each", wr.Window(0, 5 * S), [2])
+            positions = tuple(wr.Position("s", 0, n) for n in (0, 1))
+            assert pane.positions == (positions if keeps else None)
+            assert why.outside == ((*positions, wr.Position("s", 0, 2)) if keeps else None)
