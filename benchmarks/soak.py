@@ -18,6 +18,8 @@ from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import structlog
 
 import windrow as wr
@@ -31,12 +33,14 @@ from .worker import peak_mib
 
 COMMITS = 100_000
 KEYS = 10
+#: Keys of a window that is filled by commits of `FILLED` rows, and then gets commits of `FEW`.
+MANY_KEYS, FILLED, FEW, FEW_COMMITS = (100_000, 2_000_000), 100_000, 1_000, 1_000
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 NAME = "soak"
 #: From the last decade but one to the last nothing grows but by noise.
 GROWTH_MOST = 1.2
 #: What a sink has grows with what it was given.
-TOLD = ("files of the sink", "commit, slowest")
+TOLD = ("files of the sink", "commit, slowest", "commits over 3x p50")
 PANES_MOST_S = 2.0
 PROBES = 3
 #: What is measured, its unit, and below which figure all is noise.
@@ -53,12 +57,17 @@ FIGURES = {
     "commit, p50": ("ms", 1.0),
     "commit, p99": ("ms", 2.0),
     "commit, slowest": ("ms", 50.0),
+    "commits over 3x p50": ("%", 5.0),
 }
 
 
 def soak(context: Context) -> list[Row]:
-    """Growth by decade, the log in files."""
-    return _soak(context, "log in files", FILES, None)
+    """Growth by decade, the log in files; then how even commits are where a window has many keys."""
+    rows = _soak(context, "log in files", FILES, None)
+    for keys in (10_000,) if context.quick else MANY_KEYS:
+        context.step(f"{keys:,} keys in one window")
+        rows += _many_keys(keys)
+    return rows
 
 
 def soak_kafka(context: Context) -> list[Row]:
@@ -109,6 +118,48 @@ def _rows(label: str, by_age: dict[int, dict[str, float]]) -> list[Row]:
     return rows
 
 
+def _many_keys(keys: int) -> list[Row]:
+    """Commits of few rows in a window of many keys, which was filled by large ones."""
+    clock, random, spent = ManualClock(BEGIN), np.random.default_rng(0), list[float]()
+    sums = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("1 day"),
+        agg={"n": wr.count(), "s": wr.sum("v")},
+        retention="1 minute",
+        name="sums",
+    )
+    with scratch() as folder, sums.open(os.path.join(folder, "job"), clock=clock) as operator:
+        filling = [np.arange(at, min(at + FILLED, keys)) for at in range(0, keys, FILLED)]
+        few = (random.integers(0, keys, FEW) for _ in range(FEW_COMMITS))
+        for numbers in (*filling, *few):
+            clock.advance("1 second")
+            at = pa.array([clock.now_us()] * len(numbers), pa.timestamp("us", "UTC"))
+            table = pa.table({"k": numbers, "t": at, "v": numbers})
+            begin = time.perf_counter()
+            operator.add_messages(table)
+            operator.timeout()
+            if len(numbers) == FEW:
+                spent.append((time.perf_counter() - begin) * 1_000)
+    figures = _commits(spent)
+    return [
+        Row(f"soak, {keys:,} keys in one window: {name}", FIGURES[name][0], value)
+        for name, value in figures.items()
+    ]
+
+
+def _commits(spent: list[float]) -> dict[str, float]:
+    """What is said of how long commits took, in ms."""
+    spent = sorted(spent)
+    p50 = spent[len(spent) // 2]
+    return {
+        "commit, p50": p50,
+        "commit, p99": spent[len(spent) * 99 // 100],
+        "commit, slowest": spent[-1],
+        "commits over 3x p50": 100 * sum(ms > 3 * p50 for ms in spent) / len(spent),
+    }
+
+
 def _resident_mib() -> float:
     """Resident memory of this process."""
     with open("/proc/self/statm", encoding="ascii") as statm:
@@ -135,13 +186,7 @@ class _Life:
                 spent.append((time.perf_counter() - begin) * 1_000)
                 self.age += 1
             memory = _resident_mib()
-        spent.sort()
-        return {
-            "memory of the driver": memory,
-            "commit, p50": spent[len(spent) // 2],
-            "commit, p99": spent[len(spent) * 99 // 100],
-            "commit, slowest": spent[-1],
-        }
+        return {"memory of the driver": memory, **_commits(spent)}
 
 
 def _open(folder: str, log: Transport, clock: ManualClock) -> Any:
