@@ -10,14 +10,13 @@ import pyarrow as pa
 
 import windrow as wr
 from windrow.checkpoint.offsets import Partition
-from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.runners.tasks import OLD
 
 S = 1_000_000
 INPUT, PARTITIONS, EXECUTORS = "input", 2, 2
 SCHEMA = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int64())])
 
-DEFINITIONS: dict[str, AggregateDefinition] = {
+DEFINITIONS: dict[str, wr.Aggregate] = {
     "retracting": wr.Aggregate(
         by="k",
         event_time="t",

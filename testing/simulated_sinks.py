@@ -15,7 +15,6 @@ from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.connectors.sinks import PaneFiles, Sink
 from windrow.core.errors import Fenced
 from windrow.core.messages import Pane, Token
-from windrow.operators.aggregate.output import to_panes
 from windrow.runners.protocol import PUBLISH_ATTEMPTS
 from windrow.testing.simulated_job import (
     PARTITIONS,
@@ -66,7 +65,7 @@ class ParquetOutlet:
     def read(self) -> list[Pane]:
         if not os.path.isdir(self._path):
             return []  # nothing was published yet
-        return list(to_panes(self._definition, sinks.read_panes(self._path), ""))
+        return list(self._definition.values(sinks.read_panes(self._path), ""))
 
 
 class KafkaOutlet:
@@ -96,7 +95,7 @@ class KafkaOutlet:
                 rows.append(row)
         definition = self._simulation.definition
         table = pa.Table.from_pylist(rows, definition.logic().schema({definition.inputs[0].name: SCHEMA}))
-        return list(to_panes(definition, table, ""))
+        return list(definition.values(table, ""))
 
 
 class _Watched:

@@ -40,8 +40,7 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, SourceBehind
-from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.tuples import TupleAggregator
+from windrow.operators.operator import Logic
 from windrow.runners.tasks import TaskPlan
 from windrow.testing.simulated_checks import Checks
 from windrow.testing.simulated_job import (
@@ -389,8 +388,8 @@ class Simulation:
         return zlib.crc32(key.encode()) % self.shards
 
     @property
-    def operator(self) -> WindowAggregator | TupleAggregator:
-        return (TupleAggregator if self.definition.tuple_window else WindowAggregator)(self.definition)
+    def operator(self) -> Logic:
+        return self.definition.logic()
 
     def spec(self, job: str, executor: int) -> ShardSpec:
         cfs = self.operator.cfs()

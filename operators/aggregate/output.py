@@ -26,10 +26,14 @@ from windrow.operators.steps.columns import (
     TIMING,
 )
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.labels import PANE_TYPE, STAMP, stamp_us, stamps
-
-TIME_WINDOW_TYPE = pa.struct([pa.field("start", STAMP), pa.field("end", STAMP)])
-TUPLE_WINDOW_TYPE = pa.struct([pa.field("first", pa.int64()), pa.field("last", pa.int64())])
+from windrow.operators.steps.labels import (
+    PANE_TYPE,
+    STAMP,
+    TIME_WINDOW_TYPE,
+    TUPLE_WINDOW_TYPE,
+    stamp_us,
+    stamps,
+)
 
 
 def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:

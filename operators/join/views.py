@@ -17,12 +17,11 @@ from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.core.windows import Rows
-from windrow.operators.aggregate.output import TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE
 from windrow.operators.join.output import NOBODY, Columns, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.windows import windows_of_input
 from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.labels import POSITION, stamp_us
+from windrow.operators.steps.labels import POSITION, TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE, stamp_us
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
     Bound,

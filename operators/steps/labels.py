@@ -15,6 +15,8 @@ PANE_TYPE = pa.struct(
         pa.field("kind", pa.string()),
     ]
 )
+TIME_WINDOW_TYPE = pa.struct([pa.field("start", STAMP), pa.field("end", STAMP)])
+TUPLE_WINDOW_TYPE = pa.struct([pa.field("first", pa.int64()), pa.field("last", pa.int64())])
 #: Columns that say how a row was told, and by which commit.
 LABELS = ("pane", "commit")
 POSITION = pa.struct(

@@ -112,6 +112,8 @@ def test_imports_only_point_down() -> None:
         ("operators", "import rocksdict"),
         ("runners", "import confluent_kafka"),
         ("connectors", "import pyspark"),
+        ("console", "import windrow.operators.join.definition"),
+        ("runners", "import windrow.operators.graph.logic"),
     ],
 )
 def test_an_import_that_points_up_is_found(tree: Path, module: str, line: str) -> None:

@@ -1,0 +1,62 @@
+"""Outside `operators/` nobody knows a kind of operator: what a job asks of one stands in `operators/operator.py`, what may be
+asked of its state in `operators/view.py`. Who imports an operator's folder is an import contract (`pyproject.toml`).
+"""
+
+import re
+
+import pytest
+
+from tests.packaging.test_layout import FOLDERS, ROOT
+
+#: Questions after the kind of an operator, and names of what only its folder knows.
+KIND = re.compile(
+    r"isinstance\([^)]*\b[A-Z]\w+Definition\b|\btuple_window\b|\b(Window|Tuple)Aggregator\b|\b(Rows)?JoinOperator\b"
+    r"|\bChainOperator\b"
+)
+#: Oracles specify operators of one kind.
+ORACLES = re.compile(r"testing/(oracle|plain_)\w*\.py")
+#: These have still to learn the seam: who makes one clean takes it out here, and in the import contract.
+STILL = {
+    "runners/definition.py",
+    "runners/embedded/chain.py",
+    "runners/embedded/join.py",
+    "runners/embedded/operator.py",
+    "runners/embedded/runs.py",
+    "runners/partials.py",
+    "runners/spark/batch.py",
+    "runners/tasks.py",
+    "testing/checker.py",
+    "testing/driver.py",
+    "testing/interruptions.py",
+    "testing/join_transcripts.py",
+    "testing/transcript_parser.py",
+}
+
+
+def kinds_in(text: str) -> list[str]:
+    """The lines of a module that know a kind of operator."""
+    return [line.strip() for line in text.splitlines() if KIND.search(line)]
+
+
+def test_outside_operators_nobody_knows_a_kind_of_operator() -> None:
+    found = {}
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            if folder != "operators" and name not in STILL and not ORACLES.fullmatch(name):
+                found[name] = kinds_in(path.read_text())
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert len(found) > 100
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("if isinstance(definition, JoinDefinition):", True),
+        ("numbers = getattr(definition, 'tuple_window', False)", True),
+        ("operator = WindowAggregator(definition)", True),
+        ("if isinstance(definition, Definition):", False),
+    ],
+)
+def test_a_question_after_the_kind_is_found(line: str, known: bool) -> None:
+    assert bool(kinds_in(f"def planted(definition):\n    {line}\n")) == known
