@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
-from windrow.core.errors import ConfigurationError
 from windrow.operators.graph.definition import ChainDefinition
 from windrow.operators.operator import Definition
 
@@ -61,10 +60,9 @@ class Chain(ChainDefinition):
 
         frames: a streaming DataFrame by the name of each input
         """
-        from windrow.runners.spark.joins import together
+        from windrow.runners.spark.inputs import one_way, together
 
-        self._several_inputs()
-        return together(self, frames)[0]
+        return together([self], one_way([self], None, frames))[0]
 
     def foreach_batch(
         self,
@@ -87,7 +85,6 @@ class Chain(ChainDefinition):
         static: bounded frames of static inputs of a join, by name
         """
         from windrow.runners.spark.batch import BatchFunction
-        from windrow.runners.spark.joins import JoinBatchFunction
 
         options: dict[str, Any] = {
             "sink": sink,
@@ -98,9 +95,7 @@ class Chain(ChainDefinition):
             "source": source,
             "log": log,
         }
-        if self.by_input:
-            return JoinBatchFunction(self, location, static=static, **options)
-        return BatchFunction([self], location, **options)
+        return BatchFunction([self], location, static=static, **options)
 
     def writeStream(self, stream: DataFrame | None = None, **frames: DataFrame) -> WindowStreamWriter:
         """Spark, builder, over the stream of the first operator; where one is a join, over all inputs.
@@ -108,13 +103,9 @@ class Chain(ChainDefinition):
         stream: a streaming DataFrame, where the chain has one input
         frames: else a streaming DataFrame by the name of each input
         """
-        from windrow.runners.spark.joins import JoinStreamWriter
         from windrow.runners.spark.stream import WindowStreamWriter
 
-        if stream is None or frames:
-            self._several_inputs()
-            return JoinStreamWriter(self, frames)
-        return WindowStreamWriter([self], self._one_input(stream))
+        return WindowStreamWriter([self], stream, frames)
 
     def apply(
         self, df: DataFrame | None = None, *, dead_letters: Any = None, **frames: DataFrame
@@ -125,28 +116,9 @@ class Chain(ChainDefinition):
         frames: else a DataFrame by the name of each input
         dead_letters: as for `wr.Aggregate`
         """
-        from windrow.runners.spark import bounded, joins
+        from windrow.runners.spark.bounded import apply
 
-        if df is None or frames:
-            self._several_inputs()
-            return joins.apply(self, frames, dead_letters)
-        return bounded.apply([self], self._one_input(df), self.name, dead_letters)
-
-    def _several_inputs(self) -> None:
-        if not self.by_input:
-            raise ConfigurationError(
-                f"{self.first.name!r}, with which the chain begins, has one input, and inputs are given by name: "
-                "give one DataFrame"
-            )
-
-    def _one_input(self, df: DataFrame) -> DataFrame:
-        if self.by_input:
-            names = [i.name for i in self.inputs]
-            raise ConfigurationError(
-                f"{self.name!r}, with which the chain ends, takes the inputs {names}, and one DataFrame is given: "
-                "give each by its name, e.g. " + ", ".join(f"{n}=df" for n in names)
-            )
-        return df
+        return apply([self], df, self.name, dead_letters, frames)
 
 
 def chain(*operators: Definition) -> Chain:

@@ -34,6 +34,7 @@ from windrow.operators.join.definition import (
     Where,
     normalise_join,
 )
+from windrow.operators.operator import Definition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -309,14 +310,14 @@ class Aggregate(AggregateDefinition):
         return chain(self, second)
 
 
-def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **options: Any) -> BatchFunction:
-    """One function for several operators on one input, one commit for all.
+def foreach_batch(definitions: Sequence[Definition], location: str, **options: Any) -> BatchFunction:
+    """One function for several operators, one commit for all.
 
-    definitions: aggregates, each with a name of its own
+    definitions: operators, each with a name of its own; where their inputs have names, its batches come from `wr.together`
     location: as in `Aggregate.foreach_batch`
     options: those of `Aggregate.foreach_batch`; `sink` may be a dict by operator name
 
-    Raises `ConfigurationError` (WR100) where one of them takes several inputs.
+    Raises `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
 
     >>> import windrow as wr
     >>> what = dict(event_time="t", agg={"n": wr.count()}, retention="1 day")
@@ -328,36 +329,39 @@ def foreach_batch(definitions: Sequence[AggregateDefinition], location: str, **o
     """
     from windrow.runners.spark.batch import BatchFunction
 
-    _check_one_input(definitions)
     return BatchFunction(list(definitions), location, **options)
 
 
 def writeStream(
-    definitions: Sequence[AggregateDefinition], stream: DataFrame | KafkaStream
+    definitions: Sequence[Definition], stream: DataFrame | KafkaStream | None = None, **frames: DataFrame
 ) -> WindowStreamWriter:
-    """The builder for several operators on one stream, one commit for all.
+    """The builder for several operators, one commit for all.
 
-    definitions: aggregates, each with a name of its own
-    stream: as in `Aggregate.writeStream`
+    definitions: operators, each with a name of its own
+    stream: as in `Aggregate.writeStream`, where they share one input
+    frames: else a streaming DataFrame by the name of each input
 
-    Raises `ConfigurationError` (WR100) where one of them takes several inputs.
+    Raises `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
 
     `wr.writeStream([hours, days], stream).sink(...).option("checkpointLocation", "ckpt/both").start()` runs both.
     """
     from windrow.runners.spark.stream import WindowStreamWriter
 
-    _check_one_input(definitions)
-    return WindowStreamWriter(list(definitions), stream)
+    return WindowStreamWriter(list(definitions), stream, frames)
 
 
-def _check_one_input(definitions: Sequence[Any]) -> None:
-    for definition in definitions:
-        inputs = getattr(definition, "inputs", ())
-        if isinstance(definition, JoinDefinition) or getattr(definition, "by_input", False):
-            raise ConfigurationError(
-                f"{definition.name!r} takes the inputs {[i.name for i in inputs]}, and operators of one job share one input: "
-                "give it a job of its own, by its own foreach_batch or writeStream"
-            )
+def together(definitions: Sequence[Definition], **frames: DataFrame) -> DataFrame:
+    """The inputs of several operators as the one stream that `wr.foreach_batch` takes.
+
+    definitions: operators, each with a name of its own, whose inputs have names (`wr.Join`, `wr.Aggregate(input=...)`)
+    frames: a streaming DataFrame by the name of each input
+
+    `stream = wr.together([pairs, totals], orders=orders, payments=payments)`, and then
+    `stream.writeStream.foreachBatch(wr.foreach_batch([pairs, totals], "ckpt/both"))`.
+    """
+    from windrow.runners.spark.inputs import together
+
+    return together(definitions, frames)[0]
 
 
 class Join(JoinDefinition):
@@ -465,9 +469,9 @@ class Join(JoinDefinition):
 
         frames: a streaming DataFrame by the name of each input
         """
-        from windrow.runners.spark.joins import together
+        from windrow.runners.spark.inputs import together
 
-        return together(self, frames)[0]
+        return together([self], frames)[0]
 
     def foreach_batch(
         self,
@@ -479,6 +483,7 @@ class Join(JoinDefinition):
         clock: Clock | None = None,
         local_dir: str | None = None,
         static: Mapping[str, DataFrame] | None = None,
+        replay: Callable[[], Mapping[str, DataFrame]] | None = None,
         source: KafkaSource | None = None,
         log: Transport = FILES,
     ) -> BatchFunction:
@@ -486,11 +491,13 @@ class Join(JoinDefinition):
 
         location, sink, dead_letters, shards, clock, local_dir, source, log: as for `wr.Aggregate`
         static: bounded frames of inputs that are `static=True`, by name; they are taken in with the first commit
+        replay: gives bounded DataFrames of the inputs, by name, transformed as the streams are and with their position columns;
+            read where messages that the join keeps are lost with their snapshots and segments
         """
-        from windrow.runners.spark.joins import JoinBatchFunction
+        from windrow.runners.spark.batch import BatchFunction
 
-        return JoinBatchFunction(
-            self,
+        return BatchFunction(
+            [self],
             location,
             static=static,
             sink=sink,
@@ -498,6 +505,7 @@ class Join(JoinDefinition):
             shards=shards,
             clock=clock,
             local_dir=local_dir,
+            replay=replay,
             source=source,
             log=log,
         )
@@ -507,9 +515,9 @@ class Join(JoinDefinition):
 
         frames: a streaming DataFrame by the name of each input
         """
-        from windrow.runners.spark.joins import JoinStreamWriter
+        from windrow.runners.spark.stream import WindowStreamWriter
 
-        return JoinStreamWriter(self, frames)
+        return WindowStreamWriter([self], None, frames)
 
     def apply(self, *, dead_letters: Any = None, **frames: DataFrame) -> DataFrame:
         """The rows of bounded DataFrames, as `Aggregate.apply`.
@@ -517,9 +525,9 @@ class Join(JoinDefinition):
         frames: a DataFrame by the name of each input
         dead_letters: as for `wr.Aggregate`
         """
-        from windrow.runners.spark.joins import apply
+        from windrow.runners.spark.bounded import apply
 
-        return apply(self, frames, dead_letters)
+        return apply([self], None, self.name, dead_letters, frames)
 
     def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
         """This join and an operator that takes its rows as messages: `wr.chain(self, second)`.

@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, alive_at, health_of
 from windrow.checkpoint.job import Job, Plan
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.recovery import BatchDecision
 from windrow.checkpoint.shard import ShardSpec
@@ -45,6 +44,7 @@ from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.asking import Asked
 from windrow.runners.spark.checkpoint import SparkCheckpoint
+from windrow.runners.spark.inputs import inputs_of
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import replay_messages
 from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
@@ -76,12 +76,14 @@ class BatchFunction:
         clock: Clock | None = None,
         local_dir: str | None = None,
         fresh_start: bool = False,
-        replay: Callable[[], DataFrame] | None = None,
+        replay: Callable[[], Any] | None = None,
+        static: Mapping[str, DataFrame] | None = None,
         source: KafkaSource | None = None,
         reads: KafkaStream | None = None,
         log: Transport = FILES,
     ) -> None:
         self.definitions: tuple[Definition, ...] = tuple(definitions)
+        self.inputs = inputs_of(self.definitions, static)
         self.location = local_path(location)
         self.sinks = sinks_of(self.definitions, sink, dead_letters, as_spark_sink)
         self.dead_letters = None if dead_letters is None else as_letters_sink(dead_letters)
@@ -123,22 +125,15 @@ class BatchFunction:
     def __repr__(self) -> str:
         return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
 
-    # -- what a join does otherwise -----------------------------------------------------------------------------------
-
-    def _honour(self, df: DataFrame) -> None:
-        """Take over what the first frame says of watermarks."""
-        self.definitions = tuple(plans.honour_watermark(df, d) for d in self.definitions)
-
     def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
         """The frame with position columns, where it has any."""
         if self.reads is not None:
             return (df, True) if self.reads.keyed else (rows_of(df, self.reads), True)
-        plans.check_columns(df, self.definitions)
-        return plans.positioned(df, self.definitions[0].inputs[0].positions)
+        return self.inputs.positioned(df, begun=self.job.progress.commit > 0)
 
-    def _watermark_partition(self, partition: Partition) -> Partition:
-        """All files of one directory are one partition of the watermark."""
-        return ("files", 0) if self.of_files else partition
+    def _honour(self, df: DataFrame) -> None:
+        """Take over what the first frame says of watermarks."""
+        self.definitions = self.inputs.honoured(df, self.definitions)
 
     # -- the batch --------------------------------------------------------------------------------------------------
 
@@ -222,10 +217,8 @@ class BatchFunction:
 
     def pane_schema(self, df: DataFrame, operator: str) -> StructType:
         """Spark's schema of an operator's panes over such a frame."""
-        definition = next(d for d in self.definitions if d.name == operator)
-        return from_arrow_schema(
-            definition.logic().schema({definition.inputs[0].name: plans.arrow_schema(df)})
-        )
+        definition = next(d for d in self.definitions if operator in [p.name for p in d.parts])
+        return from_arrow_schema(definition.logic().schema(self.inputs.schemas(df)))
 
     def _open(self, spark: SparkSession) -> Job:
         if self._job is None:
@@ -284,7 +277,7 @@ class BatchFunction:
             self._publisher,
             fresh_start=self.fresh_start,
             of_files=self.of_files,
-            watermark_partition=self._watermark_partition,
+            watermark_partition=partial(self.inputs.watermark_partition, of_files=self.of_files),
             unread=partial(self._asked.unread, self.job),
             explained=lambda first, batch_id: self._asked.explained(
                 self.job, first, resumed=self.resumes and batch_id == 0
@@ -403,7 +396,11 @@ class BatchFunction:
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
         definition = self.definitions[0]
-        if len(self.definitions) == 1 and isinstance(definition, AggregateDefinition):
+        if (
+            len(self.definitions) == 1
+            and isinstance(definition, AggregateDefinition)
+            and not definition.by_input
+        ):
             calculation = Calculation(definition, schema)
             if plans.can_use_partials(df, definition, calculation):
                 frame = plans.prepare_partials(
@@ -418,7 +415,7 @@ class BatchFunction:
                 columns = plans.partial_columns(definition, calculation)
                 assert columns is not None
                 return frame, tuple(columns)
-        return plans.prepare_rows(df, self.definitions, plans.Sharding.of(self.job)), None
+        return self.inputs.on_shards(df, plans.Sharding.of(self.job)), None
 
     def _local(self, spark: SparkSession) -> str | None:
         """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""
@@ -454,8 +451,9 @@ class BatchFunction:
 
 
 def replayable(definition: Definition) -> bool:
-    """True if its lost messages can be read again: those of one input."""
-    return isinstance(definition, AggregateDefinition)
+    """True if its lost messages can be read again."""
+    logic = definition.logic()
+    return not logic.message_cfs or logic.refiling() is not None
 
 
 def _default_shards(spark: SparkSession, definitions: Sequence[Definition]) -> int:

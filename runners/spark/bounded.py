@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.graph.definition import ChainDefinition
+from windrow.operators.operator import Definition
 from windrow.runners.spark.batch import BatchFunction
+from windrow.runners.spark.inputs import check_one, one_way, together
 from windrow.stores.scratch import make_scratch
 
 
 def apply(
-    definitions: Sequence[AggregateDefinition | ChainDefinition],
-    df: DataFrame,
+    definitions: Sequence[Definition],
+    df: DataFrame | None,
     operator: str,
     dead_letters: Any = None,
+    frames: Mapping[str, DataFrame] | None = None,
 ) -> DataFrame:
-    """Panes of a bounded frame: one commit of all rows, then the end of time. Lives as long as this process."""
+    """What an operator tells of bounded frames: one commit of all rows, then the end of time. Lives as long as this process.
+
+    df: the one input; frames: inputs by name.
+    """
+    if df is None or frames:
+        df, _ = together(definitions, one_way(definitions, df, frames or {}))
+    else:
+        check_one(definitions)
     return rows_of(BatchFunction(definitions, scratch_location(), dead_letters=dead_letters), df, operator)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,7 +17,13 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from windrow.checkpoint.offsets import Partition
-from windrow.core.errors import ConfigurationError, UnknownColumn
+from windrow.core.errors import (
+    ConfigurationError,
+    PositionsMissing,
+    SparkUnsupported,
+    StateLost,
+    UnknownColumn,
+)
 from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
 from windrow.core.sql import quoted, text
@@ -50,6 +56,10 @@ class Inputs(Protocol):
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         """The partition of the watermark: all files of one directory are one."""
+        ...
+
+    def again(self, given: Any, *, of_files: bool) -> DataFrame:
+        """What `replay=` gave, as a batch of the stream with positions; refuses what is none."""
         ...
 
 
@@ -101,6 +111,9 @@ class OneFrame:
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         return ("files", 0) if of_files else partition
+
+    def again(self, given: Any, *, of_files: bool) -> DataFrame:
+        return _again(given, self._definitions[0].inputs[0], of_files=of_files)
 
 
 class NamedFrames:
@@ -171,6 +184,26 @@ class NamedFrames:
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         return (partition[0].partition(":")[0] + ":files", 0) if of_files else partition
 
+    def again(self, given: Any, *, of_files: bool) -> DataFrame:
+        streams = [name for name in self._inputs if name not in self._static]
+        if not isinstance(given, Mapping) or set(given) != set(streams):
+            shown = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+            raise StateLost(
+                f"replay= gave {shown}: give a bounded DataFrame of each of the inputs {streams}, by name"
+            )
+        parts = [
+            _carried(i, _again(given[i.name], i, of_files=of_files))
+            for i in self._inputs.values()
+            if i.name in given
+        ]
+        frame = parts[0]
+        for part in parts[1:]:
+            frame = frame.unionByName(part, allowMissingColumns=True)
+        for name, static in self._static.items():
+            user = [f for f in static.schema.fields if not f.name.startswith("__")]
+            frame = frame.withColumn(name, F.lit(None).cast(T.StructType(user)))
+        return self._with_static(frame)
+
 
 def _struct(df: DataFrame, given: Input) -> T.StructType:
     kind = df.schema[given.name].dataType
@@ -203,6 +236,33 @@ def _keys(
             sql = f"cast({sql} as {kind.simpleString()})"
         found.append((sql, kind))
     return found
+
+
+def check_one(definitions: Sequence[Definition]) -> None:
+    """Refuse one frame where inputs have names."""
+    for definition in definitions:
+        if definition.by_input:
+            names = [i.name for i in definition.inputs]
+            raise ConfigurationError(
+                f"{definition.name!r} takes the inputs {names}, and one DataFrame is given: give each by its name, e.g. "
+                + ", ".join(f"{n}=df" for n in names)
+            )
+
+
+def one_way(
+    definitions: Sequence[Definition], df: Any, frames: Mapping[str, DataFrame]
+) -> Mapping[str, DataFrame]:
+    """Frames by name; refuses them where the one input has none, and both at once."""
+    for definition in definitions:
+        if not definition.by_input:
+            raise ConfigurationError(
+                f"{definition.name!r} has one input without a name, and inputs are given by name: give one DataFrame"
+            )
+    if df is not None:
+        raise ConfigurationError(
+            f"a DataFrame and the inputs {sorted(frames)} are given: give each by its name"
+        )
+    return frames
 
 
 def together(
@@ -254,17 +314,40 @@ def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame,
         with_files = plans.with_file_positions(frame)
         if with_files is not None:
             frame, kind = with_files, "files"
+    return _carried(given, frame, positions=kind != "none"), kind
+
+
+def _carried(given: Input, frame: DataFrame, *, positions: bool = True) -> DataFrame:
+    """The rows of an input with the columns in which they travel."""
     user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
     where = [
         F.concat(F.lit(given.source_prefix), F.col(SOURCE)).alias(SOURCE),
         *[F.col(c) for c in _POSITION[1:]],
     ]
-    part = frame.select(
-        F.lit(given.name).alias(INPUT),
-        *(where if kind != "none" else []),
-        F.struct(*user).alias(given.name),
-    )
-    return part, kind
+    struct = F.struct(*user).alias(given.name)
+    return frame.select(F.lit(given.name).alias(INPUT), *(where if positions else []), struct)
+
+
+def _again(df: DataFrame, given: Input, *, of_files: bool) -> DataFrame:
+    """What `replay=` gave of an input, with positions."""
+    if df.isStreaming:
+        raise SparkUnsupported(
+            "replay= gave a streaming DataFrame: give a bounded one (spark.read, not spark.readStream)"
+        )
+    if of_files:
+        with_files = plans.with_file_positions(df)
+        if with_files is None:
+            raise PositionsMissing(
+                "replay= gave a DataFrame without the files of its rows, by which the stream told them apart: read the same "
+                "Parquet files"
+            )
+        return with_files
+    df, has = plans.positioned(df, given.positions)
+    if not has:
+        raise PositionsMissing(
+            f"replay= gave a DataFrame without positions, of columns {df.columns}: keep the source's position columns"
+        )
+    return df
 
 
 def _check_columns(definitions: Sequence[Definition], given: Input, frame: DataFrame) -> None:

@@ -19,7 +19,7 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import KEPT_OF, Ranges, extent, steps_again
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.errors import PositionsMissing, SparkUnsupported, StateLost
+from windrow.core.errors import StateLost
 from windrow.core.sql import quoted
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.state_rows import without
@@ -30,6 +30,7 @@ from windrow.runners.ranges import SCHEMA
 from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.kafka import rows_of
+from windrow.runners.tasks import INPUT
 from windrow.stores.kv import LocalStore
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ def replay_messages(
             kept_from_us = _kept_from(definition, commits[-1], shard)
             ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
     if batch.reads is None:
-        rows = plans.prepare_rows(_source(batch, ranges, spark), definitions, plans.Sharding.of(job))
+        rows = batch.inputs.on_shards(_source(batch, ranges, spark), plans.Sharding.of(job))
     elif task.reads is not None:
         rows = _nothing(spark, job.shards)
     else:
-        rows = plans.prepare_rows(_topic(batch.reads, ranges, spark), definitions, plans.Sharding.of(job))
+        rows = batch.inputs.on_shards(_topic(batch.reads, ranges, spark), plans.Sharding.of(job))
     on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
     answers = on_shards.mapInArrow(again, tasks.OUTPUT).collect()
@@ -99,25 +100,7 @@ def _widest(left: Ranges, right: Ranges) -> Ranges:
 def _source(batch: BatchFunction, ranges: Ranges, spark: SparkSession) -> DataFrame:
     """The rows of the source that lie in the ranges, with the stream's columns and positions."""
     assert batch.replay is not None and batch.input_schema is not None
-    df = batch.replay()
-    if df.isStreaming:
-        raise SparkUnsupported(
-            "replay= gave a streaming DataFrame: give a bounded one (spark.read, not spark.readStream)"
-        )
-    if batch.of_files:
-        with_files = plans.with_file_positions(df)
-        if with_files is None:
-            raise PositionsMissing(
-                "replay= gave a DataFrame without the files of its rows, by which the stream told them apart: read the same "
-                "Parquet files"
-            )
-        df, has = with_files, True
-    else:
-        df, has = plans.positioned(df, batch.definitions[0].inputs[0].positions)
-    if not has:
-        raise PositionsMissing(
-            f"replay= gave a DataFrame without positions, of columns {df.columns}: keep the source's position columns"
-        )
+    df = batch.inputs.again(batch.replay(), of_files=batch.of_files)
     wanted = [f for f in batch.input_schema.fields if not f.name.startswith("__")]
     given = {f.name: f.dataType for f in df.schema.fields}
     other = [
@@ -138,7 +121,7 @@ def _source(batch: BatchFunction, ranges: Ranges, spark: SparkSession) -> DataFr
         & (F.col(OFFSET) >= F.col("__first"))
         & (F.col(OFFSET) < F.col("__next"))
     )
-    columns = [quoted(f.name) for f in wanted] + [c for c in POSITION_COLUMNS if c in df.columns]
+    columns = [quoted(f.name) for f in wanted] + [c for c in (INPUT, *POSITION_COLUMNS) if c in df.columns]
     return df.join(F.broadcast(named), inside).select(*columns)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +21,12 @@ from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
 from windrow.core.location import local_path
 from windrow.core.time import Duration, duration_us
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.graph.definition import ChainDefinition
+from windrow.operators.operator import Definition
 from windrow.runners.publishing import sinks_of
 from windrow.runners.spark import plan as plans
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.checkpoint import RETAIN, RETAINED, SparkCheckpoint
+from windrow.runners.spark.inputs import check_one, inputs_of, one_way, together
 from windrow.runners.spark.kafka import ranges_of
 from windrow.runners.spark.plan import HEARTBEAT
 from windrow.runners.spark.query import WindowQuery
@@ -44,25 +44,32 @@ class WindowStreamWriter:
     OPTIONS = ("checkpointLocation", "heartbeat", "shards", "localDir")
 
     def __init__(
-        self, definitions: Sequence[AggregateDefinition | ChainDefinition], stream: DataFrame | KafkaStream
+        self,
+        definitions: Sequence[Definition],
+        stream: DataFrame | KafkaStream | None,
+        frames: Mapping[str, DataFrame] | None = None,
     ) -> None:
-        if isinstance(stream, KafkaStream):
-            plans.check_names(stream.schema.names, definitions)
-            self._begin(definitions, None, stream)
-            return
-        if not stream.isStreaming:
-            raise ConfigurationError(
-                "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
-            )
-        plans.check_columns(stream, definitions)
-        self._begin([plans.honour_watermark(stream, d) for d in definitions], stream)
-
-    def _begin(
-        self, definitions: Sequence[Any], stream: DataFrame | None, reads: KafkaStream | None = None
-    ) -> None:
+        """stream: the one input; frames: inputs by name, of which static ones may be bounded."""
+        self._reads = stream if isinstance(stream, KafkaStream) else None
+        self._static: dict[str, DataFrame] = {}
+        self._of_files = False
+        self._stream: DataFrame | None = None
+        if stream is None or frames:
+            self._take(definitions, one_way(definitions, stream, frames or {}))
+        else:
+            check_one(definitions)
+            if isinstance(stream, KafkaStream):
+                plans.check_names(stream.schema.names, definitions)
+            elif not stream.isStreaming:
+                raise ConfigurationError(
+                    "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
+                )
+            else:
+                plans.check_columns(stream, definitions)
+                self._stream = stream
         self._definitions = tuple(definitions)
-        self._stream = stream
-        self._reads = reads
+        if self._stream is not None:
+            self._definitions = inputs_of(self._definitions).honoured(self._stream, self._definitions)
         self._options: dict[str, str] = {}
         self._sink: Any = None
         self._dead_letters: Any = None
@@ -72,6 +79,15 @@ class WindowStreamWriter:
         self._replay: Callable[[], DataFrame] | None = None
         self._source: KafkaSource | None = None
         self._log: Transport = FILES
+
+    def _take(self, definitions: Sequence[Definition], frames: Mapping[str, DataFrame]) -> None:
+        """Inputs by name."""
+        if frames and not any(frame.isStreaming for frame in frames.values()):
+            raise ConfigurationError(
+                "writeStream needs streaming DataFrames, these are bounded: use apply(...)"
+            )
+        self._stream, self._of_files = together(definitions, frames, of_files=True)
+        self._static = {name: frame for name, frame in frames.items() if not frame.isStreaming}
 
     def sink(self, sink: Any) -> WindowStreamWriter:
         """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
@@ -171,7 +187,8 @@ class WindowStreamWriter:
         spark = self._stream.sparkSession
         shards = self._options.get("shards", None)
         heartbeat = self._options.get("heartbeat", "1 second")
-        batch = self._batch_function(
+        batch = BatchFunction(
+            self._definitions,
             os.path.join(location, "windrow"),
             sink=self._sink,
             dead_letters=self._dead_letters,
@@ -179,8 +196,9 @@ class WindowStreamWriter:
             clock=self._clock,
             local_dir=self._options.get("localDir", None),
             replay=self._replay,
+            static=self._static,
             source=self._source,
-            **({} if self._reads is None else {"reads": self._reads}),
+            reads=self._reads,
             log=self._log,
         )
         batch.resumes = self._reads is not None or plans.resumes_from(self._stream, location)
@@ -201,14 +219,11 @@ class WindowStreamWriter:
         query.begin(start(writer, spark) if available_now else writer.start())
         return query
 
-    def _batch_function(self, location: str, **options: Any) -> BatchFunction:
-        return BatchFunction(self._definitions, location, **options)
-
     def _with_positions(self) -> tuple[DataFrame, bool]:
         """The stream with what positions the builder can give it; True if they are of files."""
         assert self._stream is not None
-        if self._reads is not None:
-            return self._stream, False
+        if self._reads is not None or any(d.by_input for d in self._definitions):
+            return self._stream, self._of_files
         if all(d.inputs[0].positions is None for d in self._definitions) and not plans.of_kafka(self._stream):
             of_files = plans.with_file_positions(self._stream)
             if of_files is not None:
