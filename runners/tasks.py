@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -212,7 +212,7 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     if plan.parts is None and len(table):
         if plan.reads is None:
             _extent(table, answer)
-        answer.rows = int((operators == 0).sum()) if OPERATOR in table.column_names else len(table)
+        answer.rows = _counted(plan.definitions, table)
     counters["rows"] = answer.rows
     snapshot = None
     if shard.applied and (shard.applied + APART * shard.spec.shard) % plan.snapshot_every == 0:
@@ -221,6 +221,22 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     answer.still = not panes and letters is None and only_time_passed(shard.kv, overlay.batch)
     answer.result = shard.write(plan.commit, overlay.batch, panes, letters, counters, snapshot=snapshot)
     return answer
+
+
+def _counted(definitions: Sequence[Definition], table: pa.Table) -> int:
+    """How many rows came: each is there once for every definition that takes it."""
+    if OPERATOR not in table.column_names:
+        return len(table)
+    whose = combine(table.column(OPERATOR)).to_numpy()
+    if INPUT not in table.column_names:
+        return int((whose == 0).sum())
+    first: dict[str, int] = {}
+    for i, definition in enumerate(definitions):
+        for given in definition.inputs:
+            first.setdefault(given.name, i)
+    inputs = combine(table.column(INPUT))
+    named = pc.index_in(inputs, pa.array(list(first))).to_numpy(zero_copy_only=False)
+    return int((whose == np.array(list(first.values()))[named]).sum())
 
 
 def _read(

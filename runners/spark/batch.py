@@ -89,6 +89,8 @@ class BatchFunction:
         self.dead_letters = None if dead_letters is None else as_letters_sink(dead_letters)
         if shards is not None:
             check.number(shards, "shards", "use how many, 1 or more; fixed at the first commit", least=1)
+            for definition in self.definitions:
+                check_shards(definition, shards)
         self.shards = shards
         self.clock = clock or SystemClock()
         if local_dir is not None:

@@ -1,0 +1,131 @@
+"""Operators of several inputs in one job on Spark: side by side, one commit; messages that a join has lost come back."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.checkpoint.layout import JobFolders
+from windrow.stores.rocks import RocksKV
+
+from .test_joins import ORDERS, SHIPMENTS, by_spark, define, generated, streams, told
+
+pytestmark = pytest.mark.spark
+
+
+def values(**changes: Any) -> wr.Aggregate:
+    """Of the orders, by half minutes."""
+    settings: dict[str, Any] = {
+        "by": "id", "event_time": "time", "window": wr.tumbling("30 seconds"), "agg": {"value": wr.sum("value")},
+        "retention": "1 minute", "watermark": "5 seconds", "name": "values", "input": "orders",
+    }  # fmt: skip
+    return wr.Aggregate(**{**settings, **changes})
+
+
+def costs() -> wr.Join:
+    """A second join, of the shipments with themselves."""
+    each = wr.Input("shipments", event_time="time", watermark="5 seconds")
+    return wr.Join(
+        left=each,
+        right=each,
+        on="id",
+        within=("0 seconds", "2 seconds"),
+        allowed_lateness="0 seconds",
+        name="costs",
+    )
+
+
+def panes(rows: list[Any]) -> Counter[tuple[Any, ...]]:
+    return Counter((p.window.start_us, p.key["id"], p.values["value"]) for p in rows if p.is_last)
+
+
+@pytest.mark.proves("Joins: on Spark: joins and aggregates side by side on several inputs, one commit")
+def test_joins_and_an_aggregate_share_the_inputs_of_one_job(spark: Any, feed: Any, tmp_path: Path) -> None:
+    sinks = {"join": wr.sinks.memory(), "values": wr.sinks.memory(), "costs": wr.sinks.memory()}
+    query = (
+        wr.writeStream([define(), values(), costs()], **streams(spark, feed, tmp_path, 6))
+        .sink(sinks)
+        .option("checkpointLocation", str(tmp_path / "ckpt"))
+        .option("shards", 2)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.drain()
+    assert told(sinks["join"].panes) == by_spark(spark, "inner")
+    assert query.lastProgress["counters"]["rows"] == 240, "each row counts once, however many take it"
+    orders, shipments = generated(7, 120)
+    frames = {
+        "orders": spark.createDataFrame(pa.Table.from_pylist(orders, ORDERS)),
+        "shipments": spark.createDataFrame(pa.Table.from_pylist(shipments, SHIPMENTS)),
+    }
+    alone = values(input=None).apply(frames["orders"]).collect()
+    starts = Counter((int(r["window"]["start"].timestamp()) * 1_000_000, r["id"], r["value"]) for r in alone)
+    assert panes(sinks["values"].panes) == starts
+    pairs = costs().apply(shipments=frames["shipments"])
+    assert len(sinks["costs"].panes) == pairs.count() > 0
+
+
+def kept(place: Path) -> dict[Any, Any]:
+    found = {}
+    for shard in range(2):
+        kv = RocksKV(JobFolders(str(place)).store(shard), define().logic().cfs())
+        for cf in define().logic().message_cfs:
+            found[shard, cf] = list(kv.scan(cf))
+        kv.close()
+    return found
+
+
+@pytest.mark.proves("Coming back: messages lost: replayed from the source, Spark")
+def test_messages_that_a_join_has_lost_come_back_from_both_sources(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    place, sink = tmp_path / "ckpt", wr.sinks.memory()
+    inputs = streams(spark, feed, tmp_path, 3)
+
+    def run(replay: Any = None) -> None:
+        writer = (
+            define()
+            .writeStream(**inputs)
+            .sink(sink)
+            .option("checkpointLocation", str(place))
+            .option("shards", 2)
+        )
+        query = (writer if replay is None else writer.replay(replay)).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    run()
+    before = kept(place / "windrow")
+    assert all(pairs for (_, cf), pairs in before.items() if cf.endswith(".messages"))
+    for folder in ("local", "snapshots", "segments"):
+        shutil.rmtree(place / "windrow" / folder)
+    more = [{"time": row["time"], "id": row["id"], "value": -1} for row in generated(7, 120)[0][-2:]]
+    again = feed("orders", ORDERS)
+    again._n = 3
+    again.add(more)
+
+    def both() -> dict[str, Any]:
+        return {
+            name: spark.read.schema(frame.schema).parquet(str(tmp_path / name))
+            for name, frame in inputs.items()
+        }
+
+    with pytest.raises(Exception, match=r"messages are lost"):
+        run()
+    with pytest.raises(
+        Exception, match=r"replay= gave DataFrame: give a bounded DataFrame of each of the inputs"
+    ):
+        run(lambda: both()["orders"])
+    run(both)
+    after = kept(place / "windrow")
+    for at, pairs in before.items():
+        assert set(pairs) <= set(after[at]), "as they were, byte for byte"
+    assert sum(map(len, after.values())) > sum(map(len, before.values()))
