@@ -21,7 +21,17 @@ moments are aware datetimes, or microseconds since the epoch. Codes in brackets 
 """
 #: The names of `windrow`, in the order of the page. A test sees to it that none is missing.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Operators": ("Aggregate", "Join", "Input", "pairs", "chain", "Chain", "foreach_batch", "writeStream"),
+    "Operators": (
+        "Aggregate",
+        "Join",
+        "Input",
+        "pairs",
+        "chain",
+        "Chain",
+        "foreach_batch",
+        "together",
+        "writeStream",
+    ),
     "Windows": ("tumbling", "hopping", "calendar", "tuples", "global_window"),
     "Windows of a join's inputs": ("sliding", "rows", "unbounded"),
     "Aggregations": (

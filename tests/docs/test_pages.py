@@ -75,7 +75,7 @@ def test_no_public_help_names_where_it_comes_from(what: Any) -> None:
 
 
 #: They need a stream or a broker, and show how they are called in a line.
-WITHOUT_EXAMPLE = {"writeStream", "kafka_offsets"}
+WITHOUT_EXAMPLE = {"together", "writeStream", "kafka_offsets"}
 
 
 @pytest.mark.parametrize("name", sorted(api.public() - WITHOUT_EXAMPLE))
