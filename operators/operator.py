@@ -23,7 +23,9 @@ from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.watermarks import Partition
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 
@@ -243,6 +245,20 @@ class Logic(ABC):
 
     def learn(self, kv: KV, schema: pa.Schema) -> None:
         """What columns its input has, before its first message. What takes columns by `ingest` has nothing to do here."""
+        return None
+
+    def runs(
+        self,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark_us: int,
+        now_us: int | None,
+    ) -> Runs:
+        """What cuts messages into runs, where steps may be run `in_runs`. now_us: of the last advance."""
+        raise NotImplementedError
+
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        """Refuse columns of its inputs, as they are declared, that cannot be."""
         return None
 
     # -- what it told -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windrow.connectors.kafka.source import KafkaSource
-    from windrow.runners.embedded import EmbeddedChain
+    from windrow.runners.embedded import Embedded
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -44,16 +44,16 @@ class Chain(ChainDefinition):
 
     def open(
         self, location: str, *, clock: Clock | None = None, sink: Any = None, log: Transport = FILES
-    ) -> EmbeddedChain:
+    ) -> Embedded:
         """Open the chain on a folder, in this process: fed as its first operator is, or by input where one is a join.
 
         location, clock, log: as for `wr.Aggregate`
         sink: takes the last operator's panes as they are committed, or a dict by operator name, for those inside the chain too;
             without one, `get_result` hands out the last operator's
         """
-        from windrow.runners.embedded.chain import open_chain
+        from windrow.runners.embedded import Embedded
 
-        return open_chain(self, location, clock=clock, sink=sink, log=log)
+        return Embedded(self, location, clock=clock, sink=sink, log=log)
 
     def together(self, **frames: DataFrame) -> DataFrame:
         """Of a chain with a join in it: its inputs as the one stream that `foreach_batch` takes.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from windrow.connectors.kafka.source import KafkaSource
     from windrow.connectors.kafka.stream import KafkaStream
     from windrow.runners.chain import Chain
-    from windrow.runners.embedded import EmbeddedJoin, EmbeddedOperator
+    from windrow.runners.embedded import Embedded
     from windrow.runners.embedded.replay import ReadAgain, ReadInputsAgain
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
@@ -147,7 +147,7 @@ class Aggregate(AggregateDefinition):
         replay: ReadAgain | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
-    ) -> EmbeddedOperator:
+    ) -> Embedded:
         """Open the operator on a folder, in this process. It goes on where its last commit stood.
 
         location: the folder; made where it is not there
@@ -171,9 +171,9 @@ class Aggregate(AggregateDefinition):
         ...     op.get_result()[0]["n"]
         1
         """
-        from windrow.runners.embedded import EmbeddedOperator
+        from windrow.runners.embedded import Embedded
 
-        return EmbeddedOperator(
+        return Embedded(
             self,
             location,
             clock=clock,
@@ -221,7 +221,7 @@ class Aggregate(AggregateDefinition):
                 "logs in folders that all members see"
             )
 
-        def open_at(place: str) -> EmbeddedOperator:
+        def open_at(place: str) -> Embedded:
             return self.open(
                 place,
                 clock=clock,
@@ -441,7 +441,7 @@ class Join(JoinDefinition):
         replay: ReadInputsAgain | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
-    ) -> EmbeddedJoin:
+    ) -> Embedded:
         """Open the join on a folder, in this process; `add_message(message, input)` names the input.
 
         location, clock, dead_letters, log: as for `wr.Aggregate`
@@ -451,9 +451,9 @@ class Join(JoinDefinition):
         replay: reads the sources again where kept messages are lost with their snapshots and segments; it gets
             `{input: {(source, partition): (first offset, next offset)}}` and gives `{input: messages}`
         """
-        from windrow.runners.embedded import EmbeddedJoin
+        from windrow.runners.embedded import Embedded
 
-        return EmbeddedJoin(
+        return Embedded(
             self,
             location,
             clock=clock,

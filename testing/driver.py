@@ -36,7 +36,7 @@ from windrow.operators.aggregate.output import to_panes
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.progress import EMISSION, KEYS_MARK, Progress
 from windrow.operators.steps.progress import KEY as PROGRESS_KEY
-from windrow.runners.embedded import EmbeddedOperator
+from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 from windrow.testing.faults import CommitPoint, SimulatedCrash, die_at
 from windrow.testing.ledger import panes_equal, values_equal
@@ -99,7 +99,7 @@ class TestDriver:
         self._pushed: set[int] = set()
         self._dead_seen = 0
         self.op = self._open()
-        self._reached = dict(self.op._offsets)
+        self._reached = dict(self.op.engine.staged.offsets)
         #: The number of steps at each restart, and the definition from there on.
         self._lives = [(0, definition)]
 
@@ -108,8 +108,8 @@ class TestDriver:
         assert self._temporary is not None
         return self._temporary.name
 
-    def _open(self) -> EmbeddedOperator:
-        return EmbeddedOperator(
+    def _open(self) -> Embedded:
+        return Embedded(
             self.definition, self.location, clock=self.clock, sink=self._sink, schema=self._schema
         )
 
@@ -193,11 +193,11 @@ class TestDriver:
                     self.op.next_offsets()  # which commits what is staged
             except SimulatedCrash:
                 pass
-        store = self.op._shard.kv.path
+        store = self.op.engine.shard.kv.path
         left = store + ".left"
         if os.path.isdir(store):
             shutil.copytree(store, left)
-        self.op._abandon()
+        self.op.abandon()
         if os.path.isdir(left):
             shutil.rmtree(store)
             os.rename(left, store)
@@ -207,11 +207,11 @@ class TestDriver:
 
         definition: the same with another emission
         """
-        if not self.op._closed:
+        if not self.op.engine.closed:
             self.crash()
         self.definition = definition or self.definition
         self.op = self._open()
-        self._reached = dict(self.op._offsets)
+        self._reached = dict(self.op.engine.staged.offsets)
         self._lives.append((len(self.steps()), self.definition))
 
     def next_offsets(self) -> dict[Partition, int]:
@@ -243,7 +243,7 @@ class TestDriver:
     def commits(self) -> list[Commit]:
         """The job's commits so far."""
         self.next_offsets()
-        return list(self.op._job.commits())
+        return list(self.op.engine.job.commits())
 
     def steps(self) -> list[Step]:
         """The log of steps, oldest first."""
@@ -253,7 +253,7 @@ class TestDriver:
         """The panes of all commits, published or not, as their files hold them."""
         panes: list[Pane] = []
         for record in self.commits():
-            for files in self.op._job.pane_files(record).values():
+            for files in self.op.engine.job.pane_files(record).values():
                 for file in files:
                     panes += to_panes(self.definition, pq.read_table(file), self.op.job)
         return panes
@@ -303,7 +303,7 @@ class TestDriver:
         What stays is the record of progress, schemas, and for tuple windows the number of messages of each key.
         """
         self.next_offsets()
-        kv, operator = self.op._shard.kv, self.op._operator
+        kv, operator = self.op.engine.shard.kv, self.op.engine.logic
         left: list[tuple[str, bytes]] = []
         for cf in operator.cfs():
             for key, value in kv.scan(cf):
@@ -339,7 +339,7 @@ class TestDriver:
         if kind is None:
             self.close()
             return
-        self.op._abandon()
+        self.op.abandon()
         if self._temporary is not None:
             self._temporary.cleanup()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from windrow.stores.kv import Batch, MemoryKV, Pair
 
 if TYPE_CHECKING:
-    from windrow.runners.embedded import EmbeddedOperator
+    from windrow.runners.embedded import Embedded
 
 
 class SimulatedCrash(BaseException):
@@ -157,17 +157,17 @@ class CommitPoint(enum.StrEnum):
 
 
 @contextlib.contextmanager
-def die_at(operator: EmbeddedOperator, point: CommitPoint) -> Iterator[None]:
+def die_at(operator: Embedded, point: CommitPoint) -> Iterator[None]:
     """The next commit of `operator` raises `SimulatedCrash` at `point`. The operator is of no use afterwards."""
 
     def die(*_: Any, **__: Any) -> NoReturn:
         raise SimulatedCrash(point.value)
 
     owner, name = {
-        CommitPoint.BEFORE_SEGMENT: (operator._shard, "write"),
-        CommitPoint.BEFORE_RECORD: (operator._job, "commit"),
-        CommitPoint.BEFORE_APPLY: (operator._shard.kv, "write"),
-        CommitPoint.BEFORE_PUBLISH: (operator, "_stage"),
+        CommitPoint.BEFORE_SEGMENT: (operator.engine.shard, "write"),
+        CommitPoint.BEFORE_RECORD: (operator.engine.job, "commit"),
+        CommitPoint.BEFORE_APPLY: (operator.engine.shard.kv, "write"),
+        CommitPoint.BEFORE_PUBLISH: (operator.engine, "stage"),
     }[point]
     setattr(owner, name, die)
     try:

@@ -385,7 +385,7 @@ class Reader:
 
     def _end(self, op: Any) -> None:
         with contextlib.suppress(*EXPECTED):
-            op._abandon()
+            op.abandon()
         gc.collect()
 
     def _next(self, source: Any, n: int) -> list[Message]:
@@ -468,7 +468,7 @@ class Reader:
                     f"the sink has {self.letters.rows(DEAD_LETTERS)} dead letters, {len(expected.dead_letters)} were told"
                 )
         finally:
-            driver.op._abandon()
+            driver.op.abandon()
 
     def _told(self) -> list[Any]:
         """All panes, or rows of the join, that came out, commit by commit."""

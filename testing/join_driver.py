@@ -24,7 +24,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import to_joined
 from windrow.operators.steps.progress import KEY as PROGRESS_KEY
-from windrow.runners.embedded import EmbeddedJoin
+from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver, _compare, _slice
 from windrow.testing.ledger import values_equal
@@ -51,7 +51,7 @@ class JoinDriver(TestDriver):
     """
 
     definition: JoinDefinition  # type: ignore[assignment]
-    op: EmbeddedJoin
+    op: Embedded
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class JoinDriver(TestDriver):
     ) -> None:
         super().__init__(definition, location, clock=clock, sink=sink)  # type: ignore[arg-type]
 
-    def _open(self) -> EmbeddedJoin:
-        return EmbeddedJoin(self.definition, self.location, clock=self.clock, sink=self._sink)
+    def _open(self) -> Embedded:
+        return Embedded(self.definition, self.location, clock=self.clock, sink=self._sink)
 
     # -- feeding ------------------------------------------------------------------------------------------
 
     def feed(self, messages: Messages | Mapping[str, Messages], input: str | None = None) -> None:
         """One ingest of messages of one input, or of {input: messages}, then an advance."""
-        given = messages if isinstance(messages, Mapping) else {self.op._input(input).name: messages}
+        given = messages if isinstance(messages, Mapping) else {self.op._intake.input(input).name: messages}
         made = {
             name: [m if isinstance(m, Message) else Message(m) for m in some] for name, some in given.items()
         }
@@ -84,12 +84,12 @@ class JoinDriver(TestDriver):
 
     def know(self, message: Message, input: str | None = None) -> None:
         """Tell what another process has fed to this job, so that `check` can replay it."""
-        one = self.op._input(input)
+        one = self.op._intake.input(input)
         super().know(message if message.position is None else self._placed(one.name, [message])[0])
 
     def _placed(self, name: str, messages: Iterable[Message]) -> list[Message]:
         """The messages at the positions under which the job files them."""
-        prefix = self.op._input(name).source_prefix
+        prefix = self.op._intake.input(name).source_prefix
         number, placed = self._reached.get((prefix, 0), 0), []
         for message in messages:
             if message.position is None:
@@ -116,7 +116,7 @@ class JoinDriver(TestDriver):
         """The rows of all commits, published or not, as their files hold them."""
         rows: list[JoinedRow] = []
         for record in self.commits():
-            for files in self.op._job.pane_files(record).values():
+            for files in self.op.engine.job.pane_files(record).values():
                 for file in files:
                     rows += to_joined(pq.read_table(file), self.op.job)
         return rows
@@ -168,9 +168,9 @@ class JoinDriver(TestDriver):
         self.next_offsets()
         left = [
             (cf, key)
-            for cf in self.op._operator.cfs()
-            for key, _ in self.op._shard.kv.scan(cf)
-            if cf != self.op._operator.aux_cf or (key != PROGRESS_KEY and key[:1] not in b"hlns")
+            for cf in self.op.engine.logic.cfs()
+            for key, _ in self.op.engine.shard.kv.scan(cf)
+            if cf != self.op.engine.logic.aux_cf or (key != PROGRESS_KEY and key[:1] not in b"hlns")
         ]
         if left:
             raise AssertionError(f"{len(left)} keys are left, among them {left[:5]}")

@@ -22,6 +22,7 @@ from windrow.operators.aggregate.base import together
 from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_rows
 from windrow.operators.aggregate.firing import StoredWindows
 from windrow.operators.aggregate.refiling import drop_expired, refile
+from windrow.operators.aggregate.runs import WindowRuns
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_rows, merge_slices
 from windrow.operators.operator import Redone
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
@@ -29,7 +30,9 @@ from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
+from windrow.operators.steps.watermarks import Partition
 from windrow.stores.kv import KV
 
 IntArray = npt.NDArray[np.int64]
@@ -123,6 +126,15 @@ class WindowAggregator(StoredWindows):
 
     def drop_expired(self, kv: KV) -> None:
         drop_expired(self, kv)
+
+    def runs(
+        self,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark_us: int,
+        now_us: int | None,
+    ) -> Runs:
+        return WindowRuns(self, largest_us, seen_us, watermark_us, now_us)
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations import KERNELS
+from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import key_refusal
+from windrow.operators.steps.learning import key_refusal, missing
 
 
 class AggregateNeeds:
@@ -26,6 +27,20 @@ class AggregateNeeds:
         self._names = {definition.event_time, *self.keys}
         for aggregation in definition.agg.values():
             self._names.update(aggregation.columns)
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        columns = {f.name: f.type for f in known or () if not f.name.startswith("__")}
+        for name in names:
+            columns.setdefault(name, pa.null())
+        for needed in self.definition.needs:
+            if needed not in columns:
+                raise missing(f"column {needed!r} of {self.definition.name!r}", columns)
+        try:
+            Calculation(self.definition, pa.schema(columns.items()))
+        except UnknownColumn as error:
+            raise missing(error.message, columns) from None
+        except TypeClash:
+            return  # of a column without a type
 
     def named(self, names: Iterable[str]) -> set[str]:
         uses = [u for a in self.definition.agg.values() for u in _expressions(a)]

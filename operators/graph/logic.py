@@ -16,7 +16,7 @@ from windrow.operators.graph.definition import ChainDefinition
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead import letters_by_input, of_operator
-from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.learning import Needs, Together, learn
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
@@ -191,16 +191,31 @@ class ChainOperator(Logic):
 
     # -- what it knows of its inputs --------------------------------------------------------------------------------
 
-    def _taker_of(self, name: str) -> Logic:
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        for i, part in enumerate(self.parts):
+            part.check_schemas(
+                {n.name: inputs[n.name] for n in self.definition.inputs_of(i) if n.name in inputs}
+            )
+
+    def _takers_of(self, name: str) -> list[Logic]:
         if name not in [i.name for i in self.definition.inputs]:
             raise InputError(f"{name!r} is no input of {self.definition.name!r}")
-        return self.parts[self.definition.taken_by(name)]
+        return [
+            part
+            for i, part in enumerate(self.parts)
+            if name in [n.name for n in self.definition.inputs_of(i)]
+        ]
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
-        return self._taker_of(name).schema_of(kv, name)
+        found = None
+        for part in self._takers_of(name):
+            known = part.schema_of(kv, name)
+            found = found if known is None else learn(found, known)
+        return found
 
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        return self._taker_of(name).needs_of(kv, name, beside)
+        needs = [part.needs_of(kv, name, beside) for part in self._takers_of(name)]
+        return needs[0] if len(needs) == 1 else Together(needs)
 
     def columns(self, kv: KV) -> list[str]:
         return self.parts[0].columns(kv)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.emit import EveryBatch, EveryPeriod
-from windrow.core.errors import CorruptState, InputError
+from windrow.core.errors import CorruptState, InputError, UnknownColumn
 from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
 from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
@@ -461,6 +461,17 @@ class JoinOperator(Refiling):
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
         return joined_schema(Columns.of(self.definition, left, right), left, right)
+
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        left, right = self.definition.left, self.definition.right
+        sides = [inputs.get(given.name, pa.schema([])) for given in (left, right)]
+        for given, schema in zip((left, right), sides, strict=True):
+            for column in self.definition.columns_of(given) if given.name in inputs else ():
+                if column not in schema.names:
+                    raise UnknownColumn(
+                        f"column {column!r} of input {given.name!r} is not in its schema, which has {schema.names}"
+                    )
+        Columns.of(self.definition, *sides)
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return concat([p.drop_columns([TIMING]) for p in panes])

@@ -10,7 +10,7 @@ from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import widened
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Names, prefixes
-from windrow.operators.steps.learning import key_refusal
+from windrow.operators.steps.learning import key_refusal, missing
 
 
 class JoinNeeds:
@@ -22,6 +22,7 @@ class JoinNeeds:
         self, definition: JoinDefinition, side: int, sides: Sequence[pa.Schema], called: Names | None
     ) -> None:
         given = (definition.left, definition.right)[side]
+        self._input = given.name
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
         #: Keys and event time.
@@ -30,6 +31,12 @@ class JoinNeeds:
         if definition.is_self_join:
             self._prefixes.update(prefixes(definition))
             self.required.update(name for pair in definition.on for name in pair)
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        # What comes later may be known by name, as the partner of a column of the other input.
+        come = {f.name for f in known or () if not pa.types.is_null(f.type)} | set(names)
+        for needed in sorted(self.required - come):
+            raise missing(f"column {needed!r} of {self._input!r}", names)
 
     def named(self, names: Iterable[str]) -> set[str]:
         return {n for n in names if n in self.required or self._mentioned(n)}

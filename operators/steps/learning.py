@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
-from windrow.core.errors import TypeClash
+from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, widened
 
 
@@ -62,11 +62,23 @@ def check_keys(names: Iterable[str], schema: pa.Schema) -> None:
                 raise TypeClash(refusal)
 
 
+def missing(what: str, names: Iterable[str]) -> UnknownColumn:
+    """That a column is in no message, which have these."""
+    return UnknownColumn(
+        f"{what} is in no message so far, which have {sorted(map(str, names))}: use one of these names, or tell the columns "
+        "that are to come by open(schema=)"
+    )
+
+
 class Needs(Protocol):
     """What an operator needs of the columns of an input."""
 
     #: True if messages are kept with all of their columns.
     whole: bool
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        """Raise `UnknownColumn` where a column is needed that neither the stream nor messages with these names have."""
+        ...
 
     def named(self, names: Iterable[str]) -> set[str]:
         """Those of the columns that the definition names: a message in which one of them cannot be read does not count."""
@@ -79,3 +91,27 @@ class Needs(Protocol):
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
         ...
+
+
+class Together:
+    """What several operators need of the columns of an input that all of them take."""
+
+    def __init__(self, needs: Sequence[Needs]) -> None:
+        self._needs = needs
+        self.whole = any(n.whole for n in needs)
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        names = list(names)
+        for needs in self._needs:
+            needs.check(known, names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        names = list(names)
+        return {name for needs in self._needs for name in needs.named(names)}
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        names = list(names)
+        return {name: why for needs in self._needs for name, why in needs.refused(names).items()}
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return next((why for n in self._needs if (why := n.refusal(name, kind, known)) is not None), None)

@@ -28,7 +28,7 @@ from windrow.core.time import Duration, duration_us
 from windrow.runners.interrupts import Interrupts
 
 if TYPE_CHECKING:
-    from windrow.runners.embedded.operator import EmbeddedOperator
+    from windrow.runners.embedded.operator import Embedded
 
 logger = get_logger()
 
@@ -39,7 +39,7 @@ LOOK_S = 30.0
 #: How a member of a group behaves: partitions that stay with it are read on while others move.
 GROUP = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 10_000}
 
-Open = Callable[[str], "EmbeddedOperator"]
+Open = Callable[[str], "Embedded"]
 Stop = Callable[[], bool]
 At = tuple[str, int]
 
@@ -95,11 +95,11 @@ class _Loop(ABC):
     def begin(self, open_at: Open, location: str) -> None: ...
 
     @abstractmethod
-    def operator_of(self, at: At) -> EmbeddedOperator | None:
+    def operator_of(self, at: At) -> Embedded | None:
         """Whose records those of a partition are; None where they are nobody's any more."""
 
     @abstractmethod
-    def operators(self) -> list[EmbeddedOperator]: ...
+    def operators(self) -> list[Embedded]: ...
 
     @abstractmethod
     def mend(self, error: Any) -> None:
@@ -110,7 +110,7 @@ class _Loop(ABC):
         self.empty_at[at] = end
         op = self.operator_of(at)
         if op is not None:
-            op.awaited.discard((topic_source(at[0], self.ids[at[0]]), at[1]))
+            op.engine.awaited.discard((topic_source(at[0], self.ids[at[0]]), at[1]))
 
     def ends(self) -> dict[At, int]:
         """Where what can be read now ends, by partition."""
@@ -131,7 +131,7 @@ class _Loop(ABC):
                 self._keep(op, op.timeout)
         self._hold()
 
-    def _poll(self, wait_s: float) -> list[tuple[EmbeddedOperator, pa.Table]]:
+    def _poll(self, wait_s: float) -> list[tuple[Embedded, pa.Table]]:
         by_partition: dict[At, list[Any]] = {}
         refused = None
         for message in self.consumer.consume(self.stream.max_offsets or STEP_RECORDS, wait_s):
@@ -141,7 +141,7 @@ class _Loop(ABC):
                 self._ended((message.topic(), message.partition()), end)
             elif not passes(message.error()):
                 refused = message.error()
-        tables: dict[int, tuple[EmbeddedOperator, list[pa.Table]]] = {}
+        tables: dict[int, tuple[Embedded, list[pa.Table]]] = {}
         for (topic, partition), messages in sorted(by_partition.items()):
             op = self.operator_of((topic, partition))
             if op is not None:
@@ -153,7 +153,7 @@ class _Loop(ABC):
             self.mend(refused)
         return [(op, pa.concat_tables(found, promote_options="permissive")) for op, found in tables.values()]
 
-    def _keep(self, op: EmbeddedOperator, do: Callable[[], object]) -> None:
+    def _keep(self, op: Embedded, do: Callable[[], object]) -> None:
         do()
 
     def _hold(self) -> None:
@@ -172,7 +172,7 @@ class _Loop(ABC):
     def abandon(self) -> None:
         """Let go of what is open, as it is."""
         for op in self.operators():
-            op._abandon()
+            op.abandon()
         self.consumer.close()
 
 
@@ -181,7 +181,7 @@ class _Alone(_Loop):
 
     def __init__(self, stream: KafkaStream) -> None:
         super().__init__(stream)
-        self._op: EmbeddedOperator | None = None
+        self._op: Embedded | None = None
         self._assigned: dict[At, int] = {}
         self._look_at = 0.0
 
@@ -198,7 +198,7 @@ class _Alone(_Loop):
         self.consumer.assign([place(t, p, o) for (t, p), o in sorted(self._assigned.items())])
         self.held = set()
         # The watermark waits for the first messages of each, however unevenly they come.
-        self._op.awaited = {(topic_source(t, self.ids[t]), p) for t, p in self._assigned}
+        self._op.engine.awaited = {(topic_source(t, self.ids[t]), p) for t, p in self._assigned}
         self._look_at = time.monotonic() + LOOK_S
 
     def turn(self, tick_s: float) -> None:
@@ -210,10 +210,10 @@ class _Alone(_Loop):
                 self._assign()
         super().turn(tick_s)
 
-    def operator_of(self, at: At) -> EmbeddedOperator | None:
+    def operator_of(self, at: At) -> Embedded | None:
         return self._op
 
-    def operators(self) -> list[EmbeddedOperator]:
+    def operators(self) -> list[Embedded]:
         return [] if self._op is None else [self._op]
 
     def mend(self, error: Any) -> None:
@@ -226,7 +226,7 @@ class _Member(_Loop):
 
     def __init__(self, stream: KafkaStream, group: str) -> None:
         super().__init__(stream, group_id=group, **GROUP)
-        self._ops: dict[At, EmbeddedOperator] = {}
+        self._ops: dict[At, Embedded] = {}
 
     def begin(self, open_at: Open, location: str) -> None:
         self._open_at, self._location = open_at, location
@@ -247,7 +247,7 @@ class _Member(_Loop):
             logger.info("partition assigned", topic=p.topic, partition=p.partition, offset=p.offset)
         consumer.incremental_assign(partitions)
 
-    def _stands(self, op: EmbeddedOperator) -> Mapping[str, Topic]:
+    def _stands(self, op: Embedded) -> Mapping[str, Topic]:
         return self.stream.begin(op.next_offsets(), self.cluster)
 
     def _revoke(self, consumer: Any, partitions: list[Any]) -> None:
@@ -263,21 +263,21 @@ class _Member(_Loop):
         for p in partitions:
             op = self._ops.pop((p.topic, p.partition), None)
             if op is not None:
-                op._abandon()
+                op.abandon()
         consumer.incremental_unassign(partitions)
 
-    def _keep(self, op: EmbeddedOperator, do: Callable[[], object]) -> None:
+    def _keep(self, op: Embedded, do: Callable[[], object]) -> None:
         try:
             do()
         except Fenced as error:
             logger.warning("another member has taken a partition", error=str(error))
             self._ops = {at: other for at, other in self._ops.items() if other is not op}
-            op._abandon()
+            op.abandon()
 
-    def operator_of(self, at: At) -> EmbeddedOperator | None:
+    def operator_of(self, at: At) -> Embedded | None:
         return self._ops.get(at)
 
-    def operators(self) -> list[EmbeddedOperator]:
+    def operators(self) -> list[Embedded]:
         return list(self._ops.values())
 
     def mend(self, error: Any) -> None:

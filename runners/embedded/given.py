@@ -10,10 +10,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from windrow.core.errors import DuplicateColumn, InputError, TypeClash, UnknownColumn
+from windrow.core.errors import DuplicateColumn, InputError, TypeClash
 from windrow.core.messages import Message, Position
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE
 from windrow.runners.rows import is_name
 
@@ -126,39 +124,6 @@ def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
         chunks = [c.dictionary.cast(kind).take(c.indices) for c in column.chunks]
         return pa.chunked_array(chunks, kind)
     return column.cast(_VIEWS.get(column.type, column.type))
-
-
-def check_columns(definition: AggregateDefinition, known: pa.Schema | None, names: Iterable[str]) -> None:
-    """Raise `UnknownColumn` where the definition needs a column that neither the stream nor the messages have."""
-    columns = {f.name: f.type for f in known or () if not f.name.startswith("__")}
-    for name in names:
-        if is_name(name):
-            columns.setdefault(name, pa.null())
-    ids = () if definition.ids is None else definition.ids.columns
-    for needed in (definition.event_time, *definition.by, *ids):
-        if needed not in columns:
-            raise UnknownColumn(_missing(f"column {needed!r} of {definition.name!r}", columns))
-    try:
-        Calculation(definition, pa.schema(columns.items()))
-    except UnknownColumn as error:
-        raise UnknownColumn(_missing(error.message, columns)) from None
-    except TypeClash:
-        return  # of a column without a type
-
-
-def check_input(name: str, needed: Iterable[str], names: Iterable[str]) -> None:
-    """`check_columns` of an input of a join: `needed` has come in no message yet."""
-    columns = dict.fromkeys(names)
-    for column in needed:
-        if column not in columns:
-            raise UnknownColumn(_missing(f"column {column!r} of {name!r}", columns))
-
-
-def _missing(what: str, columns: Mapping[str, Any]) -> str:
-    return (
-        f"{what} is in no message so far, which have {sorted(map(str, columns))}: use one of these names, or tell the columns "
-        "that are to come by open(schema=)"
-    )
 
 
 def _is_many(given: Any) -> bool:

@@ -30,19 +30,37 @@ class Placed:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a step leaves behind: what is counted of its messages, ordinals reached, how many go out of the buffer."""
+    """What a step leaves behind: what is counted of its messages, ordinals reached, how many that waited are done."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     ordinals: Mapping[Partition, int] = field(default_factory=dict)
-    buffered: int = 0
+    waited: int = 0
 
     def then(self, other: Passed) -> Passed:
         """Both."""
         counts = {n: self.counts.get(n, 0) + other.counts.get(n, 0) for n in {**self.counts, **other.counts}}
-        return Passed(counts, {**self.ordinals, **other.ordinals}, self.buffered + other.buffered)
+        return Passed(counts, {**self.ordinals, **other.ordinals}, self.waited + other.waited)
 
 
 NOTHING = Passed()
+
+
+def prefixed(
+    prefix: str, messages: Sequence[Message], reached_offsets: Mapping[Partition, int]
+) -> Sequence[Message]:
+    """Messages whose sources begin with the name of their input; those without a position get numbers."""
+    if not prefix:
+        return messages
+    number = reached_offsets.get((prefix, 0), 0)
+    found: list[Message] = []
+    for message in messages:
+        if message.position is None:
+            position, number = Position(prefix, 0, number), number + 1
+        else:
+            at = Position(*message.position)
+            position = at._replace(source=prefix + at.source)
+        found.append(Message(message.payload, position))
+    return found
 
 
 def place(

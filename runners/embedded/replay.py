@@ -12,7 +12,7 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import Ranges
 from windrow.checkpoint.shard import Replay, ShardSpec
-from windrow.core.errors import PositionsMissing
+from windrow.core.errors import ConfigurationError, PositionsMissing
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Positions
@@ -44,8 +44,17 @@ ReadInputsAgain = Callable[
 ]
 
 
-def replay_of(definition: Definition, read: ReadAgain | ReadInputsAgain) -> Replay:
+#: Either of them.
+Again = ReadAgain | ReadInputsAgain
+
+
+def replay_of(definition: Definition, read: Again) -> Replay:
     """The hook of `Shard.open`."""
+    if len(definition.parts) > 1:
+        raise ConfigurationError(
+            f"replay= of {definition.name!r}: its operators take the rows of each other, and messages that they have lost "
+            "cannot be filed again one by one; keep its snapshots, or let it begin anew from its source"
+        )
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         logic = definition.logic()

@@ -63,7 +63,7 @@ def test_a_running_job_is_whole(windrow: Run, tmp_path: Path) -> None:
     with aggregate().open(str(tmp_path / "job"), clock=ManualClock(), sink=wr.sinks.memory()) as op:
         feed(op, range(20))
         op.timeout()
-        op._shard.kv.flush()
+        op.engine.shard.kv.flush()
         feed(op, range(20, 40))
         op.timeout()
         assert windrow("verify", tmp_path / "job").code == 0

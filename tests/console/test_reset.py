@@ -30,7 +30,7 @@ def data_of(job: Path) -> list[Path]:
 
 def test_reset_deletes_everything_but_the_claim_that_begins_anew(windrow: Run, job: Path) -> None:
     with counts().open(str(job)) as operator:
-        operator._shard.snapshot()
+        operator.engine.shard.snapshot()
     assert {p.relative_to(job).parts[0] for p in data_of(job)} == {"changelog", "panes", "snapshots", "local"}
     code, out, err = windrow("reset", job, "--yes")
     assert (code, err) == (0, "") and "is empty" in out

@@ -22,7 +22,7 @@ def at(second: int, i: int, key: str = "a") -> wr.Message:
     return wr.Message({"k": key, "t": NOW_US + second * SECOND, "x": 1}, wr.Position("topic", 0, i))
 
 
-def told(op: wr.runners.embedded.EmbeddedOperator) -> list[tuple[int, str, str, int]]:
+def told(op: wr.runners.embedded.Embedded) -> list[tuple[int, str, str, int]]:
     panes = [
         ((p.window.start_us - NOW_US) // SECOND, p.key["k"], p.timing.value, p["n"]) for p in op.get_result()
     ]
@@ -133,7 +133,7 @@ def test_of_a_join_no_match_follows_a_row_that_said_there_was_none(
         how="left", retention="1000 days", allowed_lateness="0 seconds", scale=scale,
     )  # fmt: skip
 
-    def found(op: wr.runners.embedded.EmbeddedJoin) -> list[tuple[int, str]]:
+    def found(op: wr.runners.embedded.Embedded) -> list[tuple[int, str]]:
         rows = [((r["l_t"] - to_datetime(NOW_US)).total_seconds(), r.timing.value) for r in op.get_result()]
         op.flush()
         return rows

@@ -243,12 +243,12 @@ def methods_of(kind: type, title: str) -> Iterator[str]:
 
 def opened() -> Iterator[str]:
     """What the verbs of a definition give."""
-    from windrow.runners.embedded import EmbeddedOperator
+    from windrow.runners.embedded import Embedded
     from windrow.runners.spark.query import WindowQuery
     from windrow.runners.spark.stream import WindowStreamWriter
 
     yield "\n### An open operator\n\nWhat `open` gives. Of a join, messages and queries name their `input`.\n"
-    yield from methods_of(EmbeddedOperator, "op")
+    yield from methods_of(Embedded, "op")
     yield "\n### A stream writer\n\nWhat `writeStream` gives; each verb gives the writer back.\n"
     yield from methods_of(WindowStreamWriter, "writer")
     yield "\n### A running query\n\nWhat `start` gives. What is not listed is as in Spark's `StreamingQuery`.\n"

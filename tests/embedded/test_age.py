@@ -128,13 +128,13 @@ def test_a_crash_between_two_slices_loses_nothing(tmp_path: Path, slices: int) -
     job = Aging(tmp_path / "job")
     op = job.open()
     job.live(op, 3 * EVERY)
-    chores = op._shard.preserve(alone=True), op._job.tidy(keeps_messages=True)
+    chores = op.engine.shard.preserve(alone=True), op.engine.job.tidy(keeps_messages=True)
     for _, _ in zip(range(slices), (s for chore in chores for s in chore), strict=False):
         pass
     said = answers(op)
     for chore in chores:
         chore.close()
-    op._abandon()
+    op.abandon()
     shutil.rmtree(job.location / "local")
     with job.open() as op:
         assert answers(op) == said
@@ -158,9 +158,9 @@ def test_a_slice_of_tidying_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("windrow.checkpoint.shard.RocksKV", None)
         slices = []
         for chore in (
-            op._shard.preserve(alone=True),
-            op._shard.preserve(alone=True),
-            op._job.tidy(keeps_messages=True),
+            op.engine.shard.preserve(alone=True),
+            op.engine.shard.preserve(alone=True),
+            op.engine.job.tidy(keeps_messages=True),
         ):
             job.live(op, 1)
             done.clear()

@@ -13,7 +13,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
-from windrow.runners.embedded import EmbeddedJoin
+from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 
 S = 1_000_000
@@ -56,7 +56,7 @@ def again(asked: Mapping[str, Mapping[Any, tuple[int, int]]]) -> dict[str, list[
     return {name: [message(name, i) for i in range(70)][::-1] for name in asked}
 
 
-def fed(op: EmbeddedJoin, clock: ManualClock, numbers: range) -> None:
+def fed(op: Embedded, clock: ManualClock, numbers: range) -> None:
     for at in range(numbers.start, numbers.stop, 10):
         clock.advance("10 seconds")
         for name in [i.name for i in op.definition.inputs]:
@@ -67,9 +67,9 @@ def fed(op: EmbeddedJoin, clock: ManualClock, numbers: range) -> None:
         op.timeout()
 
 
-def kept(op: EmbeddedJoin) -> dict[str, list[Any]]:
+def kept(op: Embedded) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {
-        c: list(op._shard.kv.scan(c)) for c in op._operator.cfs() if c != "join.aux"
+        c: list(op.engine.shard.kv.scan(c)) for c in op.engine.logic.cfs() if c != "join.aux"
     }
     for cf in [c for c in found if c.endswith(".messages")]:
         found[cf] = [key for key, _ in found[cf]]  # values may be of later types

@@ -70,7 +70,7 @@ def test_messages_of_both_inputs_can_be_one_step(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_messages({"shipments": [shipment(3), shipment(9)], "orders": [order(1)]})
         assert told(op.get_result()) == [(1, 1, 0.3, "EARLY"), (1, 1, 0.9, "EARLY")]
-        [record] = op._job.commits()
+        [record] = op.engine.job.commits()
         assert [(step.kind, step.rows) for step in record.steps] == [("ingest", 3), ("advance", 0)]
 
 

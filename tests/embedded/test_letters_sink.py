@@ -77,7 +77,7 @@ def test_a_life_that_ends_between_panes_and_letters_leaves_the_letters_to_the_ne
     op.add_message(message(None))
     with pytest.raises(Dies if dies else e.SinkFailed):
         op.close()
-    op._abandon()
+    op.abandon()
     assert wr.read_panes(panes.path).num_rows == 1
     for _ in range(2):  # once is enough
         DEFINITION.open(str(tmp_path / "job"), clock=ManualClock(), sink=panes, dead_letters=letters).close()

@@ -294,7 +294,7 @@ def test_what_is_stopped_between_record_and_store_commits_nothing_more(
 
     op = define().open(location, clock=ManualClock())
     op.add_message(message(0))
-    monkeypatch.setattr(op._shard, "apply", full)
+    monkeypatch.setattr(op.engine.shard, "apply", full)
     with pytest.raises(MemoryError):
         op.timeout()
     with pytest.raises(e.OperatorClosed, match=r"abandoned when MemoryError\('no room'\).*next_offsets"):

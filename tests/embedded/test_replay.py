@@ -13,7 +13,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
-from windrow.runners.embedded import EmbeddedOperator
+from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000
@@ -66,7 +66,7 @@ def source(numbers: Iterable[int]) -> Callable[[Mapping[Any, Any]], list[wr.Mess
     return lambda ranges: [message(i) for i in numbers][::-1]
 
 
-def fed(op: EmbeddedOperator, clock: ManualClock, numbers: range) -> None:
+def fed(op: Embedded, clock: ManualClock, numbers: range) -> None:
     """One by one and many at a time, several commits."""
     for at in range(numbers.start, numbers.stop, 10):
         some = [message(i) for i in range(at, min(at + 10, numbers.stop))]
@@ -77,9 +77,9 @@ def fed(op: EmbeddedOperator, clock: ManualClock, numbers: range) -> None:
         op.timeout()
 
 
-def kept(op: EmbeddedOperator) -> dict[str, list[tuple[bytes, bytes]]]:
+def kept(op: Embedded) -> dict[str, list[tuple[bytes, bytes]]]:
     """The message store, byte for byte."""
-    return {cf: list(op._shard.kv.scan(cf)) for cf in op._spec.message_cfs}
+    return {cf: list(op.engine.shard.kv.scan(cf)) for cf in op.engine.spec.message_cfs}
 
 
 def lose(job: Path, folders: Iterable[str] = LOST) -> None:
@@ -89,7 +89,7 @@ def lose(job: Path, folders: Iterable[str] = LOST) -> None:
 
 def opened(
     definition: wr.Aggregate, job: Path, clock: ManualClock, again: Any = None, **options: Any
-) -> EmbeddedOperator:
+) -> Embedded:
     return definition.open(str(job), clock=clock, replay=again, **options)
 
 

@@ -15,7 +15,7 @@ import windrow as wr
 from tests.kafka.conftest import Sender
 from windrow.checkpoint import lifecycle
 from windrow.core.errors import StateLost
-from windrow.runners.embedded import EmbeddedOperator
+from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000
@@ -80,9 +80,9 @@ def run(definition: wr.Aggregate, job: Path, source: Any, sink: Any, rows: int =
     definition.run(str(job), source, sink=sink, stop=counted, tick="20 milliseconds")
 
 
-def kept(op: EmbeddedOperator) -> dict[str, list[tuple[bytes, bytes]]]:
+def kept(op: Embedded) -> dict[str, list[tuple[bytes, bytes]]]:
     """The message store, byte for byte."""
-    return {cf: list(op._shard.kv.scan(cf)) for cf in op._spec.message_cfs}
+    return {cf: list(op.engine.shard.kv.scan(cf)) for cf in op.engine.spec.message_cfs}
 
 
 def lose(job: Path) -> None:

@@ -250,7 +250,7 @@ def test_of_two_drivers_at_two_places_the_older_stops(tmp_path: Path, log: Kafka
         feed(first, range(10, 20))
         with pytest.raises(e.Fenced, match="has opened this job with epoch 2"):
             first.timeout()
-        first._abandon()
+        first.abandon()
         feed(second, range(10, 20))
         second.timeout()
 

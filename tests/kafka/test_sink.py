@@ -79,7 +79,7 @@ def test_a_commit_that_is_published_again_is_there_once(kafka: wr.Kafka, out: st
     first = TOTALS.open(str(tmp_path), sink=wr.sinks.kafka(out, kafka), clock=ManualClock(0))
     first.add_messages([message(0, 1), message(1, 12)])
     first.timeout()
-    first._abandon()  # its last commit says that nothing of it is published yet
+    first.abandon()  # its last commit says that nothing of it is published yet
     assert len(committed(kafka, out)) == 1
     with TOTALS.open(str(tmp_path), sink=wr.sinks.kafka(out, kafka), clock=ManualClock(0)) as op:
         op.timeout()
@@ -128,7 +128,7 @@ def test_panes_of_an_aborted_transaction_are_seen_by_nobody(
     monkeypatch.setattr("windrow.connectors.kafka.sink._Session.send", _send_and_die)
     dying.add_messages([message(0, 1), message(1, 12)])
     dying.timeout()
-    dying._abandon()
+    dying.abandon()
     monkeypatch.undo()
     with TOTALS.open(str(tmp_path), sink=wr.sinks.kafka(out, kafka), clock=ManualClock(0)) as op:
         op.timeout()
@@ -328,7 +328,7 @@ def test_a_broker_that_is_not_there_pauses_intake(tmp_path: Path, monkeypatch: p
     op.timeout()
     with pytest.raises(wr.WindrowError, match=r"did not answer.*call timeout\(\)"):
         op.add_messages([message(2, 25)])
-    op._abandon()
+    op.abandon()
 
 
 def test_a_sink_is_a_value() -> None:

@@ -60,8 +60,11 @@ def live(
                 key = f"k{j * 31 % keys}" if not widens else j * 31 % keys * (1.0 if 3 * i > STEPS else 1)
                 made.append(wr.Message({"k": key, "t": i * 1_000_000, "v": value}))
             op.add_messages(made)
-        most = max(op._operator.store.blocks(op._overlay, w.window.start_us) for w in op.get_windows())
-        size = sum(len(value) for _, value in op._overlay.scan("sums.windows"))
+        most = max(
+            op.engine.logic.store.blocks(op.engine.staged.overlay, w.window.start_us)
+            for w in op.get_windows()
+        )
+        size = sum(len(value) for _, value in op.engine.staged.overlay.scan("sums.windows"))
         panes = op.get_result()
         infos = op.get_windows()
         op.drain()

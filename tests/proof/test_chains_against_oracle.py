@@ -219,7 +219,7 @@ class Run:
         if kind == "close":
             self.op.close()
         else:
-            self.op._abandon()
+            self.op.abandon()
         self.open()
         if self.joins and not self.op.last_commit:
             self.op.add_messages({name: SCHEMA.empty_table() for name in self.names})  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ class Run:
             for side, m in self.fed
             if m.position is not None
         ]
-        steps = [step for record in self.op._job.commits() for step in record.steps]
+        steps = [step for record in self.op.engine.job.commits() for step in record.steps]
         wanted = oracle.replay(steps, messages)
         for name, sink in self.sinks.items():
             _same(sink, wanted.told.get(name, []))
@@ -284,9 +284,9 @@ class Run:
         told = {name: len(sink.panes) for name, sink in self.sinks.items()}
         self.op.drain()
         assert told == {name: len(sink.panes) for name, sink in self.sinks.items()}
-        for part in self.op._operator.parts:
+        for part in self.op.engine.logic.parts:
             for cf in part.cfs():
-                kept = [k for k, _ in self.op._shard.kv.scan(cf)]
+                kept = [k for k, _ in self.op.engine.shard.kv.scan(cf)]
                 assert all(cf == part.aux_cf and k[:1] in b"\x00hlns" for k in kept), (cf, kept)
 
 

@@ -126,7 +126,7 @@ def test_a_join_that_is_killed_anywhere_tells_every_row_once(
         life.driver.assert_state_zero()
         assert len(life.driver.expected().dead_letters) <= len(life.sent)
     finally:
-        life.driver.op._abandon()
+        life.driver.op.abandon()
         if life.driver._temporary is not None:
             life.driver._temporary.cleanup()
 

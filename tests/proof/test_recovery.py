@@ -277,7 +277,7 @@ def test_of_two_operators_on_one_directory_the_older_is_fenced(
     older.feed(messages(range(40, 50)))
     with pytest.raises(e.Fenced, match="stop one of the two"):
         older.timeout()
-    older.op._abandon()
+    older.op.abandon()
     for message in messages(range(40)):
         newer.know(message)
     newer.check()

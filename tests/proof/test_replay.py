@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.deep import examples
 from tests.proof.test_against_oracle import ACTIONS, ONE_BY_ONE, Case, Run, cases
-from windrow.runners.embedded import EmbeddedOperator
+from windrow.runners.embedded import Embedded
 from windrow.testing import ManualClock, TestDriver
 from windrow.testing.ledger import all_panes_equal, values_equal
 
@@ -22,12 +22,12 @@ class Rereading(TestDriver):
 
     reads = 0
 
-    def _open(self) -> EmbeddedOperator:
+    def _open(self) -> Embedded:
         def again(ranges: Any) -> list[Any]:
             self.reads += 1
             return [message for _, message in sorted(self._fed.items(), reverse=True)]
 
-        return EmbeddedOperator(
+        return Embedded(
             self.definition,
             self.location,
             clock=self.clock,

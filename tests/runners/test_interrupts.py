@@ -38,7 +38,7 @@ class Records:
         self.op.close()
 
     def abandon(self) -> None:
-        self.op._abandon()
+        self.op.abandon()
 
 
 @pytest.mark.proves("Spark: a query stops between two batches, Ctrl-C and SIGTERM too")

@@ -25,7 +25,7 @@ def test_another_process_reads_a_live_store_as_of_its_last_commit(tmp_path: Path
             clock.advance("1 second")
             op.timeout()
             if at == 30:
-                op._shard.kv.flush()  # what is on disk is somewhere in between
+                op.engine.shard.kv.flush()  # what is on disk is somewhere in between
             before = listing(tmp_path / "job")
             said = elsewhere.ask()
             assert said == {"commit": op.last_commit, "answers": answers(op, definition)}

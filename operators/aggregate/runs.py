@@ -8,85 +8,57 @@ limits, no ids, no code of the user's that may fail for one message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.offsets import Partition
-from windrow.checkpoint.records import Mark, Step
 from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import countable
-from windrow.operators.steps.step import limit, passed
-from windrow.operators.steps.watermarks import idle_partitions, watermark_us
+from windrow.operators.steps.runs import Run, Runs
+from windrow.operators.steps.step import StepResult, limit, passed
+from windrow.operators.steps.watermarks import Partition, idle_partitions, watermark_of, watermark_us
+from windrow.stores.kv import KV
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.logic import WindowAggregator
 
 
-@dataclass
-class Run:
-    """Messages whose ingests are one, from `start` of those that were fed; `watermarks_us` has the watermark of each one's
-    step, `after_us` that of the end.
-    """
-
-    start: int
-    positions: list[Position] = field(default_factory=list)
-    watermarks_us: list[int] = field(default_factory=list)
-    after_us: list[int] = field(default_factory=list)
-    nows_us: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.positions)
-
-    def steps(self) -> list[Step]:
-        """An ingest and an advance for each message."""
-        steps = []
-        for position, before, after, now in zip(
-            self.positions, self.watermarks_us, self.after_us, self.nows_us, strict=True
-        ):
-            partition = (position.source, position.partition)
-            steps.append(
-                Step(
-                    kind="ingest",
-                    now_us=now,
-                    watermark_us=before,
-                    first_offsets={partition: position.offset},
-                    next_offsets={partition: position.offset + 1},
-                    rows=1,
-                )
-            )
-            steps.append(Step(kind="advance", now_us=now, watermark_us=after))
-        return steps
-
-
-class Runner:
-    """Cuts a sequence of messages into runs, keeping the watermark as single steps would."""
+class WindowRuns(Runs):
+    """Of an aggregate over time windows."""
 
     def __init__(
-        self, operator: WindowAggregator, marks: dict[Partition, Mark], watermark: int, now_us: int | None
+        self,
+        operator: WindowAggregator,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark: int,
+        now_us: int | None,
     ) -> None:
+        self._operator = operator
         self.definition = operator.definition
+        self._prefix = operator.definition.prefix(operator.definition.inputs[0])
         self._assigner = operator.assigner
         #: A run is taken in position order, which must then be the order of arrival.
         self._by_arrival = any(a.kind == "any_value" for a in self.definition.agg.values())
-        self.marks = dict(marks)
+        self.largest_us, self.seen_us = dict(largest_us), dict(seen_us)
         self.watermark_us = watermark
         self._now_us = now_us
         self._next_event_us = self._horizon(watermark)
         self._open_from_us = self._assigner.first_open(passed(watermark, self.definition.allowed_lateness_us))
 
+    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        watermarks, nows = (np.array(us, dtype=np.int64) for us in (run.watermarks_us, run.nows_us))
+        return self._operator.take(kv, table, run.nows_us[0], watermarks, nows)
+
     def cut(self, table: pa.Table, positions: Sequence[Position], nows_us: Sequence[int]) -> Iterator[Run]:
-        """Runs of the rows of `table`, in order. A run ends where its last advance may do something."""
         run = Run(0)
         for i, (time_us, position, now_us) in enumerate(
             zip(self._times(table, nows_us), positions, nows_us, strict=True)
@@ -122,17 +94,12 @@ class Runner:
         definition = self.definition
         if time_us is not None and time_us >= self._open_from_us:
             partition = (position.source, position.partition)
-            known = self.marks.get(partition)
-            highest = (
-                time_us if known is None or known.max_time_us is None else max(time_us, known.max_time_us)
-            )
-            self.marks[partition] = Mark(max_time_us=highest, seen_us=now_us)
+            known = self.largest_us.get(partition)
+            self.largest_us[partition] = time_us if known is None else max(time_us, known)
+            self.seen_us[partition] = now_us
         ticks = self._ticks(now_us)
         self._now_us = now_us
-        seen = {p: m.seen_us for p, m in self.marks.items() if m.seen_us is not None}
-        largest = {p: m.max_time_us for p, m in self.marks.items() if m.max_time_us is not None}
-        idle = idle_partitions(definition.watermark, seen, now_us)
-        self.watermark_us = watermark_us(definition.watermark, largest, now_us, self.watermark_us, idle)
+        self.watermark_us = self._watermark(now_us)
         if self.watermark_us < self._next_event_us:
             return ticks
         self._next_event_us = self._horizon(self.watermark_us)
@@ -140,6 +107,13 @@ class Runner:
             passed(self.watermark_us, definition.allowed_lateness_us)
         )
         return True
+
+    def _watermark(self, now_us: int) -> int:
+        if self._prefix:
+            return watermark_of(self.definition, self.largest_us, self.seen_us, now_us, self.watermark_us)[0]
+        watermark = self.definition.watermark  # the same without a look at inputs, for each message
+        idle = idle_partitions(watermark, self.seen_us, now_us)
+        return watermark_us(watermark, self.largest_us, now_us, self.watermark_us, idle)
 
     def _ticks(self, now_us: int) -> bool:
         before = now_us if self._now_us is None else self._now_us

@@ -1,0 +1,50 @@
+"""Many steps of one message each, run as few: what an operator says that can do that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from windrow.core.messages import Position
+from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.watermarks import Partition
+from windrow.stores.kv import KV
+
+
+@dataclass
+class Run:
+    """Messages whose ingests are one, from `start` of those that were fed; `watermarks_us` has the watermark of each one's
+    step, `after_us` that of the end.
+    """
+
+    start: int
+    positions: list[Position] = field(default_factory=list)
+    watermarks_us: list[int] = field(default_factory=list)
+    after_us: list[int] = field(default_factory=list)
+    nows_us: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.positions)
+
+
+class Runs(ABC):
+    """Cuts a sequence of messages into runs, keeping marks and watermark as single steps would."""
+
+    #: Of each partition the largest event time so far, and `now` of its newest message.
+    largest_us: dict[Partition, int]
+    seen_us: dict[Partition, int]
+
+    @abstractmethod
+    def cut(self, table: pa.Table, positions: Sequence[Position], nows_us: Sequence[int]) -> Iterator[Run]:
+        """Runs of the rows of `table`, in order. A run ends where its last advance may do something."""
+
+    @abstractmethod
+    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        """The ingests of a run as one; the advance to `run.after_us[-1]` comes after it."""

@@ -1,0 +1,171 @@
+"""What comes in, by input: as tables with positions, in the types that the stream has by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.errors import InputError
+from windrow.core.inputs import Input
+from windrow.core.messages import Message
+from windrow.core.types import concat
+from windrow.operators.steps.columns import SOURCE
+from windrow.operators.steps.learning import Needs, check_keys, learn
+from windrow.runners.embedded.engine import Engine
+from windrow.runners.embedded.given import Many, many_of
+from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, prefixed, with_positions
+from windrow.runners.rows import is_name, table_of
+
+#: {input: schema}, or the schema of the one input that there is.
+Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
+
+
+class Intake:
+    """The inputs of an open job."""
+
+    def __init__(self, engine: Engine, declared: Mapping[str, pa.Schema]) -> None:
+        self.engine = engine
+        self.definition, self.logic = engine.definition, engine.logic
+        self.inputs = engine.definition.inputs
+        self.declared = declared
+        #: Inputs that are known to have the columns that they need.
+        self._checked: set[str] = set()
+
+    def input(self, name: str | None) -> Input:
+        """The input of that name; of one it need not be said."""
+        if name is None and len(self.inputs) == 1:
+            return self.inputs[0]
+        for given in self.inputs:
+            if given.name == name:
+                return given
+        raise InputError(
+            f"input {name!r} of {self.definition.name!r}: say which, of {[i.name for i in self.inputs]}"
+        )
+
+    def many(
+        self, messages: Many | Mapping[str, Many], input: str | None
+    ) -> dict[str, pa.Table | list[Message]]:
+        """What was given, by input."""
+        if isinstance(messages, Mapping) and self.definition.by_input:
+            return {self.input(name).name: many_of(some) for name, some in messages.items()}
+        return {self.input(input).name: many_of(messages)}
+
+    def take(self, many: Mapping[str, pa.Table | list[Message]]) -> None:
+        """Messages of a step. Inside it they are taken in position order, however they came."""
+        tables: dict[str, pa.Table] = {}
+        passed = NOTHING
+        for name, some in many.items():
+            table, done = self._table_for(self.input(name), some, tables)
+            passed = passed.then(done)
+            # A table without rows tells what columns its input has, before the first message does.
+            if len(table) or (isinstance(some, pa.Table) and not len(some) and self.definition.by_input):
+                tables[name] = table
+        if tables:
+            self.engine.take_in(tables, passed, prepared=self._with_declared(tables))
+        else:
+            self.engine.leave(passed)
+
+    def _table_for(
+        self, given: Input, messages: pa.Table | list[Message], beside: Mapping[str, pa.Table]
+    ) -> tuple[pa.Table, Passed]:
+        """New messages of an input as a slice; their sources carry the input's name."""
+        if isinstance(messages, pa.Table):
+            return self._placed_table(given, messages)
+        if messages:
+            self.check(given, {name for m in messages for name in m.payload}, beside)
+        placed = self.place(given, messages, in_position_order=True)
+        counts = {"replayed": len(messages) - len(placed.messages)}
+        return self.table_of(given, placed, counts, beside=beside), Passed(counts, placed.ordinals)
+
+    def _placed_table(self, given: Input, messages: pa.Table) -> tuple[pa.Table, Passed]:
+        prefix = self.definition.prefix(given)
+        ids = () if self.definition.ids is None else self.definition.ids.columns
+        keys = (name for name in self.definition.columns_of(given) if name != given.event_time)
+        check_keys((*keys, *ids), messages.schema)
+        reached = {
+            (s.removeprefix(prefix), p): n
+            for (s, p), n in self.engine.staged.offsets.items()
+            if s.startswith(prefix)
+        }
+        table = with_positions(messages, given.positions, reached)
+        if prefix:
+            named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
+            table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
+        return table, Passed({"replayed": len(messages) - len(table)})
+
+    def place(self, given: Input, messages: Sequence[Message], *, in_position_order: bool) -> Placed:
+        """Those of an input's messages that are new, and where they stand."""
+        staged = self.engine.staged
+        known = prefixed(self.definition.prefix(given), messages, staged.offsets)
+        return place(known, staged.offsets, staged.ordinals, in_position_order=in_position_order)
+
+    def table_of(
+        self,
+        given: Input,
+        placed: Placed,
+        counts: dict[str, int],
+        *,
+        beside: Mapping[str, pa.Table] | None = None,
+        known_wrong: Sequence[str | None] = (),
+    ) -> pa.Table:
+        """Messages of an input as a slice. counts: what is counted of them is added."""
+        return table_of(
+            placed.messages,
+            placed.positions,
+            event_time=given.event_time,
+            time_zone=given.time_zone,
+            event_time_unit=given.event_time_unit,
+            schema=self.known(given),
+            needs=self._needs(given, beside or {}),
+            counts=counts,
+            known_wrong=known_wrong,
+        )
+
+    def check(self, given: Input, names: Iterable[str], beside: Mapping[str, pa.Table]) -> None:
+        """Raise `UnknownColumn` where the first messages of an input lack a column that it needs."""
+        if given.name not in self._checked:
+            self._needs(given, beside).check(self.known(given), {n for n in names if is_name(n)})
+            self._checked.add(given.name)
+
+    def known(self, given: Input) -> pa.Schema | None:
+        """The columns of an input as known so far, or declared."""
+        known = self.logic.schema_of(self.engine.staged.overlay, given.name)
+        return learn(known, self.declared[given.name]) if given.name in self.declared else known
+
+    def _needs(self, given: Input, beside: Mapping[str, pa.Table]) -> Needs:
+        return self.logic.needs_of(self.engine.staged.overlay, given.name, beside)
+
+    def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """A step with the columns that are declared, also of an input that has no messages in it."""
+        whole = dict(tables)
+        for name, schema in self.declared.items() if self.definition.by_input else ():
+            whole[name] = schema.empty_table()
+            if name in tables:
+                learn(schema, tables[name].schema)  # refuses what does not go together
+                whole[name] = concat([whole[name], tables[name]])
+        return whole
+
+    def columns(self) -> list[str]:
+        """The columns of a join's rows as known so far; of what has one input, its own."""
+        known: list[str] = self.logic.columns(self.engine.staged.overlay)
+        return known or [name for schema in self.declared.values() for name in schema.names]
+
+
+def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> dict[str, pa.Schema]:
+    """`open(schema=)` by input."""
+    if schema is None:
+        return {}
+    names = [i.name for i in inputs]
+    if isinstance(schema, pa.Schema):
+        if len(inputs) > 1:
+            raise InputError(
+                f"schema= of {name!r}, which has the inputs {names}: give a dict of a schema by input"
+            )
+        return {names[0]: schema}
+    for given in schema:
+        if given not in names:
+            raise InputError(f"schema= of {given!r}, which is no input of {name!r}: it has {names}")
+    return dict(schema)

@@ -1,0 +1,116 @@
+"""Messages that were added one by one, each a step of its own: they wait, and as many steps as can be are run as few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.records import Mark, Step
+from windrow.operators.steps.runs import Run, Runs
+from windrow.operators.steps.sifting import culprits, is_of_data
+from windrow.runners.embedded.attempt import Attempt
+from windrow.runners.embedded.engine import Engine
+from windrow.runners.embedded.intake import Intake
+from windrow.runners.embedded.positions import Passed, extent, reached_ordinals
+from windrow.stores.kv import KV
+
+
+class Ones:
+    """The steps of the messages that wait, of a job with one input."""
+
+    def __init__(self, engine: Engine, intake: Intake) -> None:
+        self.engine, self.intake = engine, intake
+
+    def settle(self) -> None:
+        """Run them."""
+        while self.engine.waiting and not self.engine.closed:
+            self._settle_what_counts()
+
+    def _settle_what_counts(self) -> None:
+        """Until a message is found that cannot be counted: it is known from then on, and the rest has to be cut anew."""
+        engine, given = self.engine, self.intake.inputs[0]
+        staged, fed = engine.staged, list(engine.waiting)
+        placed = self.intake.place(given, [m for m, _, _ in fed], in_position_order=False)
+        counts: dict[str, int] = {}
+        wrong = [fed[i][2] for i in placed.indices]
+        table = self.intake.table_of(given, placed, counts, known_wrong=wrong)
+        runs = engine.logic.runs(
+            staged.largest_us(), staged.seen_us(), staged.watermark_us, staged.advanced_us
+        )
+        done = 0
+        for run in runs.cut(table, placed.positions, [fed[i][1] for i in placed.indices]):
+            upto = placed.indices[run.stop] if run.stop < len(placed.indices) else len(fed)
+            rows = table.slice(run.start, len(run))
+            known = {"replayed": upto - done - len(run)}
+            passed = Passed(
+                known if upto < len(fed) else {**counts, **known},
+                reached_ordinals(run.positions),
+                upto - done,
+            )
+            tried = partial(self._run, runs, rows, run, _marks(staged.marks, runs))
+            try:
+                attempt = engine.attempt(run.nows_us[-1], tried)
+            except Exception as error:
+                if not is_of_data(error):
+                    raise
+                self._find_wrong(runs, rows, run, error, placed.indices[run.start : run.stop], done)
+                return
+            engine.take_over(attempt, passed)
+            done = upto
+        if done < len(fed):
+            engine.leave(Passed({"replayed": len(fed) - done}, waited=len(fed) - done))
+
+    def _run(
+        self, runs: Runs, table: pa.Table, run: Run, marks: Mapping[Partition, Mark], tried: Attempt
+    ) -> None:
+        """One ingest and one advance that stand for as many steps as there are messages, and are recorded as such."""
+        after_us = run.after_us[-1]
+        first, following = extent(table)
+        tried.ingest(lambda kv: runs.take(kv, table, run), first, following, len(table))
+        tried.advance(lambda kv: self.engine.logic.advance(kv, after_us, tried.now_us), after_us)
+        tried.ones(_steps(run), marks)
+
+    def _find_wrong(
+        self, runs: Runs, rows: pa.Table, run: Run, error: Exception, indices: Sequence[int], done: int
+    ) -> None:
+        """Note which messages of a run cannot be counted."""
+        engine = self.engine
+        staged, waiting = engine.staged, engine.waiting
+
+        def ingest(kv: KV, tables: Mapping[str, pa.Table]) -> None:
+            tried = Attempt(kv, staged.marks, staged.watermark_us, run.nows_us[-1])
+            self._run(runs, tables[""], run, {}, tried)
+
+        for (_, row), why in culprits(ingest, staged.overlay, {"": rows}, error).items():
+            message, now_us, _ = waiting[indices[row] - done]
+            waiting[indices[row] - done] = (message, now_us, why)
+
+
+def _marks(before: Mapping[Partition, Mark], runs: Runs) -> dict[Partition, Mark]:
+    """The marks that a run leaves."""
+    found = {p: Mark(max_time_us=t, seen_us=runs.seen_us.get(p)) for p, t in runs.largest_us.items()}
+    return {**before, **found}
+
+
+def _steps(run: Run) -> list[Step]:
+    """An ingest and an advance for each message."""
+    steps = []
+    for position, before, after, now in zip(
+        run.positions, run.watermarks_us, run.after_us, run.nows_us, strict=True
+    ):
+        partition = (position.source, position.partition)
+        steps.append(
+            Step(
+                kind="ingest",
+                now_us=now,
+                watermark_us=before,
+                first_offsets={partition: position.offset},
+                next_offsets={partition: position.offset + 1},
+                rows=1,
+            )
+        )
+        steps.append(Step(kind="advance", now_us=now, watermark_us=after))
+    return steps
