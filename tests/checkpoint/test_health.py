@@ -68,7 +68,7 @@ def test_a_job_tells_how_many_commits_are_newer_than_its_oldest_shards_snapshot(
         op.add_message(wr.Message({"t": SECOND}))
         op.timeout()
         assert op.health().since_snapshot == 1
-        op._shard.snapshot()
+        op.engine.shard.snapshot()
         assert op.health().since_snapshot == 0
         op.add_message(wr.Message({"t": SECOND}))
         op.timeout()

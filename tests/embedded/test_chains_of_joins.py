@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.core.errors import InputError, UnknownColumn
+from windrow.core.errors import ConfigurationError, InputError, UnknownColumn
 from windrow.core.time import instant_us
 from windrow.testing import ManualClock
 
@@ -210,7 +210,7 @@ def test_windows_and_messages_of_every_input_can_be_asked_for(tmp_path: Path) ->
             ]
             assert [w.messages for w in op.get_windows(input=name)] == [1]
         assert [w.values for w in op.get_windows()] == [{"n": 1, "paid": 2}]
-        with pytest.raises(InputError, match=r"input None of 'paid'.*\['shipped', 'payments'\]"):
+        with pytest.raises(ConfigurationError, match=r"input None of 'paid'.*\['shipped', 'payments'\]"):
             op.get_messages(operator="paid")
         with pytest.raises(
             InputError, match=r"input 'shipped' of 'tens'.*\['orders', 'shipments', 'payments'\]"
