@@ -11,7 +11,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -321,6 +321,10 @@ class Logic(ABC):
         """Itself, where it keeps messages that can be filed again, from their source, where they are lost."""
         return None
 
+    def grouping(self) -> Grouping | None:
+        """Itself, where SQL can do a part of it."""
+        return None
+
     def part(self, name: str) -> Logic:
         """The logic of the operator of that name: itself, or one of a graph's."""
         return self
@@ -333,6 +337,56 @@ class Logic(ABC):
 
         watermark_us: that of the operator; prefix: what sources begin with there, and nobody wrote (`part_prefix`)
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Pushdown:
+    """What SQL may do of an `ingest` before rows cross: rows of one slice of time and one key become one group.
+
+    parts: accumulator -> SQL aggregate; columns: those of the input that these name, keys among them. length_us, offset_us: of
+    slices; a length of 0: all time is one. window: (size, hop) of the newest window of a time, None where no window ends.
+    retention_us, lateness_us: how long after its end a window is kept, and takes rows.
+    """
+
+    given: Input
+    by: tuple[str, ...]
+    nulls_count: bool
+    columns: tuple[str, ...]
+    parts: Mapping[str, str]
+    length_us: int
+    offset_us: int
+    window: tuple[int, int] | None
+    retention_us: int | None
+    lateness_us: int
+
+
+@dataclass
+class Grouped:
+    """What became of groups. step: of those that counted; rows: that came; uncounted: rows that are too late, or too far ahead
+    of now, so that the groups that hold them do not count. extent: [first, last] offset of each partition.
+    """
+
+    step: StepResult
+    rows: int = 0
+    uncounted: int = 0
+    extent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+
+class Grouping(Logic):
+    """Logic of which SQL can do a part."""
+
+    @abstractmethod
+    def pushdown(self, schema: pa.Schema) -> Pushdown | None:
+        """What of it, over an input of these columns; None where nothing."""
+
+    @abstractmethod
+    def ingest_groups(
+        self, kv: KV, groups: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
+    ) -> Grouped:
+        """`ingest` of rows that came as groups."""
+
+    def grouping(self) -> Grouping | None:
+        return self
 
 
 @dataclass(frozen=True, slots=True)

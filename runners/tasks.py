@@ -21,26 +21,26 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation
 from windrow.core.location import local_path
 from windrow.core.sql import as_given
-from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.state_rows import without
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (
     OFFSET,
     ORDINAL,
     PARTITION,
     POSITION_COLUMNS,
+    REPLAYED,
     SOURCE,
 )
 from windrow.operators.steps.dead import of_operator
-from windrow.operators.steps.groups import combine
+from windrow.operators.steps.groups import combine, without
 from windrow.operators.steps.progress import only_time_passed
 from windrow.operators.steps.sifting import sifted
 from windrow.operators.steps.step import StepResult
 from windrow.runners import ranges
 from windrow.runners.answers import Answer
-from windrow.runners.partials import REPLAYED, ingest_partials
 from windrow.stores.kv import KV, Overlay
 
+#: Accumulators travel as `__part<i>`, in the order of `TaskPlan.parts`.
+PART = "__part"
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
 #: Whose row it is, where two inputs travel as one frame; a struct of the input's name holds its columns.
 INPUT = "__input"
@@ -267,12 +267,16 @@ def _steps(
     watermark_us = plan.watermarks_us[definition.name]
     step = logic.advance(overlay, watermark_us, plan.now_us)
     if plan.parts is not None:
-        assert isinstance(logic, WindowAggregator)
-        step = step.then(
-            ingest_partials(
-                plan.parts, plan.now_us, logic, overlay, mine, schema, watermark_us, answer, dead, counters
-            )
-        )
+        grouping = logic.grouping()
+        assert grouping is not None
+        names = {f"{PART}{i}": name for i, name in enumerate(plan.parts)}
+        groups = mine.rename_columns([names.get(c, c) for c in mine.column_names])
+        grouped = grouping.ingest_groups(overlay, groups, schema, watermark_us, plan.now_us)
+        answer.rows += grouped.rows
+        answer.uncounted_rows += grouped.uncounted
+        for partition, (lowest, highest) in grouped.extent.items():
+            answer.seen(partition, lowest, highest)
+        step = step.then(grouped.step)
     else:
         tables = tables_of_inputs(definition, mine)
         # Inputs without rows too, where columns of all of them have to be known.

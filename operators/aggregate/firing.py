@@ -14,12 +14,12 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.filing import bury_broken
 from windrow.operators.aggregate.size_limits import SizeLimits
-from windrow.operators.aggregate.state_rows import merge_rows, without
+from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.assigners import WindowAssigner, assigner_of
 from windrow.operators.steps.columns import EARLY, END, IS_LAST, ON_TIME, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
-from windrow.operators.steps.groups import combine
+from windrow.operators.steps.groups import combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (

@@ -21,10 +21,11 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.base import together
 from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_rows
 from windrow.operators.aggregate.firing import StoredWindows
+from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.runs import WindowRuns
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_rows, merge_slices
-from windrow.operators.operator import Redone
+from windrow.operators.operator import Grouped, Grouping, Pushdown, Redone
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -43,7 +44,7 @@ _ARRIVED = "__arrived"
 WINDOWS_AT_ONCE = 64
 
 
-class WindowAggregator(StoredWindows):
+class WindowAggregator(StoredWindows, Grouping):
     """One definition on one store. Holds no state of its own: everything is in the store it is given."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -117,6 +118,16 @@ class WindowAggregator(StoredWindows):
             self._add(kv, progress, result, dead, merged)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
+
+    # -- what SQL does before -----------------------------------------------------------------------------------------
+
+    def pushdown(self, schema: pa.Schema) -> Pushdown | None:
+        return pushdown(self.definition, schema)
+
+    def ingest_groups(
+        self, kv: KV, groups: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
+    ) -> Grouped:
+        return ingest_groups(self, kv, groups, schema, watermark_us, now_us)
 
     # -- lost messages, filed again ---------------------------------------------------------------------------------
 

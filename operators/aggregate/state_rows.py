@@ -30,7 +30,7 @@ from windrow.operators.steps.columns import (
     START,
     UPSERT,
 )
-from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.intake import Slice, encoded_positions
 
 IntArray = npt.NDArray[np.int64]
@@ -211,11 +211,6 @@ def _merge_groups(
         columns.setdefault(name, column)
     table = pa.table(columns)
     return note_before_merge(calculation, head, table) if notes else table, broken
-
-
-def without(rows: pa.Table, *names: str) -> pa.Table:
-    present = [n for n in names if n in rows.column_names]
-    return rows.drop_columns(present) if present else rows
 
 
 def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:

@@ -21,12 +21,12 @@ from windrow.core.windows import Tuples
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
-from windrow.operators.aggregate.state_rows import delta_rows, merge_rows, without
+from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import Redone
 from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import AGGREGATE_FAILED, DeadLetters
-from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, event_time_marks, take_in
 from windrow.operators.steps.progress import KEYS_MARK, Progress

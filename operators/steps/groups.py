@@ -233,3 +233,8 @@ class Groups:
         bounds = np.zeros(self.size + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.codes, minlength=self.size), out=bounds[1:])
         return order, bounds
+
+
+def without(rows: pa.Table, *names: str) -> pa.Table:
+    present = [n for n in names if n in rows.column_names]
+    return rows.drop_columns(present) if present else rows

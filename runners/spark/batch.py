@@ -34,8 +34,6 @@ from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US, to_datetime
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.operator import Definition
 from windrow.runners import tasks
 from windrow.runners.answers import Answer
@@ -397,26 +395,18 @@ class BatchFunction:
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        definition = self.definitions[0]
-        if (
-            len(self.definitions) == 1
-            and isinstance(definition, AggregateDefinition)
-            and not definition.by_input
-        ):
-            calculation = Calculation(definition, schema)
-            if plans.can_use_partials(df, definition, calculation):
-                frame = plans.prepare_partials(
-                    df,
-                    definition,
-                    calculation,
-                    plans.Sharding.of(self.job),
-                    positions=positioned,
-                    now_us=plan.now_us,
-                    watermark_us=plan.watermarks_us[definition.name] if letters else None,
-                )
-                columns = plans.partial_columns(definition, calculation)
-                assert columns is not None
-                return frame, tuple(columns)
+        what = plans.pushdown(df, self.definitions, schema)
+        if what is not None:
+            watermark_us = plan.watermarks_us[self.definitions[0].name] if letters else None
+            frame = plans.prepare_partials(
+                df,
+                what,
+                plans.Sharding.of(self.job),
+                positions=positioned,
+                now_us=plan.now_us,
+                watermark_us=watermark_us,
+            )
+            return frame, tuple(what.parts)
         return self.inputs.on_shards(df, plans.Sharding.of(self.job)), None
 
     def _local(self, spark: SparkSession) -> str | None:

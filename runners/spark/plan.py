@@ -7,7 +7,6 @@ everything else (full-state aggregations, filters, calendar and tuple windows, i
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,25 +26,27 @@ from windrow.core.policy import Watermark
 from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.sql import plain, quoted
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
-from windrow.core.windows import Global, Hopping, Tumbling
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.operator import Definition
+from windrow.operators.operator import Definition, Pushdown
 from windrow.operators.steps.columns import (
-    ACCUMULATOR,
+    LETTER,
     MALFORMED_ROW,
     OFFSET,
+    OFFSET_MAX,
+    OFFSET_MIN,
     ORDINAL,
     PARTITION,
     RAW,
+    REPLAYED,
+    ROWS,
+    SLICE,
     SOURCE,
+    TIME_MAX,
 )
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_times
 from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.step import limit, passed
-from windrow.runners.partials import LETTER, OFFSET_MAX, OFFSET_MIN, PART, REPLAYED, ROWS, SLICE, TIME_MAX
-from windrow.runners.tasks import CONTROL, OLD, OPERATOR, SHARD
+from windrow.runners.tasks import CONTROL, OLD, OPERATOR, PART, SHARD
 
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"
@@ -92,18 +93,18 @@ def shard_of(df: DataFrame, by: Sequence[str], sharding: Sharding) -> str:
     return sharding.shard([(quoted(b), df.schema[b].dataType) for b in by])
 
 
-def event_micros(df: DataFrame, definition: AggregateDefinition) -> str:
+def event_micros(df: DataFrame, given: Input) -> str:
     """SQL of event time in microseconds; null where it is no time."""
-    name = definition.event_time
+    name = given.event_time
     if name not in df.columns:
         raise UnknownColumn(
-            f"event time {name!r} of {definition.name!r} is not in the input, which has {df.columns}"
+            f"event time {name!r} of {given.name!r} is not in the input, which has {df.columns}"
         )
-    kind, column, zone = df.schema[name].dataType, quoted(name), definition.time_zone
+    kind, column, zone = df.schema[name].dataType, quoted(name), given.time_zone
     if isinstance(kind, T.TimestampType):
         return f"unix_micros({column})"
     if isinstance(kind, (T.LongType, T.IntegerType)):
-        many, each_us = TIME_UNITS[definition.event_time_unit or "us"]
+        many, each_us = TIME_UNITS[given.event_time_unit or "us"]
         whole = f"cast({column} as bigint)"
         if many > 1:
             whole = f"(({whole} - pmod({whole}, {many}L)) div {many}L)"
@@ -114,50 +115,17 @@ def event_micros(df: DataFrame, definition: AggregateDefinition) -> str:
     )
 
 
-def naive_time(df: DataFrame, definition: AggregateDefinition) -> bool:
+def naive_time(df: DataFrame, given: Input) -> bool:
     """True if event time is of a type that Python has to read: without a zone, or text."""
-    kind = df.schema[definition.event_time].dataType
+    kind = df.schema[given.event_time].dataType
     return not isinstance(kind, (T.TimestampType, T.LongType, T.IntegerType))
 
 
-def can_use_partials(df: DataFrame, definition: AggregateDefinition, calculation: Calculation) -> bool:
-    """True if Spark SQL can compute every aggregation in part, with the same meaning."""
-    if definition.retention.windows is not None or definition.retention.messages is not None:
-        return False
-    if (
-        definition.full_state
-        or definition.ids is not None
-        or not isinstance(definition.window, (Tumbling, Hopping, Global))
-        or naive_time(df, definition)
-    ):
-        return False
-    return partial_columns(definition, calculation) is not None
-
-
-def partial_columns(definition: AggregateDefinition, calculation: Calculation) -> dict[str, str] | None:
-    """Accumulator column -> Spark SQL aggregate that computes it; None where an aggregation has none."""
-    columns: dict[str, str] = {}
-    for alias, aggregation in definition.agg.items():
-        kernel = calculation.kernels[alias]
-        plain = all(isinstance(a, str) for a in aggregation.args)
-        if kernel is None or aggregation.condition is not None or not plain:
-            return None
-        parts = kernel.spark_partials([str(a) for a in aggregation.args])
-        if parts is None:
-            return None
-        columns.update({f"{ACCUMULATOR}{alias}.{part}": sql for part, sql in parts.items()})
-    return columns
-
-
-def slice_us(definition: AggregateDefinition) -> int:
-    """The length of the slices that windows are made of; 0: all time is one."""
-    match definition.window:
-        case Tumbling(size_us=size):
-            return size
-        case Hopping(size_us=size, hop_us=hop):
-            return math.gcd(size, hop)
-        case _:
-            return 0
+def pushdown(df: DataFrame, definitions: Sequence[Definition], schema: pa.Schema) -> Pushdown | None:
+    """What Spark SQL may do of a job before rows cross, with the same meaning."""
+    grouping = definitions[0].logic().grouping() if len(definitions) == 1 else None
+    found = None if grouping is None else grouping.pushdown(schema)
+    return None if found is None or naive_time(df, found.given) else found
 
 
 def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
@@ -350,8 +318,7 @@ def prepare_ranges(df: DataFrame, shards: int) -> DataFrame:
 
 def prepare_partials(
     df: DataFrame,
-    definition: AggregateDefinition,
-    calculation: Calculation,
+    what: Pushdown,
     sharding: Sharding,
     *,
     positions: bool,
@@ -363,10 +330,9 @@ def prepare_partials(
     Without `watermark_us` rows that are late, or too far ahead of now, are not set apart: their groups tell that there are
     some. That plan has no number that changes from batch to batch, so Spark compiles it once.
     """
-    t = event_micros(df, definition)
-    wanted = dict.fromkeys([*definition.by, *(a for g in definition.agg.values() for a in g.columns)])
+    t = event_micros(df, what.given)
     extra = [SOURCE, PARTITION, OFFSET] if positions else []
-    reason = _reason(definition, t, now_us, watermark_us)
+    reason = _reason(what, t, now_us, watermark_us)
     payload = f"to_json(struct({', '.join(quoted(c) for c in df.columns if not c.startswith('__'))}))"
     told = ""
     if MALFORMED_ROW in df.columns:
@@ -382,49 +348,40 @@ def prepare_partials(
     if OLD in df.columns:
         # Replay is checked before retention: a replayed row is no dead letter.
         letter = f"case when {OLD} then '{REPLAYED}' else {letter} end"
-    length, offset = slice_us(definition), getattr(definition.window, "offset_us", 0)
-    slices = f"{t} - pmod({t} - {offset}L, {length}L)" if length else "0L"
+    slices = f"{t} - pmod({t} - {what.offset_us}L, {what.length_us}L)" if what.length_us else "0L"
     base = df.selectExpr(
         f"case when ({letter}) is null then {slices} end as {SLICE}",
         f"{t} as __t",
         f"{letter} as {LETTER}",
-        *[quoted(c) for c in (*wanted, *extra)],
+        *[quoted(c) for c in (*what.columns, *extra)],
     )
-    keys = [SLICE, LETTER, *definition.by, *([SOURCE, PARTITION] if positions else [])]
-    columns = partial_columns(definition, calculation)
-    assert columns is not None
+    keys = [SLICE, LETTER, *what.by, *([SOURCE, PARTITION] if positions else [])]
     # Spark reads a dot in a name as a field of a struct; the task puts the accumulators' names back.
-    parts = {f"{PART}{i}": sql for i, sql in enumerate(columns.values())}
+    parts = {f"{PART}{i}": sql for i, sql in enumerate(what.parts.values())}
     extents = {OFFSET_MIN: f"min({OFFSET})", OFFSET_MAX: f"max({OFFSET})"} if positions else {}
     aggregates = {ROWS: "count(1)", TIME_MAX: "max(__t)", **extents, **parts}
     groups = base.groupBy(*[quoted(k) for k in keys]).agg(
         *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
     )
-    return groups.selectExpr(f"{shard_of(df, definition.by, sharding)} as {SHARD}", "*")
+    return groups.selectExpr(f"{shard_of(df, what.by, sharding)} as {SHARD}", "*")
 
 
-def _reason(definition: AggregateDefinition, t: str, now_us: int, watermark_us: int | None) -> str:
+def _reason(what: Pushdown, t: str, now_us: int, watermark_us: int | None) -> str:
     """SQL of why a row cannot be counted; null if it can. Without `watermark_us` it has no number that changes."""
-    last_us = LAST_US if watermark_us is None else last_times(definition.max_ahead_us, now_us)
+    last_us = LAST_US if watermark_us is None else last_times(what.given.max_ahead_us, now_us)
     cases = [f"when {t} is null or {t} < {FIRST_US}L or {t} > {last_us}L then '{MALFORMED}'"]
-    if definition.null_keys == "dead_letter" and definition.by:
-        nulls = " or ".join(f"{quoted(b)} is null" for b in definition.by)
+    if not what.nulls_count and what.by:
+        nulls = " or ".join(f"{quoted(b)} is null" for b in what.by)
         cases.append(f"when {nulls} then '{NULL_KEY}'")
-    match definition.window:
-        case Tumbling(size_us=size, offset_us=offset):
-            newest_end = f"({t} - pmod({t} - {offset}L, {size}L) + {size}L)"
-        case Hopping(size_us=size, hop_us=hop, offset_us=offset):
-            newest_end = f"({t} - pmod({t} - {offset}L, {hop}L) + {size}L)"
-        case Global():
-            newest_end = _long(END_OF_TIME_US)
-        case _:
-            watermark_us = None
+    newest_end = _long(END_OF_TIME_US)
+    if what.window is not None:
+        size, hop = what.window
+        newest_end = f"({t} - pmod({t} - {what.offset_us}L, {hop}L) + {size}L)"
     if watermark_us is not None:
-        retention_us = definition.retention.time_us
-        if retention_us is not None:
-            gone = f"{newest_end} <= {_long(limit(watermark_us, retention_us))}"
+        if what.retention_us is not None:
+            gone = f"{newest_end} <= {_long(limit(watermark_us, what.retention_us))}"
             cases.append(f"when {gone} and {newest_end} > {t} then '{OUT_OF_RETENTION}'")
-        late = f"{newest_end} <= {_long(passed(watermark_us, definition.allowed_lateness_us))}"
+        late = f"{newest_end} <= {_long(passed(watermark_us, what.lateness_us))}"
         # A time in a gap between hops is no late one.
         cases.append(f"when {late} and {newest_end} > {t} then '{TOO_LATE}'")
     return f"case {' '.join(cases)} end"

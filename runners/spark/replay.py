@@ -22,9 +22,9 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import StateLost
 from windrow.core.sql import quoted
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.aggregate.state_rows import without
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.steps.groups import without
 from windrow.runners import tasks
 from windrow.runners.ranges import SCHEMA
 from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside

@@ -10,7 +10,11 @@ import pytest
 
 import windrow as wr
 from windrow.core.keys import message_keys
-from windrow.operators.aggregate.state_rows import Windows, merge_rows, merge_slices
+from windrow.operators.aggregate.state_rows import (
+    Windows,
+    merge_rows,
+    merge_slices,
+)
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.assigners import assigner_of
 from windrow.operators.steps.columns import (

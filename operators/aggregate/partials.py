@@ -1,0 +1,209 @@
+"""Rows that SQL has pre-aggregated: groups of (slice, key) as state rows of windows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.keys import position_keys
+from windrow.core.windows import Global, Hopping, Tumbling
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.state_rows import Windows
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.operator import Grouped, Pushdown
+from windrow.operators.steps.assigners import assigner_of
+from windrow.operators.steps.columns import (
+    ACCUMULATOR,
+    FIRST,
+    LAST,
+    LETTER,
+    MESSAGES,
+    OFFSET_MAX,
+    OFFSET_MIN,
+    PARTITION,
+    REPLAYED,
+    ROWS,
+    SLICE,
+    SOURCE,
+    TIME_MAX,
+)
+from windrow.operators.steps.dead import SCHEMA as DEAD_SCHEMA
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import last_times
+from windrow.operators.steps.step import StepResult, passed
+from windrow.stores.kv import KV
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.logic import WindowAggregator
+
+
+def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | None:
+    """What SQL may do: where every aggregation can be computed in part, with the same meaning, and no row has to be seen."""
+    window, retention = definition.window, definition.retention
+    sizes = retention.windows is not None or retention.messages is not None
+    if sizes or definition.full_state or definition.ids is not None or definition.by_input:
+        return None
+    newest: tuple[int, int] | None
+    match window:
+        case Tumbling(size_us=size, offset_us=offset):
+            length, newest = size, (size, size)
+        case Hopping(size_us=size, hop_us=hop, offset_us=offset):
+            length, newest = math.gcd(size, hop), (size, hop)
+        case Global():
+            length, offset, newest = 0, 0, None
+        case _:
+            return None
+    parts = _parts(definition, Calculation(definition, schema))
+    if parts is None:
+        return None
+    return Pushdown(
+        given=definition.inputs[0],
+        by=definition.by,
+        nulls_count=definition.null_keys != "dead_letter",
+        columns=tuple(
+            dict.fromkeys([*definition.by, *(a for g in definition.agg.values() for a in g.columns)])
+        ),
+        parts=parts,
+        length_us=length,
+        offset_us=offset,
+        window=newest,
+        retention_us=retention.time_us,
+        lateness_us=definition.allowed_lateness_us,
+    )
+
+
+def _parts(definition: AggregateDefinition, calculation: Calculation) -> dict[str, str] | None:
+    """Accumulator column -> SQL aggregate that computes it; None where an aggregation has none."""
+    columns: dict[str, str] = {}
+    for alias, aggregation in definition.agg.items():
+        kernel = calculation.kernels[alias]
+        plain = all(isinstance(a, str) for a in aggregation.args)
+        if kernel is None or aggregation.condition is not None or not plain:
+            return None
+        parts = kernel.spark_partials([str(a) for a in aggregation.args])
+        if parts is None:
+            return None
+        columns.update({f"{ACCUMULATOR}{alias}.{part}": sql for part, sql in parts.items()})
+    return columns
+
+
+def ingest_groups(
+    operator: WindowAggregator, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
+) -> Grouped:
+    """Groups of (slice, key) to state rows of windows, and on to the operator."""
+    definition, taken = operator.definition, Grouped(StepResult())
+    windows: Windows | None = None
+    if len(table):
+        taken.extent = dict(_extent(table))
+        old = combine(pc.equal(pc.fill_null(table.column(LETTER), ""), REPLAYED))
+        if pc.any(old).as_py():
+            taken.step.counts[REPLAYED] = int(pc.sum(table.filter(old).column(ROWS)).as_py())
+            table = table.filter(pc.invert(old))
+        taken.rows = int(pc.sum(table.column(ROWS)).as_py() or 0)
+        lost = combine(table.column(LETTER)).is_valid().to_numpy(zero_copy_only=False)
+        if lost.any():
+            _bury(definition, table.filter(pa.array(lost)), taken.step)
+            table = table.filter(pa.array(~lost))
+    if len(table):
+        taken.step.marks = dict(_marks(table))
+        taken.uncounted = _late_rows(definition, table, watermark_us) + _rows_ahead(definition, table, now_us)
+        if taken.uncounted:
+            table = table.slice(0, 0)
+        else:
+            windows = _windows_of(definition, table, watermark_us)
+            table = _slices(definition, table)
+    taken.step = taken.step.then(operator.ingest_partials(kv, table, now_us, schema, windows))
+    return taken
+
+
+def _extent(table: pa.Table) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
+    """First and last offsets, from groups of rows that carry positions."""
+    if OFFSET_MIN in table.column_names:
+        grouped = table.group_by([SOURCE, PARTITION], use_threads=False)
+        for row in grouped.aggregate([(OFFSET_MIN, "min"), (OFFSET_MAX, "max")]).to_pylist():
+            yield (row[SOURCE], row[PARTITION]), (row[f"{OFFSET_MIN}_min"], row[f"{OFFSET_MAX}_max"])
+
+
+def _marks(table: pa.Table) -> Iterator[tuple[tuple[str, int], int]]:
+    """The largest event time of each partition."""
+    if SOURCE not in table.column_names:
+        yield ("", 0), int(pc.max(table.column(TIME_MAX)).as_py())
+        return
+    grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate([(TIME_MAX, "max")])
+    for row in grouped.to_pylist():
+        yield (row[SOURCE], row[PARTITION]), row[f"{TIME_MAX}_max"]
+
+
+def _late_rows(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> int:
+    """Rows of slices of which every window is past its allowed lateness."""
+    assigner = assigner_of(definition.window)
+    slices = combine(table.column(SLICE)).to_numpy()
+    row_of, _, ends = assigner.assign(slices)
+    covered = np.bincount(row_of, minlength=len(slices)) > 0
+    open_ = ends > passed(watermark_us, definition.allowed_lateness_us)
+    taken = np.bincount(row_of[open_], minlength=len(slices)) > 0
+    return int(combine(table.column(ROWS)).to_numpy()[covered & ~taken].sum())
+
+
+def _rows_ahead(definition: AggregateDefinition, table: pa.Table, now_us: int) -> int:
+    """Rows of groups in which one is too far ahead of now."""
+    ahead = pc.greater(table.column(TIME_MAX), last_times(definition.max_ahead_us, now_us))
+    return int(combine(table.column(ROWS)).to_numpy()[combine(ahead).to_numpy(zero_copy_only=False)].sum())
+
+
+def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> Windows:
+    """The windows that slices are part of; a window that takes nothing any more is left out."""
+    assigner = assigner_of(definition.window)
+    row_of, starts, ends = assigner.assign(combine(table.column(SLICE)).to_numpy())
+    open_ = ends > passed(watermark_us, definition.allowed_lateness_us)
+    if not open_.all():
+        row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
+    return Windows(row_of, starts, ends)
+
+
+def _slices(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
+    """Spark's groups as state rows of slices."""
+    n = len(table)
+    if OFFSET_MIN in table.column_names:
+        where = (table.column(SOURCE), table.column(PARTITION).to_numpy())
+        first, last = (position_keys(*where, table.column(c).to_numpy(), 0) for c in (OFFSET_MIN, OFFSET_MAX))
+    else:
+        first = last = pa.nulls(n, pa.binary())
+    columns = {
+        **{b: table.column(b) for b in definition.by},
+        MESSAGES: combine(table.column(ROWS)),
+        FIRST: first,
+        LAST: last,
+        **{c: table.column(c) for c in table.column_names if c.startswith(ACCUMULATOR)},
+    }
+    return pa.table(columns)
+
+
+def _bury(definition: AggregateDefinition, lost: pa.Table, step: StepResult) -> None:
+    """Rows that SQL set apart, as dead letters."""
+    rows: list[dict[str, Any]] = []
+    for letter, n in zip(lost.column(LETTER).to_pylist(), lost.column(ROWS).to_pylist(), strict=True):
+        body = json.loads(letter)
+        reason, at = body["reason"], body.get("at", {})
+        step.counts[f"dead.{reason}"] = step.counts.get(f"dead.{reason}", 0) + n
+        if len(rows) >= definition.dead_letter_limit:
+            continue
+        rows.append(
+            {
+                "reason": reason,
+                "detail": body.get("detail", f"event time {definition.event_time!r}"),
+                "source": at.get("source"),
+                "partition": at.get("partition"),
+                "offset": at.get("offset"),
+                "ordinal": None if at.get("offset") is None else 0,
+                "event_time_us": body.get("event_time_us"),
+                "payload": body.get("payload"),
+            }
+        )
+    step.dead = pa.Table.from_pylist(rows, DEAD_SCHEMA)
