@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from windrow.connectors.kafka.source import KafkaSource
     from windrow.runners.embedded import Embedded
+    from windrow.runners.embedded.intake import Schemas
+    from windrow.runners.embedded.replay import Again
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -43,17 +45,36 @@ class Chain(ChainDefinition):
         return chain(self, second)
 
     def open(
-        self, location: str, *, clock: Clock | None = None, sink: Any = None, log: Transport = FILES
+        self,
+        location: str,
+        *,
+        clock: Clock | None = None,
+        sink: Any = None,
+        schema: Schemas | None = None,
+        replay: Again | None = None,
+        dead_letters: Any = None,
+        log: Transport = FILES,
     ) -> Embedded:
-        """Open the chain on a folder, in this process: fed as its first operator is, or by input where one is a join.
+        """Open the chain on a folder, in this process: fed as its first operator is, or by input where messages name theirs.
 
-        location, clock, log: as for `wr.Aggregate`
+        location, clock, dead_letters, log: as for `wr.Aggregate`
         sink: takes the last operator's panes as they are committed, or a dict by operator name, for those inside the chain too;
             without one, `get_result` hands out the last operator's
+        schema: a pyarrow schema of the messages, or {input: schema}, where columns and types should not be learnt as they come
+        replay: is refused: operators that take each other's rows cannot file lost messages again one by one
         """
         from windrow.runners.embedded import Embedded
 
-        return Embedded(self, location, clock=clock, sink=sink, log=log)
+        return Embedded(
+            self,
+            location,
+            clock=clock,
+            sink=sink,
+            schema=schema,
+            replay=replay,
+            dead_letters=dead_letters,
+            log=log,
+        )
 
     def together(self, **frames: DataFrame) -> DataFrame:
         """Of a chain with a join in it: its inputs as the one stream that `foreach_batch` takes.

@@ -67,9 +67,8 @@ class ChainOracle:
         whole, told = ChainStep(), list[list[Any]]()
         for i in range(len(self._oracles)):
             taken = self._taken(i, told)
-            if self.definition.feeds[i]:
-                watermark_us = self._oracles[i].watermark_us
-            told.append(self._take(i, taken, messages, now_us, watermark_us, whole))
+            own_us = self._oracles[i].watermark_us if self.definition.feeds[i] else watermark_us
+            told.append(self._take(i, taken, messages, now_us, own_us, whole))
         return whole
 
     def advance(self, watermark_us: int, now_us: int) -> ChainStep:

@@ -69,7 +69,7 @@ class ChainDefinition(Definition):
     @cached_property
     def feeds(self) -> tuple[tuple[Feed, ...], ...]:
         """Of each operator, whose rows it takes: of those before it that its inputs name; of the one before it, where an
-        operator has one input that it did not name.
+        operator has one input that it did not name. (See `_begins`.)
         """
         return tuple(tuple(_feeds(self.parts, i)) for i in range(len(self.parts)))
 
@@ -248,13 +248,22 @@ def _feeds(parts: tuple[Definition, ...], part: int) -> Iterable[Feed]:
     definition = parts[part]
     earlier = {p.name: j for j, p in enumerate(parts[:part])}
     named = [i.name for i in definition.inputs if i.name in earlier]
-    if not named and part and not (len(definition.inputs) == 1 and definition.by_input):
+    if not named and part and not _begins(parts, part):
         named = [parts[part - 1].name]
     for name in named:
         before = parts[earlier[name]]
         taker = definition.taker(name)
         before.check_followed(taker)
         yield Feed(earlier[name], taker.input, before.behind_us(taker.event_time))
+
+
+def _begins(parts: tuple[Definition, ...], part: int) -> bool:
+    """True if an operator takes nothing of those before it: all of its inputs are named and come from outside. A join that
+    nobody after it takes the rows of would have nothing to do with the rest: it was to take those of the one before it.
+    """
+    definition = parts[part]
+    taken = any(definition.name in [i.name for i in later.inputs] for later in parts[part + 1 :])
+    return definition.by_input and (len(definition.inputs) == 1 or taken)
 
 
 def _check_connected(chain: ChainDefinition) -> None:

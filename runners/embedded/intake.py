@@ -133,7 +133,10 @@ class Intake:
     def known(self, given: Input) -> pa.Schema | None:
         """The columns of an input as known so far, or declared."""
         known = self.logic.schema_of(self.engine.staged.overlay, given.name)
-        return learn(known, self.declared[given.name]) if given.name in self.declared else known
+        if given.name not in self.declared:
+            return known
+        declared = self.declared[given.name]
+        return declared if known is None else learn(known, _columns(declared, given))
 
     def _needs(self, given: Input, beside: Mapping[str, pa.Table]) -> Needs:
         return self.logic.needs_of(self.engine.staged.overlay, given.name, beside)
@@ -144,14 +147,20 @@ class Intake:
         for name, schema in self.declared.items() if self.definition.by_input else ():
             whole[name] = schema.empty_table()
             if name in tables:
-                learn(schema, tables[name].schema)  # refuses what does not go together
-                whole[name] = concat([whole[name], tables[name]])
+                columns = _columns(schema, self.input(name))
+                learn(columns, tables[name].schema)  # refuses what does not go together
+                whole[name] = concat([columns.empty_table(), tables[name]])
         return whole
 
     def columns(self) -> list[str]:
         """The columns of a join's rows as known so far; of what has one input, its own."""
         known: list[str] = self.logic.columns(self.engine.staged.overlay)
         return known or [name for schema in self.declared.values() for name in schema.names]
+
+
+def _columns(schema: pa.Schema, given: Input) -> pa.Schema:
+    """Declared columns but the event time, which is read whatever form it has."""
+    return pa.schema([field for field in schema if field.name != given.event_time])
 
 
 def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> dict[str, pa.Schema]:

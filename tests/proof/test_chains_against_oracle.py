@@ -46,11 +46,18 @@ def emits(draw: st.DrawFn, modes: tuple[str, ...], *, before: bool) -> wr.Emit:
 
 
 @st.composite
-def aggregates(draw: st.DrawFn, after: tuple[str, str] | None, name: str, *, last: bool) -> wr.Aggregate:
-    """after: (event time, column to sum) of the operator before it."""
+def aggregates(
+    draw: st.DrawFn,
+    after: tuple[str, str] | None,
+    name: str,
+    *,
+    last: bool,
+    outside: tuple[str, Any] | None = None,
+) -> wr.Aggregate:
+    """after: (event time, column to sum) of the operator before it; outside: (name, watermark) of an input that is named."""
     event_time, column = after or ("t", "v")
     keys = [("k",), ("k", "g"), ()] if after is None or after[0] == "window_time" else [("k",), ()]
-    by = draw(st.sampled_from(keys if after is None else [("k",), ()]))
+    by = draw(st.sampled_from(keys[: 3 if outside is None else 2] if after is None else [("k",), ()]))
     seconds = st.sampled_from([wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds")])
     tens = st.sampled_from(
         [wr.tumbling("10 seconds"), wr.hopping("6 seconds", "4 seconds"), wr.tumbling("1 second")]
@@ -66,7 +73,8 @@ def aggregates(draw: st.DrawFn, after: tuple[str, str] | None, name: str, *, las
         event_time=event_time,
         window=draw(tens if after else seconds),
         agg=agg,
-        watermark=draw(WATERMARKS) if after is None else "0 seconds",
+        watermark=outside[1] if outside else draw(WATERMARKS) if after is None else "0 seconds",
+        input=outside[0] if outside else None,
         retention="20 seconds",
         allowed_lateness=lateness,
         emit=emit,
@@ -174,6 +182,46 @@ def chains_of_joins(draw: st.DrawFn) -> wr.Chain:
     return wr.chain(first, join, draw(aggregates((time, column), "second", last=True)))
 
 
+@st.composite
+def graphs(draw: st.DrawFn) -> wr.Chain:
+    """What lines of operators are not: operators side by side, on inputs of their own or on one, and a join of what they tell;
+    then perhaps one with an input of its own, or an aggregate.
+    """
+    watermarks = draw(st.sampled_from([["0 seconds", "2 seconds"], [wr.explicit()]]))
+    outside = {name: draw(st.sampled_from(watermarks)) for name in "osp"}
+    if draw(st.booleans()):
+        sources = ("o", draw(st.sampled_from("os")))
+        parts: list[Any] = [
+            draw(aggregates(None, name, last=False, outside=(source, outside[source])))
+            for name, source in zip(("first", "other"), sources, strict=True)
+        ]
+        times, values = ("window_time", "window_time"), ("n", "n")
+    else:
+        shared = draw(st.sampled_from([None, wr.sliding("3 seconds")]))
+        parts = [
+            wr.Join(
+                left=wr.Input("o", event_time="t", window=window, watermark=outside["o"]),
+                right=wr.Input(theirs, event_time="t", watermark=outside[theirs]),
+                on="k", within=("-1 second", "3 seconds"), how=draw(st.sampled_from(["inner", "left", "semi"])),
+                name=name, retention="20 seconds", allowed_lateness=draw(LATENESS),
+            )
+            for name, theirs, window in (("first", "s", None), ("other", "p", shared))
+        ]  # fmt: skip
+        times = tuple("t" if p.how == "semi" else "o_t" for p in parts)
+        values = tuple("v" if p.how == "semi" else "o_v" for p in parts)
+    sides = [wr.Input(p.name, event_time=time) for p, time in zip(parts, times, strict=True)]
+    both = wr.Join(
+        left=sides[0], right=sides[1], on="k", within=("-2 seconds", "4 seconds"), name="both", retention="20 seconds",
+        how=draw(st.sampled_from(["inner", "left", "full", "semi"])), allowed_lateness=draw(LATENESS),
+    )  # fmt: skip
+    parts.append(both)
+    clash = [n for n in (times[0], values[0]) if both.how != "semi" and n in (times[1], values[1])]
+    time, value = (f"first_{n}" if n in clash else n for n in (times[0], values[0]))
+    if both.how != "full" and draw(st.booleans()):
+        parts.append(draw(aggregates((time, value), "second", last=True)))
+    return wr.chain(*parts)
+
+
 @dataclass
 class Run:
     """A chain on a directory, all that it was fed, and what it told."""
@@ -253,7 +301,8 @@ class Run:
         assert letters == Counter(
             (d.reason, self._as_given(d.position)) for some in wanted.dead.values() for d in some
         )
-        for before, after in zip(self.chain.parts, self.chain.parts[1:], strict=False):
+        pairs = [(f.part, i) for i, feeds in enumerate(self.chain.feeds) for f in feeds]
+        for before, after in ((self.chain.parts[a], self.chain.parts[b]) for a, b in pairs):
             late = sum(row.timing is Timing.LATE for row in self.sinks[before.name].panes)
             handed = [
                 d for d in wanted.dead.get(after.name, []) if d.position and d.position.source == before.name
@@ -342,6 +391,15 @@ def test_a_chain_gives_what_the_oracles_give_one_after_the_other(
 @given(chain=chains_of_joins(), actions=st.lists(ACTIONS, min_size=3, max_size=12))
 @PROFILE
 def test_joins_of_three_inputs_give_what_the_oracles_give_one_after_the_other(
+    chain: wr.Chain, actions: list[tuple[str, Any]]
+) -> None:
+    _prove(chain, actions)
+
+
+@pytest.mark.proves("Windows: any graph of operators, on shared inputs, joined with each other")
+@given(chain=graphs(), actions=st.lists(ACTIONS, min_size=3, max_size=12))
+@PROFILE
+def test_a_graph_gives_what_the_oracles_give_one_after_the_other(
     chain: wr.Chain, actions: list[tuple[str, Any]]
 ) -> None:
     _prove(chain, actions)
