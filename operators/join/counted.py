@@ -16,10 +16,11 @@ from windrow.core.errors import CorruptState
 from windrow.core.keys import FIELDS_END, decode_i64, encode_i64, encode_u64, message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.join.logic import MATCHED, OPEN, JoinOperator, alone
+from windrow.operators.join.logic import JoinOperator, alone
 from windrow.operators.join.output import Columns, labelled
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.stored import MATCHED, OPEN
 from windrow.operators.join.tables import ranks, stack
 from windrow.operators.steps.columns import OFFSET, ON_TIME
 from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_rows

@@ -14,121 +14,35 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.emit import EveryBatch, EveryPeriod
-from windrow.core.errors import CorruptState, InputError, UnknownColumn
-from windrow.core.keys import encode_equal, encode_i64, encode_u64, message_keys
-from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
-from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
+from windrow.core.errors import CorruptState, InputError
+from windrow.core.keys import encode_i64, encode_u64, message_keys
+from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
-from windrow.core.windows import Rows
-from windrow.operators.join.columns import InputColumns
-from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import NOBODY, Columns, joined_rows, joined_schema, labelled
+from windrow.operators.join.output import NOBODY, Columns, labelled
 from windrow.operators.join.pairing import NO_KEY, pairs
-from windrow.operators.join.reach import LEFT, RIGHT, Reach
-from windrow.operators.join.refiling import refile
-from windrow.operators.join.spans import spans
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.stored import LAYOUT, MATCHED, OPEN, StoredSides
 from windrow.operators.join.tables import conform, holds, intervals, ranks, stack
-from windrow.operators.operator import Redone, Refiling
 from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters, letters_by_input
-from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_rows, with_positions
+from windrow.operators.steps.filed_rows import empty_rows, with_positions
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
-from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (
     StepResult,
     limit,
-    passed,
 )
-from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
 from windrow.stores.windows import pack_table, unpack_table
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-SIDES = ("left", "right")
-_LAYOUT = b"layout"
 _ORDER = "__order"
-OPEN, MATCHED = b"\x00", b"\x01"
-#: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
-FOLLOWED = {
-    "inner": (),
-    "left": (LEFT,),
-    "right": (RIGHT,),
-    "full": (LEFT, RIGHT),
-    "semi": (LEFT,),
-    "anti": (LEFT,),
-    "asof": (LEFT,),
-}
 
 
-class JoinOperator(Refiling):
+class JoinOperator(StoredSides):
     """One join on one store. Holds no state of its own: everything is in the store it is given."""
-
-    def __init__(self, definition: JoinDefinition) -> None:
-        self.definition: JoinDefinition = definition
-        self.reach = Reach(definition)
-        self.aux_cf = f"{definition.name}.aux"
-        self.pending_cf = f"{definition.name}.pending"
-        self.open_cfs = tuple(f"{definition.name}.{side}.open" for side in SIDES)
-        self.inputs = InputColumns(definition, self.aux_cf)
-        self.intakes = self.inputs.intakes
-        self.followed = FOLLOWED[definition.how]
-        self._present, self._former = self._stores(former=False), self._stores(former=True)
-        #: Where messages lie, as the state that was last looked at has them.
-        self.stores = self._present
-
-    def _stores(self, *, former: bool) -> tuple[MessageStore, ...]:
-        """Where messages lie; `former`: in state that does not say it."""
-        return tuple(
-            MessageStore(
-                self._layout(side, former=former),
-                f"{self.definition.name}.{name}.messages",
-                f"{self.definition.name}.{name}.message_index",
-                self._bucket(),
-            )
-            for side, name in enumerate(SIDES)
-        )
-
-    def _layout(self, side: int, *, former: bool) -> Layout:
-        """Seed 003's matrix. Windows were once taken for a time range."""
-        definition = self.definition
-        time_range = definition.within is not None or (former and self.reach.windows is not None)
-        equal, large = bool(definition.on), definition.scale == "large"
-        return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
-
-    @property
-    def _moved(self) -> bool:
-        """True of a join whose messages former versions kept under other keys."""
-        return any(
-            (now.layout, now.cf) != (then.layout, then.cf)
-            for now, then in zip(self._present, self._former, strict=True)
-        )
-
-    def bind(self, kv: KV, progress: Progress) -> None:
-        """Look for messages where this state has them: a new one says so."""
-        if not self._moved:
-            return
-        new = progress.step == 0 or kv.get(self.aux_cf, _LAYOUT) is not None
-        self.stores = self._present if new else self._former
-
-    def _bucket(self) -> int:
-        """Messages are freed so many microseconds at a time, where fields come first."""
-        before, after = spans(self.definition.left, self.definition.right, self.definition.within)
-        if self.definition.within is not None:
-            span: int | None = self.definition.within.high_us - self.definition.within.low_us
-        elif self.definition.scale == "small" and before is not None and after is not None:
-            span = before + after
-        else:
-            span = None
-        return HOUR_US if span is None else max(span // 8, SECOND_US)
-
-    def cfs(self) -> tuple[str, ...]:
-        followed = tuple(self.open_cfs[side] for side in self.followed)
-        stored = tuple(cf for store in self._present for cf in store.cfs)
-        return (self.aux_cf, self.pending_cf, *followed, *stored)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -193,7 +107,7 @@ class JoinOperator(Refiling):
         self.bind(kv, progress)
         if self._moved and progress.step == 0:
             batch = Batch()
-            batch.put(self.aux_cf, _LAYOUT, b"1")
+            batch.put(self.aux_cf, LAYOUT, b"1")
             kv.write(batch)
         progress.step += 1
         return progress
@@ -225,10 +139,6 @@ class JoinOperator(Refiling):
             dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost & ~gone), times)
             rows = rows.take(np.flatnonzero(~lost))
         return rows
-
-    def done(self, watermark_us: int) -> int:
-        """The watermark less the allowed lateness; the end of time ends everything."""
-        return passed(watermark_us, self.definition.allowed_lateness_us)
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
@@ -262,12 +172,6 @@ class JoinOperator(Refiling):
             self._file(kv, batch, side, new[side], keys[side], matched[side])
         kv.write(batch)
 
-    def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
-        """Encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
-        if not columns.keys:
-            return None
-        return encode_equal([as_type(combine(rows.table.column(k[1 + side])), k[3]) for k in columns.keys])
-
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
     ) -> Slice:
@@ -294,13 +198,6 @@ class JoinOperator(Refiling):
                 found += more
                 values += their
         return self._decode(kv, side, found, values, sides[side])
-
-    def _decode(
-        self, kv: KV, side: int, keys: Sequence[bytes], values: Sequence[bytes], schema: pa.Schema
-    ) -> Slice:
-        parts = [self.stores[side].split(key) for key in keys]
-        table = unpack_rows(kv, self.aux_cf, values, [p.position for p in parts], schema)
-        return Slice(table, np.array([p.time_us for p in parts], dtype=np.int64))
 
     def _pairs(
         self, new: Sequence[Slice], stored: Sequence[Slice], both: Sequence[Slice], columns: Columns
@@ -439,106 +336,6 @@ class JoinOperator(Refiling):
             flags = [MATCHED + k if m else OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
             batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
 
-    def put(self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None) -> list[bytes]:
-        """File messages; returns their keys in the store."""
-        store, t = self.stores[side], rows.table
-        values = pack_rows(kv, batch, self.aux_cf, t)
-        positions = (
-            t.column(SOURCE),
-            t.column(PARTITION).to_numpy(),
-            t.column(OFFSET).to_numpy(),
-            t.column(ORDINAL).to_numpy(),
-        )
-        return store.put_rows(batch, rows.times, positions, keys if store.layout.has_fields else None, values)
-
-    # -- the seam ---------------------------------------------------------------------------------------------------
-
-    takes_columns = True
-
-    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return joined_rows(panes, commit)
-
-    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
-        return joined_schema(Columns.of(self.definition, left, right), left, right)
-
-    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
-        left, right = self.definition.left, self.definition.right
-        sides = [inputs.get(given.name, pa.schema([])) for given in (left, right)]
-        for given, schema in zip((left, right), sides, strict=True):
-            for column in self.definition.columns_of(given) if given.name in inputs else ():
-                if column not in schema.names:
-                    raise UnknownColumn(
-                        f"column {column!r} of input {given.name!r} is not in its schema, which has {schema.names}"
-                    )
-        Columns.of(self.definition, *sides)
-
-    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        return concat([p.drop_columns([TIMING]) for p in panes])
-
-    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return _without_labels(self.schema(inputs))
-
-    def made(self, kv: KV) -> pa.Schema | None:
-        sides = self.inputs.known(kv)
-        if sides is None:
-            return None
-        left, right = sides
-        columns = Columns.of(self.definition, left, right, self.inputs.names(kv))
-        return _without_labels(joined_schema(columns, left, right))
-
-    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
-        return self.inputs.schemas(kv)[LEFT if name == self.definition.left.name else RIGHT]
-
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        return self.inputs.needs_of(kv, name, beside)
-
-    def key_types(
-        self, name: str, inputs: Mapping[str, pa.Schema]
-    ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
-        left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
-        side = 1 if name == self.definition.left.name else 2
-        return [(key[side], (key[3],)) for key in Columns.of(self.definition, left, right).keys]
-
-    # -- lost messages, filed again ---------------------------------------------------------------------------------
-
-    steps_at_once = 1_000
-    numbered = (b"c0", b"c2")
-
-    @property
-    def checks_uncounted(self) -> bool:  # type: ignore[override]
-        return self.definition.where is not None
-
-    def begun(self, kv: KV) -> bool:
-        return True
-
-    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-        return refile(self, kv, tables, redone)
-
-    def kept_from(self, kv: KV) -> int:
-        reached_us = Progress.load(kv, self.aux_cf).watermark_us
-        return min(self._floor(side, reached_us, self.done(reached_us)) for side in (LEFT, RIGHT))
-
-    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        """Messages that can match no more go, all of them: no match may follow a row that said there was none."""
-        self.bind(kv, progress)
-        for side, given in enumerate((self.definition.left, self.definition.right)):
-            if isinstance(given.window, Rows):
-                continue  # not the watermark decides how long they can match
-            store, batch = self.stores[side], Batch()
-            floor_us = self.reach.expired_before(side, self.done(progress.watermark_us))
-            times = [(key, store.split(key).time_us) for key, _ in kv.scan(store.cf)]
-            batch.delete_many(
-                store.cf, [key for key, time_us in times if time_us is not None and time_us < floor_us]
-            )
-            kv.write(batch)
-        super().set_back(kv, progress, watermark_us)
-
-    def drop_expired(self, kv: KV) -> None:
-        """What was filed again and is kept no more goes."""
-        reached_us = Progress.load(kv, self.aux_cf).watermark_us
-        self._forget(kv, reached_us, reached_us, self.done(reached_us))
-
     # -- advance ----------------------------------------------------------------------------------------------------
 
     def _leave(
@@ -606,55 +403,6 @@ class JoinOperator(Refiling):
             steps.setdefault(step, []).append(table)
         for step in sorted(steps):
             result.panes.append(concat(steps[step]).sort_by(_ORDER).drop_columns([_ORDER]))
-
-    def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
-        """Drop messages that can match no more and are out of retention, now that the watermark has come from `before_us`."""
-        for side in (LEFT, RIGHT):
-            batch = Batch()
-            self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
-            kv.write(batch)
-
-    # -- queries ----------------------------------------------------------------------------------------------------
-
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        from windrow.operators.join.views import JoinView
-
-        return JoinView(self, stores, watermark_us, prefix)
-
-    def columns(self, kv: KV) -> list[str]:
-        """The columns of the join's rows, as known so far."""
-        return self.inputs.called(kv, self.inputs.schemas(kv)).names
-
-    def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
-        """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
-        progress = Progress.load(kv, self.aux_cf)
-        self.bind(kv, progress)
-        store = self.stores[side]
-        low = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
-        start = start if start[0] >= low else (low, None)
-        found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)
-        return self._decode(kv, side, found, values, self.inputs.schemas(kv)[side])
-
-    def lasting(self, kv: KV, side: int) -> int:
-        """The side that has all messages of an input that are kept: in a join with itself the one that forgets later."""
-        if not self.definition.is_self_join or self.definition.by_rows:
-            return side
-        reached_us = Progress.load(kv, self.aux_cf).watermark_us
-        return min((LEFT, RIGHT), key=lambda s: self._floor(s, reached_us, self.done(reached_us)))
-
-    def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
-        """The event time below which messages of a side are gone."""
-        before = self.reach.expired_before(side, done_us)
-        if watermark_us == END_OF_TIME_US:
-            return before
-        if self.definition.how == "asof" and side == LEFT:
-            before = min(before, done_us)  # until then it waits for its answer
-        kept_us = self.definition.retention.time_us
-        return min(before, limit(watermark_us, UNBOUNDED_US if kept_us is None else kept_us))
-
-
-def _without_labels(rows: pa.Schema) -> pa.Schema:
-    return pa.schema([f for f in rows if f.name not in RESERVED_COLUMNS])
 
 
 def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:

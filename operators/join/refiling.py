@@ -17,10 +17,10 @@ from windrow.operators.steps.intake import Slice, take_in
 from windrow.stores.kv import KV, Batch
 
 if TYPE_CHECKING:
-    from windrow.operators.join.logic import JoinOperator
+    from windrow.operators.join.stored import StoredSides
 
 
-def refile(operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
     """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times. How many could not be
     counted, for what they are themselves."""
     uncounted, nows_us, watermarks_us = 0, redone.nows_us, redone.watermarks_us
