@@ -218,7 +218,8 @@ class StoredMessage:
 class DeadLetter:
     """A message that could not be counted. It is never silent.
 
-    reason: "malformed", "null_key", "too_late", "out_of_retention", "aggregate_failed" or "integer_overflow"
+    reason: "malformed", "null_key", "too_late", "out_of_retention", "aggregate_failed", "integer_overflow" or
+        "function_failed"
     detail: why, in words; of an error of yours the traceback
     position, event_time_us: of the message, where they are known
     payload: its fields as JSON, cut at 4096 characters

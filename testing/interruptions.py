@@ -43,7 +43,7 @@ from windrow.core.errors import OperatorClosed, WindrowError
 from windrow.core.messages import Message, Position, Token
 from windrow.operators.aggregate.output import to_panes
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import to_joined
+from windrow.operators.steps.told import to_rows
 from windrow.runners.embedded import engine
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
@@ -476,7 +476,7 @@ class Reader:
             return [one for _, some in sorted(self.given.items()) for one in some]
         tables = {commit: table for (name, commit), table in self.panes.tables.items() if name == "panes"}
         if self.join:
-            return [row for _, table in sorted(tables.items()) for row in to_joined(table, "")]
+            return [row for _, table in sorted(tables.items()) for row in to_rows(table, "")]
         return [pane for _, table in sorted(tables.items()) for pane in to_panes(self.definition, table, "")]
 
 

@@ -22,8 +22,8 @@ from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, StoredMessage
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import to_joined
 from windrow.operators.steps.progress import KEY as PROGRESS_KEY
+from windrow.operators.steps.told import to_rows
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver, _compare, _slice
@@ -118,7 +118,7 @@ class JoinDriver(TestDriver):
         for record in self.commits():
             for files in self.op.engine.job.pane_files(record).values():
                 for file in files:
-                    rows += to_joined(pq.read_table(file), self.op.job)
+                    rows += to_rows(pq.read_table(file), self.op.job)
         return rows
 
     # -- the oracle ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from windrow.core.keys import FIELDS_END, decode_i64, encode_i64, encode_u64, me
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
 from windrow.operators.join.logic import JoinOperator, alone
-from windrow.operators.join.output import Columns, labelled
+from windrow.operators.join.output import Columns
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN
@@ -27,6 +27,7 @@ from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_row
 from windrow.operators.steps.intake import Slice, event_times
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.told import labelled
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore
 

@@ -41,6 +41,7 @@ from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Rows, Sliding
 from windrow.operators.join import handing
 from windrow.operators.join.spans import Within, spans
 from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.steps.told import to_rows
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "asof"]
 HOWS = ("inner", "left", "right", "full", "semi", "anti", "asof")
@@ -188,9 +189,7 @@ class JoinDefinition(Definition):
         return None
 
     def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
-        from windrow.operators.join.output import to_joined
-
-        return to_joined(rows, job)
+        return to_rows(rows, job)
 
     def taker(self, before: str) -> Taker:
         return handing.taker(self, before)

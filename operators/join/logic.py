@@ -18,7 +18,7 @@ from windrow.core.errors import CorruptState, InputError
 from windrow.core.keys import encode_i64, encode_u64, message_keys
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
-from windrow.operators.join.output import NOBODY, Columns, labelled
+from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import LAYOUT, MATCHED, OPEN, StoredSides
@@ -33,6 +33,7 @@ from windrow.operators.steps.step import (
     StepResult,
     limit,
 )
+from windrow.operators.steps.told import labelled
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import pack_table, unpack_table
 

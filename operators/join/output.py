@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,13 +13,11 @@ import pyarrow.compute as pc
 
 from windrow.core.errors import ReservedColumn, TypeClash
 from windrow.core.expressions import Expr
-from windrow.core.messages import JoinedRow, Timing, Token
 from windrow.core.policy import RESERVED_COLUMNS
-from windrow.core.types import as_type, concat, widened
+from windrow.core.types import as_type, widened
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.steps.columns import TIMING
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.labels import PANE_TYPE
+from windrow.operators.steps.told import told_schema
 
 IntArray = npt.NDArray[np.int64]
 #: Instead of a row: the other side has none.
@@ -180,41 +178,9 @@ def _common(definition: JoinDefinition, a: pa.DataType, b: pa.DataType, left: st
     return kind
 
 
-def labelled(rows: pa.Table, timing: str) -> pa.Table:
-    """Rows with the timing of their emission."""
-    return rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))
-
-
-def joined_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
-    """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good."""
-    tables = []
-    for rows in told:
-        n = len(rows)
-        timings = combine(rows.column(TIMING))
-        labels = [
-            timings,
-            pa.array(np.zeros(n, dtype=np.int32)),
-            pa.array([True] * n),
-            pa.array(["INSERT"] * n),
-        ]
-        tables.append(
-            rows.drop_columns([TIMING])
-            .append_column("pane", pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
-            .append_column("commit", pa.array(np.full(n, commit, dtype=np.int64)))
-        )
-    return concat(tables)
-
-
-def to_joined(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
-    """Rows of a join as Python values."""
-    for row in rows.to_pylist():
-        label, commit = row.pop("pane"), row.pop("commit")
-        yield JoinedRow(row, Timing(label["timing"]), commit, Token(job, commit))
-
-
 def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-    """The schema of `joined_rows`."""
+    """The schema of a join's rows."""
     fields = [pa.field(name, kind) for name, _, _, kind in columns.keys]
     for pairs, schema in ((columns.left, left), (columns.right, right)):
         fields += [pa.field(name, schema.field(source).type) for name, source in pairs]
-    return pa.schema([*fields, pa.field("pane", PANE_TYPE), pa.field("commit", pa.int64())])
+    return told_schema(fields)

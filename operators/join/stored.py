@@ -12,16 +12,16 @@ from windrow.core.errors import UnknownColumn
 from windrow.core.keys import encode_equal
 from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
-from windrow.core.types import as_type, concat
+from windrow.core.types import as_type
 from windrow.core.windows import Rows
 from windrow.operators.join.columns import InputColumns
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import Columns, joined_rows, joined_schema
+from windrow.operators.join.output import Columns, joined_schema
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.operators.join.refiling import refile
 from windrow.operators.join.spans import spans
 from windrow.operators.operator import Redone, Refiling
-from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.filed_rows import pack_rows, unpack_rows
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -31,6 +31,7 @@ from windrow.operators.steps.step import (
     limit,
     passed,
 )
+from windrow.operators.steps.told import told_rows, without_labels
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
@@ -150,7 +151,7 @@ class StoredSides(Refiling):
     takes_columns = True
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return joined_rows(panes, commit)
+        return told_rows(panes, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
@@ -168,7 +169,7 @@ class StoredSides(Refiling):
         Columns.of(self.definition, *sides)
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        return concat([p.drop_columns([TIMING]) for p in panes])
+        return without_labels(panes)
 
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return _without_labels(self.schema(inputs))

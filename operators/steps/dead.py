@@ -23,6 +23,7 @@ TOO_LATE = "too_late"
 OUT_OF_RETENTION = "out_of_retention"
 AGGREGATE_FAILED = "aggregate_failed"
 INTEGER_OVERFLOW = "integer_overflow"
+FUNCTION_FAILED = "function_failed"
 
 SCHEMA = pa.schema(
     [

@@ -10,13 +10,15 @@ Keys are `<end of time bucket i64><key fields><ids>`, values the event time, i64
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgpack
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core.keys import decode_i64, encode_equal, encode_i64
+from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
 
@@ -27,13 +29,30 @@ BUCKETS = 8
 BUCKETS_KEY, NO_BUCKETS = b"i", msgpack.packb([])
 
 
-class SeenIds:
-    """The ids of one definition. `span_us`: how long an id is kept after its event time; None: for good."""
+class Known(Protocol):
+    """Whose messages are known by ids: those of a key."""
 
-    def __init__(self, definition: AggregateDefinition, aux_cf: str, span_us: int | None) -> None:
-        assert definition.ids is not None
-        self._fields = (*definition.by, *definition.ids.columns)
+    @property
+    def name(self) -> str: ...
+    @property
+    def by(self) -> tuple[str, ...]: ...
+    @property
+    def ids(self) -> Ids | None: ...
+
+
+class SeenIds:
+    """The ids of one definition. `span_us`: how long an id is kept after its event time; None: for good.
+
+    `within_us`: a message is a duplicate only of one that is at most so much earlier or later; None: however far it is.
+    """
+
+    def __init__(
+        self, definition: Known, aux_cf: str, span_us: int | None, within_us: int | None = None
+    ) -> None:
+        ids = () if definition.ids is None else definition.ids.columns
+        self._fields = (*definition.by, *ids)
         self._width_us = None if span_us is None else max(span_us // BUCKETS, 1)
+        self._within_us = within_us
         self._aux_cf = aux_cf
         self.cf = f"{definition.name}.ids"
 
@@ -42,15 +61,16 @@ class SeenIds:
         columns = [encode_equal([rows.table.column(name)]) for name in self._fields]
         names = list(map(b"".join, zip(*columns, strict=True)))
         buckets = self._buckets(kv)
-        known = self._known(kv, list(dict.fromkeys(names)), buckets, floor_us)
+        within_us = END_OF_TIME_US if self._within_us is None else self._within_us
+        known = self._known(kv, list(dict.fromkeys(names)), self._near(buckets, rows.times), floor_us)
         fresh: list[int] = []
         told: dict[bytes, int] = {}
         for i, (name, time_us) in enumerate(zip(names, rows.times.tolist(), strict=True)):
-            if name in known:
+            if name in known and any(abs(time_us - seen_us) <= within_us for seen_us in known[name]):
                 continue
             fresh.append(i)
             if time_us >= floor_us:
-                known.add(name)
+                known.setdefault(name, []).append(time_us)
                 told[encode_i64(self._bucket_end(time_us)) + name] = time_us
         if told:
             batch = Batch()
@@ -80,16 +100,22 @@ class SeenIds:
         # Named by its end, so that buckets of another width, of a retention before, are dropped in time too.
         return END_OF_TIME_US if self._width_us is None else (time_us // self._width_us + 1) * self._width_us
 
-    def _known(self, kv: KV, names: list[bytes], buckets: list[int], floor_us: int) -> set[bytes]:
-        known: set[bytes] = set()
+    def _near(self, buckets: list[int], times: IntArray) -> list[int]:
+        """The buckets with times that may make one of these a duplicate."""
+        if self._within_us is None or self._width_us is None or not len(times):
+            return buckets
+        low, high = int(times.min()) - self._within_us, int(times.max()) + self._within_us
+        return [end for end in buckets if low < end and end - self._width_us <= high]
+
+    def _known(self, kv: KV, names: list[bytes], buckets: list[int], floor_us: int) -> dict[bytes, list[int]]:
+        """The event times at which names were seen; of those that were not, nothing."""
+        known: dict[bytes, list[int]] = {}
         for end in buckets:
             if end <= floor_us:
                 continue
             prefix = encode_i64(end)
             found = kv.multi_get(self.cf, [prefix + name for name in names])
-            known.update(
-                name
-                for name, value in zip(names, found, strict=True)
-                if value is not None and decode_i64(value) >= floor_us
-            )
+            for name, value in zip(names, found, strict=True):
+                if value is not None and (seen_us := decode_i64(value)) >= floor_us:
+                    known.setdefault(name, []).append(seen_us)
         return known

@@ -15,7 +15,7 @@ from typing import Any
 from windrow.core import aggregations, emit, policy, positions, windows
 from windrow.core.emit import Emit
 from windrow.runners.chain import chain
-from windrow.runners.definition import Aggregate, Input, Join
+from windrow.runners.definition import Aggregate, Deduplicate, Input, Join
 
 #: No definition comes near; what is longer or deeper was not written by us.
 MOST_CHARACTERS, DEEPEST = 1_000_000, 30
@@ -71,6 +71,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.variance": aggregations.variance,
     "wr.weighted_avg": aggregations.weighted_avg,
     "wr.Aggregate": Aggregate,
+    "wr.Deduplicate": Deduplicate,
     "wr.Join": Join,
     "wr.Input": Input,
     "wr.chain": chain,

@@ -76,8 +76,10 @@ from windrow.operators.join.definition import pairs as pairs
 from windrow.runners.chain import Chain as Chain
 from windrow.runners.chain import chain as chain
 from windrow.runners.definition import Aggregate as Aggregate
+from windrow.runners.definition import Deduplicate as Deduplicate
 from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join
+from windrow.runners.definition import Process as Process
 from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import together as together
 from windrow.runners.definition import writeStream as writeStream

@@ -24,6 +24,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Operators": (
         "Aggregate",
         "Join",
+        "Deduplicate",
+        "Process",
         "Input",
         "pairs",
         "chain",
@@ -90,6 +92,8 @@ MODULES = {
 #: Methods that are shown: what users call. Of other classes the fields say all.
 METHODS: dict[str, tuple[str, ...]] = {
     "Aggregate": ("open", "run", "foreach_batch", "writeStream", "apply", "then"),
+    "Deduplicate": (),
+    "Process": (),
     "Join": ("open", "together", "foreach_batch", "writeStream", "apply", "then"),
     "Chain": ("open", "together", "foreach_batch", "writeStream", "apply", "then"),
     "Emit": ("append", "update", "final"),

@@ -19,6 +19,7 @@ GROUPS = (
     "Definitions",
     "Windows",
     "Joins",
+    "Operators",
     "Aggregations",
     "Emission",
     "Watermarks",

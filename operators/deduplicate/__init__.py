@@ -1,0 +1,1 @@
+"""The first message of each id: `wr.Deduplicate`."""

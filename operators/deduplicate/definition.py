@@ -1,0 +1,95 @@
+"""The definition of a deduplication: a frozen value, checked when built, whose `repr` builds it again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windrow.core.errors import BadDuration, ConfigurationError
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.positions import Ids, Positions
+from windrow.core.time import Duration, TimeUnit, duration_us
+from windrow.operators.one_input import OneInput
+from windrow.operators.operator import Logic
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class DeduplicateDefinition(OneInput):
+    """Passes on the first message of each key and id, and drops what says the same again: retries, redeliveries.
+
+    by: key columns (one name or several)
+    event_time: the column of event time
+    ids: wr.ids(...), the columns by which messages of a key are equal; without it a key has one message
+    within: how far apart in event time two of them may be and are still one, both ends included; wr.forever: always
+    keep: "first": the one that came first stands, whatever their event times, and is told at once
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input: as for `wr.Aggregate`
+    dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
+
+    Rows are the messages themselves. A message is too late, a dead letter, when the watermark is more than `within` past it:
+    whether it is a duplicate is then not known any more. Duplicates are counted (`duplicates`), and move the watermark.
+
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import tempfile, windrow as wr
+    >>> orders = wr.Deduplicate(event_time="t", ids=wr.ids("order"), within="1 hour")
+    >>> with tempfile.TemporaryDirectory() as folder, orders.open(folder) as op:
+    ...     for order in (1, 2, 1):
+    ...         op.add_message({"t": "2013-07-01 05:10Z", "order": order})
+    ...     [row["order"] for row in op.get_result()]
+    [1, 2]
+    """
+
+    within_us: int | None
+    retention: Retention
+
+    def __init__(
+        self,
+        *,
+        by: str | Sequence[str] = (),
+        event_time: str,
+        ids: Ids | None = None,
+        within: Duration | Forever,
+        keep: str = "first",
+        watermark: Duration | Watermark = "0 seconds",
+        name: str = "deduplicate",
+        null_keys: str = "group",
+        time_zone: str | None = None,
+        event_time_unit: TimeUnit | None = None,
+        max_ahead: Duration | Forever | None = None,
+        positions: Positions | None = None,
+        dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
+        input: str | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        if keep != "first":
+            raise ConfigurationError(
+                f"keep={keep!r}: use 'first'. The last is known only when no other can come, which wr.Aggregate tells: "
+                "agg={'x': wr.last('x')}"
+            )
+        if ids is not None and not isinstance(ids, Ids):
+            raise ConfigurationError(f"ids={ids!r}: use wr.ids('order_id'), with the names of your columns")
+        within_us = None if isinstance(within, Forever) else duration_us(within, "within")
+        if within_us is not None and within_us < 0:
+            raise BadDuration(f"within {within!r} is negative: use '0 seconds' or more, or wr.forever")
+        late_us = UNBOUNDED_US if within_us is None else within_us
+        own = {"ids": ids, "within_us": within_us, "retention": Retention(within_us), "late_us": late_us}
+        self._fill(given, **own)
+        if not self.by and ids is None:
+            raise ConfigurationError(
+                f"{self.name!r} has neither by= nor ids=: name the columns in which duplicates are equal, e.g. "
+                "ids=wr.ids('order_id')"
+            )
+
+    @property
+    def periods(self) -> frozenset[int]:
+        return frozenset()
+
+    def describe(self) -> dict[str, Any]:
+        return self._described("deduplicate")
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.deduplicate.logic import Deduplicator
+
+        return Deduplicator(self)

@@ -1,0 +1,438 @@
+"""What operators share that take one input and tell each row once: their common options, and the frame of their steps.
+
+Such an operator is a definition on top of `OneInput` and a logic on top of `OneInputLogic`: docs/howto/adding-an-operator.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core import check
+from windrow.core.errors import BadWatermark, ConfigurationError, ReservedColumn, UnknownColumn
+from windrow.core.inputs import Input
+from windrow.core.messages import JoinedRow
+from windrow.core.policy import RESERVED_COLUMNS, Watermark, bounded, check_unit, letters_us, max_ahead_us
+from windrow.core.positions import Ids, Positions
+from windrow.core.show import Raw, call
+from windrow.core.time import Instant, TimeUnit
+from windrow.core.types import as_type, concat
+from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.dead import TOO_LATE, DeadLetters, letters_by_input
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.learning import Needs, check_keys, key_refusal, learn, missing
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult, passed
+from windrow.operators.steps.told import to_rows, told_rows, told_schema, without_labels
+from windrow.operators.view import Made, View
+from windrow.stores.kv import KV, Batch
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class OneInput(Definition):
+    """A definition of one input. Its `__init__` hands what the user wrote to `_fill`.
+
+    late_us: how far behind the watermark a message may be and is taken still. written: what the user wrote, as text.
+    """
+
+    by: tuple[str, ...]
+    event_time: str
+    watermark: Watermark
+    name: str
+    null_keys: str
+    time_zone: str | None
+    event_time_unit: TimeUnit | None
+    max_ahead_us: int | None
+    positions: Positions | None
+    ids: Ids | None
+    dead_letter_limit: int
+    dead_letter_retention_us: int | None
+    input_name: str | None
+    late_us: int
+    written: tuple[tuple[str, str], ...] = field(compare=False)
+
+    def _fill(self, given: Mapping[str, Any], **own: Any) -> None:
+        """Check what all operators of one input are given, and set the fields; `own`: those of this operator."""
+        remedy = "name a column, several as by=('origin', 'carrier'), or () for no key"
+        by = check.names(given["by"], "by", remedy)
+        watermark, positions, zone = given["watermark"], given["positions"], given["time_zone"]
+        check.of_type(
+            given["event_time"], str, "event_time", "name the column that holds the time of the event"
+        )
+        check.name(given["name"], "name")
+        if given["input"] is not None:
+            check.name(given["input"], "input")
+        check.number(given["dead_letter_limit"], "dead_letter_limit", "use a number of letters, 0 or more")
+        if positions is not None:
+            named = "use wr.positions('offset', partition='part', source='topic')"
+            check.of_type(positions, Positions, "positions", named)
+        if len(set(by)) != len(by):
+            raise ConfigurationError(f"by={by!r} names a column twice")
+        if given["null_keys"] not in ("group", "dead_letter"):
+            raise ConfigurationError(f"null_keys={given['null_keys']!r}: use 'group' or 'dead_letter'")
+        if zone is not None:
+            try:
+                ZoneInfo(zone)
+            except (KeyError, ValueError, TypeError):
+                raise ConfigurationError(f"time zone {zone!r} is not known: use an IANA name") from None
+        check_unit(given["event_time_unit"])
+        marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+        fields = {
+            "by": by,
+            "event_time": given["event_time"],
+            "watermark": marked,
+            "name": given["name"],
+            "null_keys": given["null_keys"],
+            "time_zone": zone,
+            "event_time_unit": given["event_time_unit"],
+            "max_ahead_us": max_ahead_us(given["max_ahead"], marked),
+            "positions": positions,
+            "ids": None,
+            "dead_letter_limit": given["dead_letter_limit"],
+            "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
+            "input_name": given["input"],
+            "written": self._written(given),
+            **own,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        self._check_told()
+
+    def _check_told(self) -> None:
+        for column in self.told_columns or (*self.by, self.event_time):
+            if column in RESERVED_COLUMNS:
+                raise ReservedColumn(
+                    f"column {column!r} of {self.name!r} would clash with a column of ours in its rows "
+                    f"({', '.join(RESERVED_COLUMNS)}): rename it"
+                )
+
+    def _written(self, given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        parameters = inspect.signature(type(self)).parameters
+        return tuple((n, repr(given[n])) for n, p in parameters.items() if given[n] != p.default)
+
+    def _changed(self, **changes: Any) -> Self:
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(changed, name, value)
+        return changed
+
+    def __repr__(self) -> str:
+        kind = str(self.describe()["operator"]).capitalize()
+        return call(kind, **{n: Raw(text) for n, text in self.written})
+
+    def _described(self, operator: str, **own: Any) -> dict[str, Any]:
+        """What shapes the state of every operator of one input, and `own`; what is not given is not named."""
+        rest = {
+            "time_zone": self.time_zone,
+            "event_time_unit": self.event_time_unit,
+            "input": self.input_name,
+            "ids": None if self.ids is None else list(self.ids.columns),
+            **own,
+        }
+        what = {n: v for n, v in rest.items() if v is not None}
+        return {
+            "operator": operator,
+            "by": list(self.by),
+            "event_time": self.event_time,
+            "null_keys": self.null_keys,
+            **what,
+        }
+
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
+    @property
+    def by_input(self) -> bool:
+        return self.input_name is not None
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        name = self.input_name or self.name
+        rest = (self.watermark, self.time_zone, self.max_ahead_us, self.positions)
+        return (Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit),)
+
+    def part_prefix(self, name: str) -> str:
+        return self.prefix(self.inputs[0])
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        return (self.event_time, *self.by, *(() if self.ids is None else self.ids.columns))
+
+    def keys(self, given: Input) -> tuple[str, ...]:
+        return self.by
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        theirs = watermarks.get(self.inputs[0].name)
+        if theirs is None:
+            return self
+        written = {**dict(self.written), "watermark": repr(theirs)}
+        return self._changed(watermark=theirs, written=tuple(written.items()))
+
+    @property
+    def known_by(self) -> None:
+        return None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ()
+
+    def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+        return to_rows(rows, job)
+
+    def taker(self, before: str) -> Taker:
+        if self.watermark != bounded():
+            raise BadWatermark(
+                f"watermark={self.watermark!r} of {self.name!r}, which follows {before!r}: its watermark is that of "
+                f"{before!r}, leave it out"
+            )
+        if self.positions is not None:
+            raise ConfigurationError(
+                f"positions={self.positions!r} of {self.name!r}, which follows {before!r}: its messages are the rows of "
+                f"{before!r}, each told once and in order; leave it out"
+            )
+        given = self.inputs[0]
+        return Taker(self.name, given, self.columns_of(given)[1:])
+
+    def check_followed(self, taker: Taker) -> None:
+        if taker.event_time != self.event_time:
+            raise UnknownColumn(
+                f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time {self.event_time!r}; "
+                f"use event_time={self.event_time!r}"
+            )
+        told = self.told_columns
+        for column in taker.columns:
+            if told is not None and column not in told:
+                raise UnknownColumn(
+                    f"column {column!r} of {taker.name!r} is none of {self.name!r}, whose rows have {list(told)}"
+                )
+
+    def behind_us(self, event_time: str) -> int:
+        return 0
+
+    def of_handed_rows(self, given: Input) -> Self:
+        return self._changed(max_ahead_us=None)
+
+
+class WholeMessages:
+    """What an operator needs that keeps, or hands on, messages with all of their columns."""
+
+    whole = True
+
+    def __init__(self, definition: OneInput) -> None:
+        self._name = definition.name
+        #: Columns without which no message counts.
+        self.required = set(definition.columns_of(definition.inputs[0]))
+        self._keys = self.required - {definition.event_time}
+        self._hands_on = definition.told_columns is None
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        come = {*(() if known is None else known.names), *names}
+        for needed in sorted(self.required - come):
+            raise missing(f"column {needed!r} of {self._name!r}", come)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return self.required.intersection(names)
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        ours = f"one of ours ({', '.join(RESERVED_COLUMNS)}): rename it in the input"
+        return {n: f"column {n!r} is {ours}" for n in names if self._hands_on and n in RESERVED_COLUMNS}
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return key_refusal(name, kind) if name in self._keys else None
+
+
+@dataclass
+class Work:
+    """One step: what it reads and writes, and what it says."""
+
+    kv: KV
+    progress: Progress
+    result: StepResult
+    dead: DeadLetters
+    now_us: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the input as known by now."""
+        assert self.progress.schema is not None
+        return self.progress.schema
+
+
+class OneInputLogic(Logic):
+    """The frame of both steps. An operator fills in `take`, `pass_time` and `fields`, and names its column families."""
+
+    definition: Any
+
+    def __init__(self, definition: Any) -> None:
+        self.definition = definition
+        self.aux_cf = f"{definition.name}.aux"
+        self.needs = WholeMessages(definition)
+
+    def cfs(self) -> tuple[str, ...]:
+        return (self.aux_cf,)
+
+    @abstractmethod
+    def take(self, work: Work, rows: Slice) -> Slice:
+        """File messages that can be counted, in position order; tell what they let it tell. Returns those that were counted:
+        dead letters do not move the watermark."""
+
+    @abstractmethod
+    def pass_time(self, work: Work, watermark_us: int) -> None:
+        """Event time comes to `watermark_us`, and time to `work.now_us`: tell and forget what is due."""
+
+    @abstractmethod
+    def fields(self, schema: pa.Schema) -> list[pa.Field]:
+        """The columns of its rows over an input of these columns."""
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        [table] = tables.values()
+        work, definition = self._begin(kv, now_us), self.definition
+        progress = work.progress
+        known = progress.schema
+        if known is not None and definition.event_time in known.names:
+            time = known.field(definition.event_time).type
+            zone, unit = definition.time_zone, definition.event_time_unit
+            table = in_known_times(table, definition.event_time, zone, time, unit)
+        self._learn(progress, table.schema)
+        rows = self._on_time(work, take_in(definition, table, now_us, work.dead))
+        if len(rows):
+            rows = self.take(work, Slice(_conformed(rows.table, work.schema), rows.times))
+        work.result.marks.update(event_time_marks(rows))
+        progress.begin(now_us)
+        return self._end(work)
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        work = self._begin(kv, now_us)
+        watermark_us = max(watermark_us, work.progress.watermark_us)
+        self.pass_time(work, watermark_us)
+        work.progress.watermark_us, work.progress.now_us = watermark_us, now_us
+        return self._end(work)
+
+    def _begin(self, kv: KV, now_us: int) -> Work:
+        progress = Progress.load(kv, self.aux_cf)
+        progress.step += 1
+        dead = DeadLetters(self.definition.dead_letter_limit)
+        if self.definition.by_input:
+            dead.input = self.definition.inputs[0].name
+        return Work(kv, progress, StepResult(), dead, now_us)
+
+    def _end(self, work: Work) -> StepResult:
+        batch, result = Batch(), work.result
+        work.progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        work.kv.write(batch)
+        result.dead = work.dead.table()
+        if self.definition.by_input:
+            result.dead = letters_by_input(result.dead)
+            prefix = self.definition.inputs[0].source_prefix
+            result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
+        for reason, n in work.dead.counts.items():
+            result.counts[f"dead.{reason}"] = n
+        return result
+
+    def _on_time(self, work: Work, rows: Slice) -> Slice:
+        """The messages that the watermark has not passed by more than the definition allows."""
+        late = rows.times < passed(work.progress.watermark_us, self.definition.late_us)
+        if not late.any():
+            return rows
+        detail = f"the watermark of {self.definition.name!r} has passed it"
+        work.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(late), pa.array(rows.times))
+        return rows.take(np.flatnonzero(~late))
+
+    def _learn(self, progress: Progress, schema: pa.Schema) -> None:
+        check_keys(self.definition.columns_of(self.definition.inputs[0])[1:], schema)
+        for why in self.needs.refused(schema.names).values():
+            raise ReservedColumn(why)
+        progress.schema = learn(progress.schema, schema)
+
+    def learn(self, kv: KV, schema: pa.Schema) -> None:
+        progress, batch = self.progress(kv), Batch()
+        self._learn(progress, schema)
+        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        kv.write(batch)
+
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        return told_rows(panes, commit)
+
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return told_schema(self.message_schema(inputs))
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return without_labels(panes)
+
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        schema = inputs[self.definition.inputs[0].name]
+        self._learn(Progress(), schema)
+        for column in self.needs.required:
+            if column not in schema.names:
+                raise UnknownColumn(
+                    f"column {column!r} of {self.definition.name!r} is not in the input, which has {schema.names}"
+                )
+        return pa.schema(self.fields(schema))
+
+    def made(self, kv: KV) -> pa.Schema | None:
+        known = self.progress(kv).schema
+        return None if known is None else pa.schema(self.fields(known))
+
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        return self.progress(kv).schema
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        return self.needs
+
+    def columns(self, kv: KV) -> list[str]:
+        made = self.made(kv)
+        return [] if made is None else list(made.names)
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        return OneInputView(self, stores, watermark_us, prefix)
+
+
+class OneInputView(View):
+    """What may be asked of any operator of one input: what its rows are. It keeps nothing that they could be explained by."""
+
+    def schema(self) -> pa.Schema:
+        known = self._known()
+        return pa.schema([]) if known is None else told_schema(self.logic.fields(known))
+
+    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
+        known = self._known() or pa.schema([])
+        return {b: known.field(b).type if b in known.names else pa.null() for b in self.definition.by}
+
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        return []
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        return [[] for _ in rows]
+
+    def _known(self) -> pa.Schema | None:
+        """The columns of the input, as far as some store knows them."""
+        found = [s for kv in self.stores if (s := self.logic.progress(kv).schema) is not None]
+        return concat([s.empty_table() for s in found]).schema if found else None
+
+
+def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` in their types, and positions where there are any."""
+    n = len(table)
+    columns = [
+        as_type(combine(table.column(f.name)), f.type)
+        if f.name in table.column_names
+        else pa.nulls(n, f.type)
+        for f in schema
+    ]
+    made = pa.table(columns, schema=schema)
+    for name in POSITION_COLUMNS:
+        if name in table.column_names:
+            made = made.append_column(name, table.column(name))
+    return made

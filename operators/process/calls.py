@@ -1,0 +1,159 @@
+"""The calls of a process function in one step: each on an overlay of its own, which counts if it came through."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.core.keys import decode_i64, encode_i64, prefix_end
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.one_input import Work
+from windrow.operators.process.definition import ProcessDefinition
+from windrow.operators.process.keyed import Of, State, Timers, state_prefix
+from windrow.operators.steps.columns import TIMING
+from windrow.stores.kv import Overlay
+
+
+@dataclass(frozen=True)
+class Families:
+    """Where an operator of that name keeps what."""
+
+    name: str
+
+    @property
+    def aux(self) -> str:
+        return f"{self.name}.aux"
+
+    @property
+    def keys(self) -> str:
+        return f"{self.name}.keys"
+
+    @property
+    def state(self) -> str:
+        return f"{self.name}.state"
+
+    @property
+    def expiry(self) -> str:
+        return f"{self.name}.expiry"
+
+    @property
+    def timers(self) -> dict[Of, str]:
+        return {"event": f"{self.name}.timers", "now": f"{self.name}.now_timers"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key: as bytes, as filed fields, as values."""
+
+    encoded: bytes
+    row: bytes
+    values: tuple[Any, ...]
+
+    @property
+    def given(self) -> Any:
+        """As users see it."""
+        return self.values[0] if len(self.values) == 1 else self.values
+
+
+class Calls:
+    """What one step did so far. made: the columns of rows. watermark_us: how far event time has come in the step."""
+
+    def __init__(self, definition: ProcessDefinition, work: Work, made: pa.Schema, watermark_us: int) -> None:
+        self.definition, self.cfs = definition, Families(definition.name)
+        self.work, self.made, self.watermark_us = work, made, watermark_us
+        self.kv = Overlay(work.kv)
+
+    def finish(self) -> None:
+        self.work.kv.write(self.kv.batch)
+
+    def call(
+        self,
+        method: Callable[..., Any],
+        key: Key,
+        what: Any,
+        bury: Callable[[str], None],
+        *,
+        time_us: int,
+        timing: str,
+        fired: tuple[Of, int] | None = None,
+    ) -> list[tuple[int, Of]] | None:
+        """Call the function; returns the timers that it set. None where it raised: nothing of the call counts."""
+        own = Overlay(self.kv)
+        state = State(own, self.cfs.state, key.encoded)
+        late = {"time_us": time_us, "watermark_us": self.watermark_us, "now_us": self.work.now_us}
+        timers = Timers(own, self.cfs.timers, key.encoded, key.row, **late, fired=fired)
+        try:
+            rows = self._rows(method(key.given, what, state, timers), key, time_us)
+            state.settle()
+        except MemoryError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            bury("".join(traceback.format_exception(error)[-6:]))
+            return None
+        if len(rows):
+            told = rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))
+            self.work.result.panes.append(told)
+        self._touch(own, key, time_us, state.empty)
+        self.kv.write(own.batch)
+        return timers.fresh
+
+    def _rows(self, found: Any, key: Key, time_us: int) -> pa.Table:
+        """What the function gave, as rows with key and event time. Raises where it is none of `emits`."""
+        emits = self.definition.emits.names
+        rows = [] if found is None else [found] if isinstance(found, Mapping) else list(found)
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise TypeError(f"{row!r:.100} is no row: return or yield dicts")
+            unknown = [name for name in row if name not in emits]
+            if unknown:
+                raise ValueError(f"column {unknown[0]!r} is none of emits={emits}")
+        columns = [[v] * len(rows) for v in (*key.values, time_us)]
+        columns += [[row.get(name) for row in rows] for name in emits]
+        arrays = [pa.array(c, field.type) for c, field in zip(columns, self.made, strict=True)]
+        return pa.table(arrays, schema=self.made)
+
+    # -- how long a key lives ---------------------------------------------------------------------------------------
+
+    def _touch(self, kv: Overlay, key: Key, time_us: int, empty: bool) -> None:
+        """Note how long the key's state is kept; a key without state is none."""
+        known = kv.get(self.cfs.keys, key.encoded)
+        ttl_us = self.definition.late_us
+        if empty:
+            if known is not None:
+                kv.delete(self.cfs.keys, key.encoded)
+                kv.delete(self.cfs.expiry, known[8:16] + key.encoded)
+            return
+        last_us = time_us if known is None else max(time_us, decode_i64(known))
+        ends_us = min(last_us + ttl_us, END_OF_TIME_US) if known is None else decode_i64(known, 8)
+        if known is None and ttl_us < UNBOUNDED_US:
+            kv.put(self.cfs.expiry, encode_i64(ends_us) + key.encoded, b"")
+        value = encode_i64(last_us) + encode_i64(ends_us) + key.row
+        if value != known:
+            kv.put(self.cfs.keys, key.encoded, value)
+
+    def ends_us(self, encoded: bytes) -> int | None:
+        """When a key is looked at next; None where it has no state."""
+        known = self.kv.get(self.cfs.keys, encoded)
+        return None if known is None else decode_i64(known, 8)
+
+    def expire(self, at_us: int, encoded: bytes) -> None:
+        """Forget a key whose time has come; one that was used since is filed anew."""
+        known = self.kv.get(self.cfs.keys, encoded)
+        if known is None or decode_i64(known, 8) != at_us:
+            return
+        self.kv.delete(self.cfs.expiry, encode_i64(at_us) + encoded)
+        later_us = decode_i64(known) + self.definition.late_us
+        if later_us > at_us:
+            self.kv.put(self.cfs.expiry, encode_i64(later_us) + encoded, b"")
+            self.kv.put(self.cfs.keys, encoded, known[:8] + encode_i64(later_us) + known[16:])
+            return
+        prefix = state_prefix(encoded)
+        end = prefix_end(prefix)
+        assert end is not None
+        self.kv.delete_range(self.cfs.state, prefix, end)
+        self.kv.delete(self.cfs.keys, encoded)

@@ -1,0 +1,140 @@
+"""The definition of a process function: a frozen value, checked when built."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.core import check
+from windrow.core.errors import BadDuration, ConfigurationError, ReservedColumn, RetentionMissing
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.positions import Positions
+from windrow.core.time import Duration, TimeUnit, duration_us
+from windrow.operators.one_input import OneInput
+from windrow.operators.operator import Logic
+
+_METHODS = "a class, or an instance of one, with on_message(key, message, state, timers), and on_timer(key, at, state, timers)"
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class ProcessDefinition(OneInput):
+    """A function of yours, called for each message and each timer of a key: the slow road, Python once a message.
+
+    by: key columns (one name or several); () for no key: then all messages share one state
+    event_time: the column of event time
+    function: a class, or an instance of one, with `on_message(key, message, state, timers)`, and `on_timer(key, at, state,
+        timers)` where it sets timers. Each returns a row, a list of rows, or None, or yields rows; a row is a dict. It has to
+        be a pure function of what it gets: no clock, no randomness, nothing kept in `self`
+    emits: the columns of these rows, {name: pyarrow type} or a `pa.Schema`; key and event time come by themselves
+    ttl: the state of a key is forgotten when the watermark is so far past the last message or timer that it had, and what is
+        later than that is a dead letter; or wr.forever
+    version: stands with the function's name in the fingerprint: give another one when its state means something else
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input: as for `wr.Aggregate`
+    dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
+
+    `key` is the key's value, a tuple of several; `message` a dict of all columns. `state` is a mapping of text to values that
+    msgpack takes, of this key alone. `timers.set(at)` asks for `on_timer` when the watermark reaches `at`, `timers.set(at,
+    of="now")` when the time of the job does; `timers.cancel` takes that back. `timers.time`, `timers.watermark` and
+    `timers.now` say how late it is. What the function raises is a dead letter `function_failed`, and changes no state.
+
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import pyarrow as pa, tempfile, windrow as wr
+    >>> class Visits:
+    ...     def on_message(self, key, message, state, timers):
+    ...         state["n"] = state.get("n", 0) + 1
+    ...         return {"visit": state["n"]}
+    >>> visits = wr.Process(by="user", event_time="t", function=Visits, emits={"visit": pa.int64()}, ttl="1 day")
+    >>> with tempfile.TemporaryDirectory() as folder, visits.open(folder) as op:
+    ...     for minute in (10, 20):
+    ...         op.add_message({"t": f"2013-07-01 05:{minute}Z", "user": "ann"})
+    ...     [row["visit"] for row in op.get_result()]
+    [1, 2]
+    """
+
+    function_name: str
+    version: str
+    emits: pa.Schema
+    retention: Retention
+    function: Any = field(compare=False)
+
+    def __init__(
+        self,
+        *,
+        by: str | Sequence[str] = (),
+        event_time: str,
+        function: Any,
+        emits: pa.Schema | Mapping[str, pa.DataType],
+        ttl: Duration | Forever,
+        version: str = "1",
+        watermark: Duration | Watermark = "0 seconds",
+        name: str = "process",
+        null_keys: str = "group",
+        time_zone: str | None = None,
+        event_time_unit: TimeUnit | None = None,
+        max_ahead: Duration | Forever | None = None,
+        positions: Positions | None = None,
+        dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
+        input: str | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        if not callable(getattr(function, "on_message", None)):
+            raise ConfigurationError(f"function={function!r}: give {_METHODS}")
+        if ttl is None:
+            raise RetentionMissing(f"ttl=None of {name!r}: say how long a key's state is kept, or wr.forever")
+        ttl_us = None if isinstance(ttl, Forever) else duration_us(ttl, "ttl")
+        if ttl_us is not None and ttl_us < 0:
+            raise BadDuration(f"ttl {ttl!r} is negative: use '0 seconds' or more, or wr.forever")
+        check.of_type(version, str, "version", "use text, e.g. version='2'")
+        kind = function if isinstance(function, type) else type(function)
+        self._fill(
+            given,
+            function=function,
+            function_name=kind.__name__,
+            version=version,
+            emits=_schema(emits),
+            retention=Retention(ttl_us),
+            late_us=UNBOUNDED_US if ttl_us is None else ttl_us,
+            written=self._shown(given, kind),
+        )
+        taken = [*self.by, self.event_time]
+        twice = [c for c in self.emits.names if c in taken] or [c for c in self.by if c == self.event_time]
+        if twice:
+            raise ReservedColumn(
+                f"column {twice[0]!r} of {self.name!r} is named twice: rows have the columns {taken} beside those of emits="
+            )
+
+    def _shown(self, given: Mapping[str, Any], kind: type) -> tuple[tuple[str, str], ...]:
+        emits = {f.name: str(f.type) for f in _schema(given["emits"])}
+        shown = {"function": kind.__name__, "emits": repr(emits)}
+        return tuple((n, shown.get(n, text)) for n, text in self._written(given))
+
+    @property
+    def told_columns(self) -> tuple[str, ...]:
+        return (*self.by, self.event_time, *self.emits.names)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ("state", "timers")
+
+    def describe(self) -> dict[str, Any]:
+        return self._described("process", function=self.function_name, version=self.version)
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.process.logic import Processor
+
+        return Processor(self)
+
+
+def _schema(emits: Any) -> pa.Schema:
+    """The columns that rows have, as a schema."""
+    remedy = "give {name: pyarrow type}, e.g. emits={'visits': pa.int64()}, or a pa.Schema"
+    if isinstance(emits, Mapping):
+        names = check.names(emits, "emits", remedy)
+        if all(isinstance(kind, pa.DataType) for kind in emits.values()):
+            return pa.schema([(name, emits[name]) for name in names])
+    return check.of_type(emits, pa.Schema, "emits", remedy)

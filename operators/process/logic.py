@@ -1,0 +1,173 @@
+"""A function of the user's over keyed state: two pure steps on a store.
+
+Column families: `keys` `<key>` -> (last event time i64, when it ends as filed i64, key fields), `state` `<key><name>` -> a
+msgpack value, `timers` and `now_timers` `<time i64><key>` -> (event time of whoever set it i64, key fields), `expiry`
+`<time i64><key>`. A key that lives on is filed anew only when its former time comes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.keys import decode_i64, encode_equal, encode_i64
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.operators.one_input import OneInputLogic, Work
+from windrow.operators.process.calls import Calls, Families, Key
+from windrow.operators.process.definition import ProcessDefinition
+from windrow.operators.process.keyed import Of
+from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
+from windrow.operators.steps.dead import FUNCTION_FAILED
+from windrow.operators.steps.filed_rows import pack_rows, unpack_rows
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.view import View
+from windrow.stores.kv import KV, Overlay
+
+IntArray = npt.NDArray[np.int64]
+STAMP = pa.timestamp("us", "UTC")
+#: At one moment timers fire before keys end.
+TIMER, END = 0, 1
+
+
+class Processor(OneInputLogic):
+    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+
+    definition: ProcessDefinition
+
+    def __init__(self, definition: ProcessDefinition) -> None:
+        super().__init__(definition)
+        function = definition.function
+        self._families = Families(definition.name)
+        self._function = function() if isinstance(function, type) else function
+
+    def cfs(self) -> tuple[str, ...]:
+        cfs = self._families
+        return (self.aux_cf, cfs.keys, cfs.state, cfs.expiry, *cfs.timers.values())
+
+    def fields(self, schema: pa.Schema) -> list[pa.Field]:
+        definition = self.definition
+        keys = [pa.field(b, schema.field(b).type) for b in definition.by]
+        return [*keys, pa.field(definition.event_time, STAMP), *definition.emits]
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def take(self, work: Work, rows: Slice) -> Slice:
+        """A call for each message, in position order."""
+        calls = self._calls(work, work.progress.watermark_us)
+        times = pa.array(rows.times)
+        messages = rows.table.select(work.schema.names).to_pylist()
+        keys, counted = self._keys(calls.kv, rows), list[int]()
+        for i, (key, message, time_us) in enumerate(zip(keys, messages, rows.times.tolist(), strict=True)):
+            done = calls.call(
+                self._function.on_message,
+                key,
+                message,
+                partial(_bury_message, work, rows.table, np.array([i]), times),
+                time_us=time_us,
+                timing=LATE if time_us < calls.watermark_us else EARLY,
+            )
+            if done is not None:
+                counted.append(i)
+        calls.finish()
+        return rows if len(counted) == len(rows) else rows.take(np.array(counted, dtype=np.int64))
+
+    def pass_time(self, work: Work, watermark_us: int) -> None:
+        """Timers of event time and the end of keys, in order of time, then of key; then timers of `now`."""
+        if work.progress.schema is None:
+            return
+        calls = self._calls(work, watermark_us)
+        self._fire(calls, "event", watermark_us)
+        self._fire(calls, "now", work.now_us)
+        calls.finish()
+
+    def _fire(self, calls: Calls, of: Of, upto_us: int) -> None:
+        """What is due up to `upto_us`, and what is set meanwhile and due as well."""
+        kv, cf = calls.kv, calls.cfs.timers[of]
+        after = encode_i64(upto_us) + b"\xff" if upto_us == END_OF_TIME_US else encode_i64(upto_us + 1)
+        due = [(decode_i64(key), TIMER, key[8:]) for key, _ in kv.scan(cf, b"", after)]
+        if of == "event":
+            ending = kv.scan(calls.cfs.expiry, b"", encode_i64(upto_us))
+            due += [(decode_i64(key), END, key[8:]) for key, _ in ending]
+        heapq.heapify(due)
+        while due:
+            at_us, what, encoded = heapq.heappop(due)
+            if what == END:
+                calls.expire(at_us, encoded)
+            else:
+                value = kv.get(cf, encode_i64(at_us) + encoded)
+                if value is None:
+                    continue  # it was taken back
+                kv.delete(cf, encode_i64(at_us) + encoded)
+                for time_us, kind in self._fire_one(calls, of, at_us, encoded, value):
+                    if kind == of and time_us <= upto_us:
+                        heapq.heappush(due, (time_us, TIMER, encoded))
+            ends_us = calls.ends_us(encoded) if of == "event" else None
+            if ends_us is not None and ends_us < upto_us and self.definition.retention.time_us is not None:
+                heapq.heappush(due, (ends_us, END, encoded))
+
+    def _fire_one(
+        self, calls: Calls, of: Of, at_us: int, encoded: bytes, value: bytes
+    ) -> list[tuple[int, Of]]:
+        """Call `on_timer`. A timer of `now` has the event time of whoever set it, or the watermark where that is further."""
+        work, reached_us = calls.work, calls.watermark_us
+        key = Key(encoded, value[8:], self._values(work, value[8:]))
+        time_us, late = at_us, at_us < work.progress.watermark_us
+        if of == "now":
+            known = reached_us not in (START_OF_TIME_US, END_OF_TIME_US)
+            time_us = max(decode_i64(value), reached_us) if known else decode_i64(value)
+            late = time_us < reached_us
+        at, names = to_datetime(at_us), dict(zip(self.definition.by, key.values, strict=True))
+        payload = {"key": names, "timer": of, "at": at}
+        fresh = calls.call(
+            self._function.on_timer,
+            key,
+            at,
+            partial(_bury_timer, work, payload),
+            time_us=time_us,
+            timing=LATE if late else ON_TIME,
+            fired=(of, at_us),
+        )
+        return fresh or []
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        from windrow.operators.process.views import ProcessView
+
+        return ProcessView(self, stores, watermark_us, prefix)
+
+    # -- keys -------------------------------------------------------------------------------------------------------
+
+    def _calls(self, work: Work, watermark_us: int) -> Calls:
+        return Calls(self.definition, work, pa.schema(self.fields(work.schema)), watermark_us)
+
+    def _keys(self, kv: Overlay, rows: Slice) -> list[Key]:
+        """The key of each row."""
+        by = self.definition.by
+        if not by:
+            return [Key(b"", b"", ())] * len(rows)
+        columns = [combine(rows.table.column(b)) for b in by]
+        filed = pack_rows(kv, kv.batch, self.aux_cf, rows.table.select(by))
+        values = zip(*(c.to_pylist() for c in columns), strict=True)
+        return list(map(Key, encode_equal(columns), filed, values))
+
+    def _values(self, work: Work, row: bytes) -> tuple[object, ...]:
+        """The fields of a key that is filed."""
+        by = self.definition.by
+        if not by:
+            return ()
+        schema = pa.schema([work.schema.field(b) for b in by])
+        table = unpack_rows(work.kv, self.aux_cf, [row], [("", 0, 0, 0)], schema)
+        return tuple(table.column(b)[0].as_py() for b in by)
+
+
+def _bury_message(work: Work, table: pa.Table, at: IntArray, times: pa.Array, why: str) -> None:
+    work.dead.add_rows(FUNCTION_FAILED, why, table, at, times)
+
+
+def _bury_timer(work: Work, payload: Mapping[str, object], why: str) -> None:
+    work.dead.add(FUNCTION_FAILED, why, payload)

@@ -1,0 +1,141 @@
+"""What a process function must tell, with dicts and lists: all that is due is looked for anew after every call."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from windrow.core.messages import Position
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, to_datetime
+from windrow.operators.process.definition import ProcessDefinition
+
+Key = tuple[Any, ...]
+Told = tuple[str, Mapping[str, Any]]
+
+
+class PlainTimers:
+    """The timers of one key during a call."""
+
+    def __init__(
+        self, oracle: ProcessOracle, key: Key, time_us: int, now_us: int, fired: tuple[str, int] | None = None
+    ) -> None:
+        self._key, self._time_us, self._fired = key, time_us, fired
+        self._ended = oracle.watermark_us == END_OF_TIME_US
+        self.set_timers = dict(oracle.timers)
+        self.of = None if fired is None else fired[0]
+        self.time: datetime = to_datetime(time_us)
+        self.now: datetime = to_datetime(now_us)
+        reached = oracle.watermark_us
+        self.watermark = None if reached == START_OF_TIME_US else to_datetime(reached)
+
+    def set(self, at: Instant, of: str = "event") -> None:
+        at_us = instant_us(at)
+        if self._fired is not None and self._fired[0] == of and at_us <= self._fired[1]:
+            raise ValueError("a timer sets one that is not later")
+        if of == "event" and self._ended:
+            return
+        self.set_timers[of, at_us, self._key] = self._time_us
+
+    def cancel(self, at: Instant, of: str = "event") -> None:
+        self.set_timers.pop((of, instant_us(at), self._key), None)
+
+
+class ProcessOracle:
+    """Takes steps one after the other. rows: (timing, row) in order; letters: (reason, position); keys are comparable. counted:
+    (source, partition, event time) of what the last ingest counted, which moves the watermark."""
+
+    def __init__(self, definition: ProcessDefinition) -> None:
+        function = definition.function
+        self.definition = definition
+        self.function = function() if isinstance(function, type) else function
+        self.rows: list[Told] = []
+        self.letters: list[tuple[str, Position | None]] = []
+        self.duplicates = 0
+        self.counted: list[tuple[str, int, int]] = []
+        self.watermark_us = START_OF_TIME_US
+        #: By key: its state, and the last event time at which it was used.
+        self.states: dict[Key, tuple[dict[str, Any], int]] = {}
+        #: (kind, time, key) -> event time of whoever set it.
+        self.timers: dict[tuple[str, int, Key], int] = {}
+
+    def ingest(self, messages: Sequence[tuple[Position, int | None, Mapping[str, Any]]], now_us: int) -> None:
+        """Messages in position order, each with its event time; None where that is none."""
+        definition, self.counted = self.definition, []
+        for position, time_us, row in messages:
+            key = tuple(row[name] for name in definition.by)
+            if time_us is None:
+                self.letters.append(("malformed", position))
+            elif definition.null_keys == "dead_letter" and None in key:
+                self.letters.append(("null_key", position))
+            elif time_us + definition.late_us < self.watermark_us:
+                self.letters.append(("too_late", position))
+            else:
+                timers = PlainTimers(self, key, time_us, now_us)
+                timing = "LATE" if time_us < self.watermark_us else "EARLY"
+                on_message = self.function.on_message
+                if self._call(on_message, key, dict(row), timers, time_us, timing, position):
+                    self.counted.append((position.source, position.partition, time_us))
+
+    def advance(self, watermark_us: int, now_us: int) -> None:
+        before_us, self.watermark_us = self.watermark_us, watermark_us
+        while True:
+            due = [(at, 0, key) for of, at, key in self.timers if of == "event" and at <= watermark_us]
+            due += [(at, 1, key) for key, at in self._ends() if at < watermark_us]
+            if not due:
+                break
+            at_us, ends, key = min(due)
+            if ends:
+                del self.states[key]
+            else:
+                self._fire("event", at_us, key, at_us, at_us < before_us, now_us)
+        while due_now := sorted((at, key) for of, at, key in self.timers if of == "now" and at <= now_us):
+            at_us, key = due_now[0]
+            time_us = self.timers["now", at_us, key]
+            if watermark_us not in (START_OF_TIME_US, END_OF_TIME_US):
+                time_us = max(time_us, watermark_us)
+            self._fire("now", at_us, key, time_us, time_us < watermark_us, now_us)
+
+    def _ends(self) -> list[tuple[Key, int]]:
+        if self.definition.retention.time_us is None:
+            return []
+        return [(key, last_us + self.definition.late_us) for key, (_, last_us) in self.states.items()]
+
+    def _fire(self, of: str, at_us: int, key: Key, time_us: int, late: bool, now_us: int) -> None:
+        del self.timers[of, at_us, key]
+        timers = PlainTimers(self, key, time_us, now_us, (of, at_us))
+        timing = "LATE" if late else "ON_TIME"
+        self._call(self.function.on_timer, key, to_datetime(at_us), timers, time_us, timing, None)
+
+    def _call(
+        self,
+        method: Callable[..., Any],
+        key: Key,
+        what: Any,
+        timers: PlainTimers,
+        time_us: int,
+        timing: str,
+        position: Position | None,
+    ) -> bool:
+        """Call the function; False where it raised, and nothing of the call counts."""
+        kept, last_us = self.states.get(key, ({}, time_us))
+        state = copy.deepcopy(kept)
+        try:
+            found = method(key[0] if len(key) == 1 else key, what, state, timers)
+            rows = [] if found is None else [found] if isinstance(found, Mapping) else list(found)
+        except Exception:
+            self.letters.append(("function_failed", position))
+            return False
+        self.timers = timers.set_timers
+        if state:
+            self.states[key] = (state, max(last_us, time_us))
+        else:
+            self.states.pop(key, None)
+        ours = {
+            **dict(zip(self.definition.by, key, strict=True)),
+            self.definition.event_time: to_datetime(time_us),
+        }
+        nothing = dict.fromkeys(self.definition.emits.names)
+        self.rows += [(timing, {**ours, **nothing, **row}) for row in rows]
+        return True

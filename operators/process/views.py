@@ -1,0 +1,89 @@
+"""What may be asked of a process function: the state of keys, and the timers that are set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.core.errors import ConfigurationError
+from windrow.core.keys import decode_i64, decode_u32
+from windrow.core.types import concat
+from windrow.operators.one_input import OneInputView
+from windrow.operators.process.calls import Families
+from windrow.operators.process.keyed import unpacked
+from windrow.operators.steps.filed_rows import unpack_rows
+from windrow.operators.steps.labels import STAMP
+from windrow.operators.view import key_of, of_key, times_between
+from windrow.stores.kv import KV
+
+STATE, TIMERS = "state", "timers"
+#: The columns of each, beside the key.
+OF_STATE = (pa.field("state", pa.string()), pa.field("value", pa.string()))
+OF_TIMERS = (pa.field("at", STAMP), pa.field("of", pa.string()))
+
+
+class ProcessView(OneInputView):
+    """`state`: a row for each value of a key, as JSON. `timers`: a row for each that has not fired."""
+
+    def table(
+        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
+    ) -> pa.Table:
+        if table not in self.definition.tables:
+            raise self.refuse(table)
+        cfs, by = Families(self.definition.name), self.definition.by
+        if table == STATE and (start is not None or end is not None):
+            raise ConfigurationError(
+                f"start={start!r}, end={end!r}: the state of {self.definition.name!r} has no time, ask by key="
+            )
+        low, high = times_between(start, end)
+        found: list[tuple[bytes, bytes, tuple[Any, ...], KV]] = []
+        for kv in self.stores:
+            if table == STATE:
+                for at, value in kv.scan(cfs.state):
+                    encoded = at[4 : 4 + decode_u32(at)]
+                    row = (kv.get(cfs.keys, encoded) or b"")[16:]
+                    found.append((encoded, row, (at[4 + len(encoded) :].decode(), _shown(value)), kv))
+                continue
+            for of, cf in cfs.timers.items():
+                for at, value in kv.scan(cf):
+                    if low <= decode_i64(at) <= high:
+                        found.append((at[8:], value[8:], (decode_i64(at), of), kv))
+        found.sort(key=lambda one: (one[0], one[2]))
+        made = _rows(found, self._schema(), OF_STATE if table == STATE else OF_TIMERS, cfs.aux)
+        return made.filter(pa.array(of_key(made, key_of(by, key))))
+
+    def timed(self, table: str) -> str | None:
+        if table not in self.definition.tables:
+            raise self.refuse(table)
+        return "at" if table == TIMERS else None
+
+    def _schema(self) -> pa.Schema:
+        types = self.key_types()
+        return pa.schema([(b, types[b]) for b in self.definition.by])
+
+
+def _shown(value: bytes) -> str:
+    return json.dumps(unpacked(value), default=str, ensure_ascii=False)
+
+
+def _rows(
+    found: Sequence[tuple[bytes, bytes, tuple[Any, ...], KV]],
+    keys: pa.Schema,
+    fields: Sequence[pa.Field],
+    aux_cf: str,
+) -> pa.Table:
+    """The keys that are filed with each, and its values."""
+    tables = [pa.schema([*keys, *fields]).empty_table()]
+    for _, row, values, kv in found:
+        own = [
+            pa.array([v], pa.int64() if f.type == STAMP else f.type)
+            for v, f in zip(values, fields, strict=True)
+        ]
+        own = [a.cast(f.type) for a, f in zip(own, fields, strict=True)]
+        filed = unpack_rows(kv, aux_cf, [row], [("", 0, 0, 0)], keys) if len(keys) else None
+        columns = [] if filed is None else [filed.column(b) for b in keys.names]
+        tables.append(pa.table([*columns, *own], schema=tables[0].schema))
+    return concat(tables)

@@ -1,0 +1,203 @@
+"""The verbs of an operator of one input: open it in this process, run it on a source, run it on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from windrow.checkpoint.transport import FILES, Transport
+from windrow.core.clock import Clock
+from windrow.core.errors import ConfigurationError
+from windrow.core.time import Duration
+from windrow.operators.operator import Definition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from windrow.connectors.kafka.source import KafkaSource
+    from windrow.connectors.kafka.stream import KafkaStream
+    from windrow.runners.chain import Chain
+    from windrow.runners.embedded import Embedded
+    from windrow.runners.embedded.replay import ReadAgain
+    from windrow.runners.spark.batch import BatchFunction
+    from windrow.runners.spark.stream import WindowStreamWriter
+
+
+class Verbs(Definition):
+    """What a definition of one input is opened with."""
+
+    def open(
+        self,
+        location: str,
+        *,
+        clock: Clock | None = None,
+        sink: Any = None,
+        schema: pa.Schema | None = None,
+        replay: ReadAgain | None = None,
+        dead_letters: Any = None,
+        log: Transport = FILES,
+    ) -> Embedded:
+        """Open the operator on a folder, in this process. It goes on where its last commit stood.
+
+        location: the folder; made where it is not there
+        clock: where `now` comes from; a `windrow.testing.ManualClock` in tests
+        sink: takes panes as they are committed (`wr.sinks`, or a function); without one, `get_result` hands them out
+        schema: a pyarrow schema of the messages, where it should not be learnt as they come
+        replay: reads the source again where the messages that the operator keeps are lost with their snapshots and
+            segments. It gets `{(source, partition): (first offset, next offset)}` and gives those messages, with
+            positions; or a table with the columns that `positions` names
+        dead_letters: a sink of their own, beside `sink`
+        log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
+
+        Gives an operator with `add_message`, `add_messages`, `timeout`, `get_result`, `flush`, `get_windows`, `get_messages`,
+        `next_offsets`, `dead_letters`, `drain`, `health` and `close`. Raises `DefinitionChanged` (WR204) and others of WR2xx.
+
+        >>> import tempfile, windrow as wr
+        >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+        >>> with tempfile.TemporaryDirectory() as folder, counts.open(folder) as op:
+        ...     op.add_message({"t": "2013-07-01 05:10Z"})
+        ...     op.drain()
+        ...     op.get_result()[0]["n"]
+        1
+        """
+        from windrow.runners.embedded import Embedded
+
+        return Embedded(
+            self,
+            location,
+            clock=clock,
+            sink=sink,
+            schema=schema,
+            replay=replay,
+            dead_letters=dead_letters,
+            log=log,
+        )
+
+    def run(
+        self,
+        location: str,
+        source: KafkaStream,
+        *,
+        group: str | None = None,
+        sink: Any = None,
+        dead_letters: Any = None,
+        stop: Callable[[], bool] | None = None,
+        available_now: bool = False,
+        tick: Duration = "1 second",
+        clock: Clock | None = None,
+        log: Transport = FILES,
+    ) -> None:
+        """Read a source, in this process, until `stop()` is true, Ctrl-C or SIGTERM: a consumer loop on what `open` opens.
+
+        location: the job's folder. It goes on from the offsets of the last commit
+        source: `wr.sources.kafka(...)`
+        group: share the partitions with other processes under this name, each with an operator and a folder below `location` of
+            its own; keys have to lie in one partition
+        sink: takes panes. dead_letters: what could not be counted. While one refuses, nothing is read
+        stop: asked at each turn whether to end
+        available_now: end when what the source has at the call is read and committed, as Spark's trigger of that name
+        tick: how often time passes and what has come is committed, at most
+        clock, log: as in `open`; a log only without a group
+
+        Messages that are lost with their snapshots and segments are read from the source again. Raises `SourceLost` (WR304),
+        `KafkaFailed` (WR601), `Fenced` (WR205) where another process took the job.
+        """
+        from windrow.runners.embedded.consume import run
+
+        if group is not None and log is not FILES:
+            raise ConfigurationError(
+                f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the "
+                "logs in folders that all members see"
+            )
+
+        def open_at(place: str) -> Embedded:
+            return self.open(
+                place,
+                clock=clock,
+                sink=sink,
+                replay=source.again,
+                dead_letters=dead_letters,
+                log=log,
+            )
+
+        run(open_at, location, source, group=group, stop=stop, available_now=available_now, tick=tick)
+
+    def foreach_batch(
+        self,
+        location: str,
+        *,
+        sink: Any = None,
+        dead_letters: Any = None,
+        shards: int | None = None,
+        clock: Clock | None = None,
+        local_dir: str | None = None,
+        replay: Callable[[], DataFrame] | None = None,
+        source: KafkaSource | None = None,
+        log: Transport = FILES,
+    ) -> BatchFunction:
+        """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
+
+        location: where the job keeps its log and state, beside and apart from Spark's own checkpoint; executors must see it
+        sink: `wr.sinks.*`, or a function of (DataFrame of committed panes, token), which may get the same token again after
+            a crash and must be idempotent on it
+        dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files)
+        shards: fixed at the first commit; default the parallelism of the session
+        clock: as in `open`
+        local_dir: where executors keep their stores; environment variables are expanded there
+        replay: gives a bounded DataFrame of the source, transformed as the stream is and with its position columns; read where
+            messages that the operators keep are lost with their snapshots and segments
+        source: wr.KafkaSource(...), whom to ask which silent partitions have more that was not read
+        log: as in `open`; sinks that read panes on executors need a `location` that these see
+
+        Raises `SparkUnsupported` (WR501), and while it runs WR2xx, `OffsetGap` (WR301), `PositionsMissing` (WR302),
+        `SinkFailed` (WR403).
+        """
+        from windrow.runners.spark.batch import BatchFunction
+
+        return BatchFunction(
+            [self],
+            location,
+            sink=sink,
+            dead_letters=dead_letters,
+            shards=shards,
+            clock=clock,
+            local_dir=local_dir,
+            replay=replay,
+            source=source,
+            log=log,
+        )
+
+    def writeStream(self, stream: DataFrame | KafkaStream) -> WindowStreamWriter:
+        """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`.
+
+        stream: a streaming DataFrame, or `wr.sources.kafka(...)`, which is read from the job's own offsets
+
+        Gives a writer with `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
+        """
+        from windrow.runners.spark.stream import WindowStreamWriter
+
+        return WindowStreamWriter([self], stream)
+
+    def apply(self, df: DataFrame, *, dead_letters: Any = None) -> DataFrame:
+        """The panes of a bounded DataFrame: all rows in one commit, then the end of time. For backfills and unit tests.
+
+        df: the rows
+        dead_letters: takes what could not be counted, as in `foreach_batch`: `wr.sinks.parquet(dir)`, or a function of (token,
+            Parquet files). The files live as long as this process
+
+        Gives a DataFrame: `window`, keys, aggregates, `pane`, `commit`.
+        """
+        from windrow.runners.spark.bounded import apply
+
+        return apply([self], df, self.name, dead_letters)
+
+    def then(self, second: Definition) -> Chain:
+        """This operator and one that takes its panes, or rows, as messages: `wr.chain(self, second)`.
+
+        second: an operator of one input, or a join with an input of this one's name
+        """
+        from windrow.runners.chain import chain
+
+        return chain(self, second)

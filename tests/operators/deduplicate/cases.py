@@ -1,0 +1,54 @@
+"""Any deduplication, and any messages for it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+import windrow as wr
+from tests.operators.contract import Case, Operator
+from windrow.operators.deduplicate.oracle import DeduplicateOracle
+
+SCHEMA = pa.schema(
+    [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("i", pa.int64()), ("v", pa.int64())]
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    ids = draw(st.sampled_from([wr.ids("i"), wr.ids("i", "v"), None]))
+    definition = wr.Deduplicate(
+        by=draw(st.sampled_from(["k", ("k",), ()] if ids else ["k"])),
+        event_time="t",
+        ids=ids,
+        within=draw(st.sampled_from(["0 seconds", "1 second", "3 seconds", "10 seconds", wr.forever])),
+        watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit(), wr.fixed("3 seconds")])),
+        null_keys=draw(st.sampled_from(["group", "dead_letter"])),
+        max_ahead=wr.forever,
+    )
+    return case(definition)
+
+
+def case(definition: wr.Deduplicate) -> Case:
+    return Case(definition, SCHEMA, lambda: DeduplicateOracle(definition))
+
+
+rows = st.fixed_dictionaries(
+    {
+        "t": st.one_of(st.integers(0, 60), st.integers(0, 8), st.none()),
+        "k": st.sampled_from(["a", "b", "", None]),
+        "i": st.sampled_from([1, 1, 2, None]),
+        "v": st.integers(0, 3),
+    }
+)
+OPERATOR = Operator(
+    cases(),
+    rows,
+    case(wr.Deduplicate(by="k", event_time="t", ids=wr.ids("i"), within="2 seconds", max_ahead=wr.forever)),
+    [
+        {"t": t, "k": k, "i": i, "v": v}
+        for v, (t, k, i) in enumerate(
+            [(0, "a", 1), (3, "a", 1), (3, "b", 1), (9, "a", 1), (9, None, 1), (None, "a", 2)]
+        )
+    ],
+)
