@@ -259,14 +259,7 @@ class Job:
         not `now_us`.
         """
         progress = self.progress
-        merged_marks = dict(progress.marks)
-        for partition, largest in marks.items():
-            known = merged_marks.get(partition)
-            highest = (
-                largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
-            )
-            seen = now_us if seen_us is None else seen_us.get(partition, now_us)
-            merged_marks[partition] = Mark(max_time_us=highest, seen_us=seen)
+        merged_marks = self._with_marks(marks, now_us, seen_us)
         totals = dict(progress.counters)
         for name, n in (counters or {}).items():
             totals[name] = totals.get(name, 0) + n
@@ -310,6 +303,20 @@ class Job:
         mark_us = min(progress.watermarks_us.values(), default=START_OF_TIME_US)
         warn_of_jump(self.logger, commit, list(self.definitions.values()), mark_us, progress.now_us, steps)
         return record
+
+    def _with_marks(
+        self, marks: Mapping[Partition, int], now_us: int, seen_us: Mapping[Partition, int] | None
+    ) -> dict[Partition, Mark]:
+        """The marks of all partitions, those that had rows moved on."""
+        merged = dict(self.progress.marks)
+        for partition, largest in marks.items():
+            known = merged.get(partition)
+            highest = (
+                largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+            )
+            seen = now_us if seen_us is None else seen_us.get(partition, now_us)
+            merged[partition] = Mark(max_time_us=highest, seen_us=seen)
+        return merged
 
     # -- step 5 -----------------------------------------------------------------------------------------------------
 

@@ -280,17 +280,7 @@ class BatchProtocol:
             decision.raise_if_refused()
             if decision.action is BatchAction.SKIP_AND_PUBLISH:
                 return None
-        named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
-        if named_twice is not None:
-            raise PositionsMissing(
-                f"the job knows source {named_twice[0]!r}, these rows come from {named_twice[1]!r}: one topic, with its id and "
-                "without, would be counted twice. "
-                + (
-                    'Drop the column topicId, or set option("includeTopicId", "false")'
-                    if topic_of(named_twice[0])[1] is None
-                    else "Keep the column topicId in the frame (a source that has none can be given it as a literal)"
-                )
-            )
+        _check_names(job, following)
         rows = sum(a.rows for a in answers)
         watermark_us = min(plan.watermarks_us.values())
         steps = [
@@ -363,6 +353,21 @@ def _ended(periods: Collection[int], before_us: int | None, now_us: int) -> froz
 
 def _what(panes: PaneFiles) -> str:
     return "the dead letters" if panes.letters_of is not None else f"the panes of {panes.operator!r}"
+
+
+def _check_names(job: Job, following: Mapping[Partition, int]) -> None:
+    """Refuse rows of a topic that the job knows under another name: with its id, or without."""
+    named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
+    if named_twice is not None:
+        raise PositionsMissing(
+            f"the job knows source {named_twice[0]!r}, these rows come from {named_twice[1]!r}: one topic, with its id and "
+            "without, would be counted twice. "
+            + (
+                'Drop the column topicId, or set option("includeTopicId", "false")'
+                if topic_of(named_twice[0])[1] is None
+                else "Keep the column topicId in the frame (a source that has none can be given it as a literal)"
+            )
+        )
 
 
 def check_answers(plan: Plan, answers: Sequence[Answer], shards: int) -> None:

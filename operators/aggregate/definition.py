@@ -311,6 +311,47 @@ def normalise(
     input: str | None = None,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
+    keys = _checked(by, event_time, window, agg, emit, name, input, positions, dead_letter_limit)
+    kept = _retention(retention, window)
+    marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+    lateness_us = _lateness(allowed_lateness, kept, emit)
+    _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale, ids)
+    return {
+        "by": keys,
+        "event_time": event_time,
+        "window": window,
+        "agg": MappingProxyType(dict(agg)),
+        "retention": kept,
+        "watermark": marked,
+        "allowed_lateness_us": lateness_us,
+        "emit": emit,
+        "name": name,
+        "null_keys": null_keys,
+        "time_zone": time_zone,
+        "event_time_unit": event_time_unit,
+        "max_ahead_us": max_ahead_us(max_ahead, marked),
+        "scale": scale or ("small" if span_is_small(window) else "large"),
+        "integer_overflow": integer_overflow,
+        "positions": positions,
+        "ids": ids,
+        "dead_letter_limit": dead_letter_limit,
+        "dead_letter_retention_us": letters_us(dead_letter_retention),
+        "input_name": input,
+    }
+
+
+def _checked(
+    by: str | Sequence[str],
+    event_time: str,
+    window: WindowSpec,
+    agg: Mapping[str, Aggregation],
+    emit: Emit,
+    name: str,
+    input: str | None,
+    positions: Positions | None,
+    dead_letter_limit: int,
+) -> tuple[str, ...]:
+    """The key columns; refuses names, windows and aggregations that are none."""
     keys = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
@@ -345,8 +386,11 @@ def normalise(
             )
         if column in keys and column in agg:
             raise ReservedColumn(f"{column!r} is both a key and an aggregate: rename one of them")
-    kept = _retention(retention, window)
-    marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+    return keys
+
+
+def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) -> int:
+    """How long past the watermark a window takes messages, in microseconds."""
     if allowed_lateness is None:
         lateness_us = _default_lateness(kept, emit)
     else:
@@ -363,6 +407,18 @@ def normalise(
             f"retention {show_duration(kept.time_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
             f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
         )
+    return lateness_us
+
+
+def _check_choices(
+    null_keys: str,
+    integer_overflow: str,
+    time_zone: str | None,
+    event_time_unit: str | None,
+    scale: str | None,
+    ids: Any,
+) -> None:
+    """Refuse what is none of the choices of an option."""
     if null_keys not in ("group", "dead_letter"):
         raise ConfigurationError(f"null_keys={null_keys!r}: use 'group' or 'dead_letter'")
     if integer_overflow not in ("dead_letter", "decimal"):
@@ -377,30 +433,6 @@ def normalise(
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
     if ids is not None and not isinstance(ids, Ids):
         raise ConfigurationError(f"ids={ids!r}: use wr.ids('order_id'), with the names of your columns")
-    if isinstance(window, Tuples) and isinstance(emit.late, EveryPeriod):
-        pass  # the default; tuple windows have no late panes
-    return {
-        "by": keys,
-        "event_time": event_time,
-        "window": window,
-        "agg": MappingProxyType(dict(agg)),
-        "retention": kept,
-        "watermark": marked,
-        "allowed_lateness_us": lateness_us,
-        "emit": emit,
-        "name": name,
-        "null_keys": null_keys,
-        "time_zone": time_zone,
-        "event_time_unit": event_time_unit,
-        "max_ahead_us": max_ahead_us(max_ahead, marked),
-        "scale": scale or ("small" if span_is_small(window) else "large"),
-        "integer_overflow": integer_overflow,
-        "positions": positions,
-        "ids": ids,
-        "dead_letter_limit": dead_letter_limit,
-        "dead_letter_retention_us": letters_us(dead_letter_retention),
-        "input_name": input,
-    }
 
 
 def _retention(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:

@@ -9,6 +9,7 @@ take the message, which came too late for them; nil where there were none. Tuple
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -157,29 +158,11 @@ class History:
             body = msgpack.unpackb(value[1:])
             bodies.append(body)
             groups.setdefault(body[0], []).append(i)
-        tables, order = [], []
-        for schema_id, indices in groups.items():
-            packed = kv.get(self.aux_cf, b"h" + schema_id)
-            if packed is None:
-                raise CorruptState(f"messages of schema {schema_id.hex()} are here, the schema is not")
-            schema = pa.ipc.read_schema(pa.py_buffer(packed))
-            chosen = [bodies[i] for i in indices]
-            columns = list(zip(*chosen, strict=True))
-            arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
-            table = pa.table(arrays, schema=schema)
-            positions = columns[2] if self.tuples else [self.store.split(keys[i]).position for i in indices]
-            for name, kind, j in (
-                (SOURCE, pa.string(), 0),
-                (PARTITION, pa.int64(), 1),
-                (OFFSET, pa.int64(), 2),
-                (ORDINAL, pa.int64(), 3),
-            ):
-                table = table.append_column(name, pa.array([p[j] for p in positions], kind))
-            if not self.tuples:
-                missed = [START_OF_TIME_US if c is None else c for c in columns[2]]
-                table = table.append_column(CLOSED, pa.array(missed, pa.int64()))
-            tables.append(table.append_column(STEP, pa.array(columns[1], pa.int64())))
-            order += indices
+        tables = [
+            self._table(kv, schema_id, [bodies[i] for i in some], [keys[i] for i in some])
+            for schema_id, some in groups.items()
+        ]
+        order = [i for some in groups.values() for i in some]
         table = concat(tables)
         if len(tables) > 1:
             table = table.take(pa.array(np.argsort(np.array(order), kind="stable")))
@@ -203,6 +186,28 @@ class History:
             )
             return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
         return Slice(table, self.store.times(keys))
+
+    def _table(self, kv: KV, schema_id: bytes, bodies: Sequence[Any], keys: Sequence[bytes]) -> pa.Table:
+        """Messages that were filed under one schema."""
+        packed = kv.get(self.aux_cf, b"h" + schema_id)
+        if packed is None:
+            raise CorruptState(f"messages of schema {schema_id.hex()} are here, the schema is not")
+        schema = pa.ipc.read_schema(pa.py_buffer(packed))
+        columns = list(zip(*bodies, strict=True))
+        arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
+        table = pa.table(arrays, schema=schema)
+        positions = columns[2] if self.tuples else [self.store.split(key).position for key in keys]
+        for name, kind, j in (
+            (SOURCE, pa.string(), 0),
+            (PARTITION, pa.int64(), 1),
+            (OFFSET, pa.int64(), 2),
+            (ORDINAL, pa.int64(), 3),
+        ):
+            table = table.append_column(name, pa.array([p[j] for p in positions], kind))
+        if not self.tuples:
+            missed = [START_OF_TIME_US if c is None else c for c in columns[2]]
+            table = table.append_column(CLOSED, pa.array(missed, pa.int64()))
+        return table.append_column(STEP, pa.array(columns[1], pa.int64()))
 
     def read(self, kv: KV, start_us: int, end_us: int, calculation: Calculation) -> Slice | None:
         """Messages with `start <= event time < end`, by event time and position."""

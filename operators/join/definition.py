@@ -245,70 +245,20 @@ def normalise_join(
     dead_letter_retention: Duration | Forever | None,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `JoinDefinition`."""
-    for which, given in (("left", left), ("right", right)):
-        check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
-    if emit is not None:
-        check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
-    check.name(name, "name")
-    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
-    if where is not None:
-        kinds: Any = (Where, pc.Expression)
-        check.of_type(
-            where,
-            kinds,
-            "where",
-            "use an expression, wr.col('value') > wr.col('cost'), or wr.pairs(function, name=...)",
-        )
-    if how not in HOWS:
-        raise ConfigurationError(f"how={how!r}: use one of {', '.join(HOWS)}")
-    if left.name == right.name and left != right:
-        raise ConfigurationError(
-            f"both inputs are named {left.name!r} and differ: give them names of their own, or join one with itself"
-        )
+    _check_given(left, right, emit, name, where, how, dead_letter_limit)
     pairs = _keys(on)
     for side, keys in ((left, [p[0] for p in pairs]), (right, [p[1] for p in pairs])):
         clash = [k for k in keys if k in RESERVED_COLUMNS]
         if clash:
             raise ReservedColumn(f"key {clash[0]!r} of input {side.name!r} is a column of ours: rename it")
     bounds = _within(within, closed)
-    by_rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
-    if by_rows:
-        for side in (left, right):
-            if side.window not in (None, Sliding(None)) and not isinstance(side.window, Rows):
-                raise BadWindow(
-                    f"{left.window!r} and {right.window!r} do not go together: one counts messages, the other looks at time; "
-                    "use wr.rows or wr.unbounded, and within=... for a condition on time"
-                )
-    if how == "asof" and (
-        by_rows or bounds is None or bounds.high_us > 0 or left.window is not None or right.window is not None
-    ):
-        raise BadWindow(
-            f"how='asof' takes the latest right message at or before the left one; within={within!r}: say how far back, "
-            "e.g. within=('-1 hour', '0 seconds'), and give no windows"
-        )
+    _check_windows(left, right, within, bounds, how)
     _check_reach(left, right, bounds)
     kept_us = _kept(retention, left, right, bounds)
-    check_watermark(left.watermark, right.watermark)
-    if left.static and right.static:
-        raise BadWatermark(
-            f"inputs {left.name!r} and {right.name!r} are both static: nothing would ever move the watermark; leave "
-            "static=True out of one of them"
-        )
+    _check_watermarks(left, right)
     emitted = Emit(early=every_batch, late=every_batch) if emit is None else emit
     _check_emit(emitted)
-    if allowed_lateness is None:
-        lateness_us = UNBOUNDED_US if kept_us is None else kept_us
-    else:
-        lateness_us = duration_us(allowed_lateness, "allowed lateness")
-    if lateness_us < 0:
-        raise ConfigurationError(f"allowed_lateness {allowed_lateness!r} is negative")
-    if kept_us is not None and retention is None:
-        kept_us = max(kept_us, lateness_us)
-    if kept_us is not None and lateness_us > kept_us:
-        raise RetentionTooShort(
-            f"retention {show_duration(kept_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
-            f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
-        )
+    kept_us, lateness_us = _lateness(allowed_lateness, kept_us, said=retention is not None)
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
     condition = where if where is None or isinstance(where, Where) else Where(Expr(where))
@@ -345,6 +295,81 @@ def normalise_join(
         "dead_letter_retention_us": letters_us(dead_letter_retention),
         "written": tuple(written.items()),
     }
+
+
+def _check_given(
+    left: Input, right: Input, emit: Emit | None, name: str, where: Any, how: str, dead_letter_limit: int
+) -> None:
+    """Refuse what is of another type, or none of the choices."""
+    for which, given in (("left", left), ("right", right)):
+        check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
+    if emit is not None:
+        check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
+    check.name(name, "name")
+    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
+    if where is not None:
+        kinds: Any = (Where, pc.Expression)
+        check.of_type(
+            where,
+            kinds,
+            "where",
+            "use an expression, wr.col('value') > wr.col('cost'), or wr.pairs(function, name=...)",
+        )
+    if how not in HOWS:
+        raise ConfigurationError(f"how={how!r}: use one of {', '.join(HOWS)}")
+    if left.name == right.name and left != right:
+        raise ConfigurationError(
+            f"both inputs are named {left.name!r} and differ: give them names of their own, or join one with itself"
+        )
+
+
+def _check_windows(left: Input, right: Input, within: Any, bounds: Within | None, how: str) -> None:
+    """Refuse windows that do not go together, or not with `how`."""
+    by_rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
+    if by_rows:
+        for side in (left, right):
+            if side.window not in (None, Sliding(None)) and not isinstance(side.window, Rows):
+                raise BadWindow(
+                    f"{left.window!r} and {right.window!r} do not go together: one counts messages, the other looks at time; "
+                    "use wr.rows or wr.unbounded, and within=... for a condition on time"
+                )
+    if how == "asof" and (
+        by_rows or bounds is None or bounds.high_us > 0 or left.window is not None or right.window is not None
+    ):
+        raise BadWindow(
+            f"how='asof' takes the latest right message at or before the left one; within={within!r}: say how far back, "
+            "e.g. within=('-1 hour', '0 seconds'), and give no windows"
+        )
+
+
+def _check_watermarks(left: Input, right: Input) -> None:
+    """Refuse watermarks that nothing would ever move, or not as one."""
+    check_watermark(left.watermark, right.watermark)
+    if left.static and right.static:
+        raise BadWatermark(
+            f"inputs {left.name!r} and {right.name!r} are both static: nothing would ever move the watermark; leave "
+            "static=True out of one of them"
+        )
+
+
+def _lateness(
+    allowed_lateness: Duration | None, kept_us: int | None, *, said: bool
+) -> tuple[int | None, int]:
+    """(how long messages are kept, how long they are taken), in microseconds. said: retention was given."""
+    if allowed_lateness is None:
+        lateness_us = UNBOUNDED_US if kept_us is None else kept_us
+    else:
+        lateness_us = duration_us(allowed_lateness, "allowed lateness")
+    if lateness_us < 0:
+        raise ConfigurationError(f"allowed_lateness {allowed_lateness!r} is negative")
+    if kept_us is not None and not said:
+        kept_us = max(kept_us, lateness_us)
+    if kept_us is not None and lateness_us > kept_us:
+        raise RetentionTooShort(
+            f"retention {show_duration(kept_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
+            f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
+        )
+    return kept_us, lateness_us
 
 
 def _keys(on: str | Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -338,8 +339,30 @@ class BatchFunction:
             schema, frame, parts = self.reads.schema, plans.prepare_ranges(df, job.shards), None
         else:
             frame, parts = self._prepare(df, plan, positioned, schema, letters)
+        task = self._task(spark, plan, schema, parts)
+        on_shards = plans.to_shards(frame, job.shards).mapInArrow(
+            partial(run_on_partition, task), tasks.OUTPUT
+        )
+        answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
+        lost = sorted(a.result.shard for a in answers if a.lost is not None)
+        if lost:
+            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
+            if not messages_back:
+                replay_messages(self, spark, task, lost)
+                return self._act(spark, df, plan, positioned, letters, messages_back=True)
+            again = next(a.lost for a in answers if a.lost is not None)
+            raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
+        check_answers(plan, answers, job.shards)
+        self._nonce.forget()
+        return answers
+
+    def _task(
+        self, spark: SparkSession, plan: Plan, schema: pa.Schema, parts: tuple[str, ...] | None
+    ) -> tasks.TaskPlan:
+        """The commit, as a task sees it."""
+        job, keyed = self.job, self.reads is not None and self.reads.keyed
         logics = [d.logic() for d in self.definitions]
-        task = tasks.TaskPlan(
+        return tasks.TaskPlan(
             ShardSpec(
                 job.folders,
                 job.job,
@@ -364,33 +387,27 @@ class BatchFunction:
             partitions=self._partitions,
             nonce=self._nonce.name,
         )
-        on_shards = plans.to_shards(frame, job.shards).mapInArrow(
-            partial(run_on_partition, task), tasks.OUTPUT
-        )
+
+    def _collected(
+        self, spark: SparkSession, df: DataFrame, on_shards: DataFrame, plan: Plan, *, redo: bool
+    ) -> list[Answer]:
+        """What the shards answer. redo: where a stage ran twice nobody can say that both runs saw the same rows."""
         for _ in range(REDO_ATTEMPTS):
-            with Tagged(spark, f"windrow-{job.job}-{plan.commit}") as tagged, FixedPlan(df, job.shards):
+            with (
+                Tagged(spark, f"windrow-{self.job.job}-{plan.commit}") as tagged,
+                FixedPlan(df, self.job.shards),
+            ):
                 rows = on_shards.collect()
-            if positioned or not tagged.second_attempts():
-                break
+            if not redo or not tagged.second_attempts():
+                return [pickle.loads(r["payload"]) for r in rows]
             # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
-            logger.warning("redoing a commit of which a stage ran twice", job=job.job, commit=plan.commit)
-        else:
-            raise StateError(
-                f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
-                "told to be the same; see why tasks fail, and start the query again"
+            logger.warning(
+                "redoing a commit of which a stage ran twice", job=self.job.job, commit=plan.commit
             )
-        answers: list[Answer] = [pickle.loads(r["payload"]) for r in rows]
-        lost = sorted(a.result.shard for a in answers if a.lost is not None)
-        if lost:
-            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
-            if not messages_back:
-                replay_messages(self, spark, task, lost)
-                return self._act(spark, df, plan, positioned, letters, messages_back=True)
-            again = next(a.lost for a in answers if a.lost is not None)
-            raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
-        check_answers(plan, answers, job.shards)
-        self._nonce.forget()
-        return answers
+        raise StateError(
+            f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
+            "told to be the same; see why tasks fail, and start the query again"
+        )
 
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
