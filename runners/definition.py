@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.aggregations import Aggregation
-from windrow.core.clock import Clock
 from windrow.core.emit import Emit
 from windrow.core.inputs import Input as JoinInput
 from windrow.core.inputs import make_input
@@ -41,11 +38,7 @@ from windrow.runners.verbs import Verbs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windrow.connectors.kafka.source import KafkaSource
     from windrow.connectors.kafka.stream import KafkaStream
-    from windrow.runners.chain import Chain
-    from windrow.runners.embedded import Embedded
-    from windrow.runners.embedded.replay import ReadInputsAgain
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -200,7 +193,7 @@ class Deduplicate(DeduplicateDefinition, Verbs): ...
 class Process(ProcessDefinition, Verbs): ...
 
 
-class Join(JoinDefinition):
+class Join(JoinDefinition, Verbs):
     """A join of two inputs: which keys, which times, which rows, how long to keep.
 
     A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input.
@@ -266,113 +259,6 @@ class Join(JoinDefinition):
         )
         for field, value in fields.items():
             object.__setattr__(self, field, value)
-
-    def open(
-        self,
-        location: str,
-        *,
-        clock: Clock | None = None,
-        sink: Any = None,
-        schema: Mapping[str, pa.Schema] | None = None,
-        replay: ReadInputsAgain | None = None,
-        dead_letters: Any = None,
-        log: Transport = FILES,
-    ) -> Embedded:
-        """Open the join on a folder, in this process; `add_message(message, input)` names the input.
-
-        location, clock, dead_letters, log: as for `wr.Aggregate`
-        sink: takes rows as they are committed; without one, `get_result` hands them out
-        schema: {input: pyarrow schema} of the messages, where columns and types should not be learnt as they come: it decides
-            what the columns of rows are called
-        replay: reads the sources again where kept messages are lost with their snapshots and segments; it gets
-            `{input: {(source, partition): (first offset, next offset)}}` and gives `{input: messages}`
-        """
-        from windrow.runners.embedded import Embedded
-
-        return Embedded(
-            self,
-            location,
-            clock=clock,
-            sink=sink,
-            schema=schema,
-            replay=replay,
-            dead_letters=dead_letters,
-            log=log,
-        )
-
-    def together(self, **frames: DataFrame) -> DataFrame:
-        """Both inputs as the one stream that `foreach_batch` takes.
-
-        frames: a streaming DataFrame by the name of each input
-        """
-        from windrow.runners.spark.inputs import together
-
-        return together([self], frames)[0]
-
-    def foreach_batch(
-        self,
-        location: str,
-        *,
-        sink: Any = None,
-        dead_letters: Any = None,
-        shards: int | None = None,
-        clock: Clock | None = None,
-        local_dir: str | None = None,
-        static: Mapping[str, DataFrame] | None = None,
-        replay: Callable[[], Mapping[str, DataFrame]] | None = None,
-        source: KafkaSource | None = None,
-        log: Transport = FILES,
-    ) -> BatchFunction:
-        """The function for `DataStreamWriter.foreachBatch` on the stream that `together` gives.
-
-        location, sink, dead_letters, shards, clock, local_dir, source, log: as for `wr.Aggregate`
-        static: bounded frames of inputs that are `static=True`, by name; they are taken in with the first commit
-        replay: gives bounded DataFrames of the inputs, by name, transformed as the streams are and with their position columns;
-            read where messages that the join keeps are lost with their snapshots and segments
-        """
-        from windrow.runners.spark.batch import BatchFunction
-
-        return BatchFunction(
-            [self],
-            location,
-            static=static,
-            sink=sink,
-            dead_letters=dead_letters,
-            shards=shards,
-            clock=clock,
-            local_dir=local_dir,
-            replay=replay,
-            source=source,
-            log=log,
-        )
-
-    def writeStream(self, **frames: DataFrame) -> WindowStreamWriter:
-        """Spark, builder: `DataStreamWriter`'s own verbs over both inputs; one commit for both.
-
-        frames: a streaming DataFrame by the name of each input
-        """
-        from windrow.runners.spark.stream import WindowStreamWriter
-
-        return WindowStreamWriter([self], None, frames)
-
-    def apply(self, *, dead_letters: Any = None, **frames: DataFrame) -> DataFrame:
-        """The rows of bounded DataFrames, as `Aggregate.apply`.
-
-        frames: a DataFrame by the name of each input
-        dead_letters: as for `wr.Aggregate`
-        """
-        from windrow.runners.spark.bounded import apply
-
-        return apply([self], None, self.name, dead_letters, frames)
-
-    def then(self, second: AggregateDefinition | JoinDefinition) -> Chain:
-        """This join and an operator that takes its rows as messages: `wr.chain(self, second)`.
-
-        second: an aggregate, or another join with an input of this one's name
-        """
-        from windrow.runners.chain import chain
-
-        return chain(self, second)
 
 
 def Input(

@@ -1,11 +1,9 @@
-"""The verbs of an operator of one input: open it in this process, run it on a source, run it on Spark."""
+"""The verbs of a definition, whatever its operators and inputs: open it here, run it on a source, run it on Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
@@ -20,13 +18,14 @@ if TYPE_CHECKING:
     from windrow.connectors.kafka.stream import KafkaStream
     from windrow.runners.chain import Chain
     from windrow.runners.embedded import Embedded
-    from windrow.runners.embedded.replay import ReadAgain
+    from windrow.runners.embedded.intake import Schemas
+    from windrow.runners.embedded.replay import Again
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
 
 class Verbs(Definition):
-    """What a definition of one input is opened with."""
+    """What an operator, or a graph of them, is opened with."""
 
     def open(
         self,
@@ -34,8 +33,8 @@ class Verbs(Definition):
         *,
         clock: Clock | None = None,
         sink: Any = None,
-        schema: pa.Schema | None = None,
-        replay: ReadAgain | None = None,
+        schema: Schemas | None = None,
+        replay: Again | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
     ) -> Embedded:
@@ -43,13 +42,18 @@ class Verbs(Definition):
 
         location: the folder; made where it is not there
         clock: where `now` comes from; a `windrow.testing.ManualClock` in tests
-        sink: takes panes as they are committed (`wr.sinks`, or a function); without one, `get_result` hands them out
-        schema: a pyarrow schema of the messages, where it should not be learnt as they come
+        sink: takes panes, or rows, as they are committed (`wr.sinks`, or a function); without one, `get_result` hands them out.
+            Of a chain those of its last operator, or a dict by operator name, for those inside it too
+        schema: a pyarrow schema of the messages, or {input: schema}, where it should not be learnt as they come; of a join it
+            decides what the columns of rows are called
         replay: reads the source again where the messages that the operator keeps are lost with their snapshots and
             segments. It gets `{(source, partition): (first offset, next offset)}` and gives those messages, with
-            positions; or a table with the columns that `positions` names
+            positions; or a table with the columns that `positions` names. Where messages name their input, it gets and gives
+            these by input: `{input: ...}`. Chains cannot replay
         dead_letters: a sink of their own, beside `sink`
         log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
+
+        Where there are several inputs, `add_message(message, input)` names the message's.
 
         Gives an operator with `add_message`, `add_messages`, `timeout`, `get_result`, `flush`, `get_windows`, `get_messages`,
         `next_offsets`, `dead_letters`, `drain`, `health` and `close`. Raises `DefinitionChanged` (WR204) and others of WR2xx.
@@ -78,7 +82,7 @@ class Verbs(Definition):
     def run(
         self,
         location: str,
-        source: KafkaStream,
+        source: KafkaStream | Mapping[str, KafkaStream],
         *,
         group: str | None = None,
         sink: Any = None,
@@ -92,9 +96,9 @@ class Verbs(Definition):
         """Read a source, in this process, until `stop()` is true, Ctrl-C or SIGTERM: a consumer loop on what `open` opens.
 
         location: the job's folder. It goes on from the offsets of the last commit
-        source: `wr.sources.kafka(...)`
+        source: `wr.sources.kafka(...)`; of several inputs {input: source}, of one cluster, each with topics of its own
         group: share the partitions with other processes under this name, each with an operator and a folder below `location` of
-            its own; keys have to lie in one partition
+            its own; keys have to lie in one partition. For one input
         sink: takes panes. dead_letters: what could not be counted. While one refuses, nothing is read
         stop: asked at each turn whether to end
         available_now: end when what the source has at the call is read and committed, as Spark's trigger of that name
@@ -104,25 +108,29 @@ class Verbs(Definition):
         Messages that are lost with their snapshots and segments are read from the source again. Raises `SourceLost` (WR304),
         `KafkaFailed` (WR601), `Fenced` (WR205) where another process took the job.
         """
-        from windrow.runners.embedded.consume import run
+        from windrow.runners.embedded.consume import again_of, run, sources_of
 
         if group is not None and log is not FILES:
             raise ConfigurationError(
                 f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the "
                 "logs in folders that all members see"
             )
+        sources = sources_of(self, source)
+        again: Again | None = None
+        if len(self.parts) == 1:
+            again = again_of(sources) if self.by_input else sources[self.inputs[0].name].again
 
         def open_at(place: str) -> Embedded:
             return self.open(
                 place,
                 clock=clock,
                 sink=sink,
-                replay=source.again,
+                replay=again,
                 dead_letters=dead_letters,
                 log=log,
             )
 
-        run(open_at, location, source, group=group, stop=stop, available_now=available_now, tick=tick)
+        run(open_at, location, sources, group=group, stop=stop, available_now=available_now, tick=tick)
 
     def foreach_batch(
         self,
@@ -133,21 +141,25 @@ class Verbs(Definition):
         shards: int | None = None,
         clock: Clock | None = None,
         local_dir: str | None = None,
-        replay: Callable[[], DataFrame] | None = None,
+        static: Mapping[str, DataFrame] | None = None,
+        replay: Callable[[], DataFrame | Mapping[str, DataFrame]] | None = None,
         source: KafkaSource | None = None,
         log: Transport = FILES,
     ) -> BatchFunction:
-        """The function for `DataStreamWriter.foreachBatch`: Spark, bare.
+        """The function for `DataStreamWriter.foreachBatch`: Spark, bare. Several inputs come as the stream that
+        `together` gives.
 
         location: where the job keeps its log and state, beside and apart from Spark's own checkpoint; executors must see it
         sink: `wr.sinks.*`, or a function of (DataFrame of committed panes, token), which may get the same token again after
             a crash and must be idempotent on it
         dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files)
-        shards: fixed at the first commit; default the parallelism of the session
+        shards: fixed at the first commit; default the parallelism of the session. Operators of a chain stay together by the
+            keys that they share; without such keys there can only be one shard
         clock: as in `open`
         local_dir: where executors keep their stores; environment variables are expanded there
+        static: bounded frames of inputs that are `static=True`, by name; they are taken in with the first commit
         replay: gives a bounded DataFrame of the source, transformed as the stream is and with its position columns; read where
-            messages that the operators keep are lost with their snapshots and segments
+            messages that the operators keep are lost with their snapshots and segments; {input: frame} where these have names
         source: wr.KafkaSource(...), whom to ask which silent partitions have more that was not read
         log: as in `open`; sinks that read panes on executors need a `location` that these see
 
@@ -159,6 +171,7 @@ class Verbs(Definition):
         return BatchFunction(
             [self],
             location,
+            static=static,
             sink=sink,
             dead_letters=dead_letters,
             shards=shards,
@@ -169,34 +182,51 @@ class Verbs(Definition):
             log=log,
         )
 
-    def writeStream(self, stream: DataFrame | KafkaStream) -> WindowStreamWriter:
+    def together(self, **frames: DataFrame) -> DataFrame:
+        """Inputs that have names as the one stream that `foreach_batch` takes.
+
+        frames: a streaming DataFrame by the name of each input
+        """
+        from windrow.runners.spark.inputs import together
+
+        return together([self], frames)[0]
+
+    def writeStream(
+        self, stream: DataFrame | KafkaStream | None = None, **frames: DataFrame
+    ) -> WindowStreamWriter:
         """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`.
 
         stream: a streaming DataFrame, or `wr.sources.kafka(...)`, which is read from the job's own offsets
+        frames: else, where inputs have names, a streaming DataFrame by the name of each
 
         Gives a writer with `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
         """
         from windrow.runners.spark.stream import WindowStreamWriter
 
-        return WindowStreamWriter([self], stream)
+        return WindowStreamWriter([self], stream, frames)
 
-    def apply(self, df: DataFrame, *, dead_letters: Any = None) -> DataFrame:
-        """The panes of a bounded DataFrame: all rows in one commit, then the end of time. For backfills and unit tests.
+    def apply(
+        self, df: DataFrame | None = None, *, dead_letters: Any = None, **frames: DataFrame
+    ) -> DataFrame:
+        """The panes, or rows, of a bounded DataFrame: all of it in one commit, then the end of time. For backfills and unit
+        tests.
 
         df: the rows
+        frames: else, where inputs have names, a DataFrame by the name of each
         dead_letters: takes what could not be counted, as in `foreach_batch`: `wr.sinks.parquet(dir)`, or a function of (token,
             Parquet files). The files live as long as this process
 
-        Gives a DataFrame: `window`, keys, aggregates, `pane`, `commit`.
+        Gives a DataFrame: `window`, keys, aggregates, `pane`, `commit`; of a join its columns. Of a chain what its last
+        operator tells.
         """
         from windrow.runners.spark.bounded import apply
 
-        return apply([self], df, self.name, dead_letters)
+        return apply([self], df, self.name, dead_letters, frames)
 
     def then(self, second: Definition) -> Chain:
-        """This operator and one that takes its panes, or rows, as messages: `wr.chain(self, second)`.
+        """This operator, or chain, and one that takes its panes or rows as messages: `wr.chain(self, second)`.
 
-        second: an operator of one input, or a join with an input of this one's name
+        second: the operator that follows: of one input, or a join with an input of this one's name
         """
         from windrow.runners.chain import chain
 

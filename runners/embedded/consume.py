@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from windrow.checkpoint.offsets import Partition
 from windrow.connectors.kafka.cluster import ended_at, passes, place
 from windrow.connectors.kafka.offsets import Topic
 from windrow.connectors.kafka.reading import Fetched, cluster_of
@@ -25,6 +26,8 @@ from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.logs import get_logger
 from windrow.core.positions import topic_source
 from windrow.core.time import Duration, duration_us
+from windrow.operators.operator import Definition
+from windrow.runners.embedded.replay import ReadInputsAgain
 from windrow.runners.interrupts import Interrupts
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ At = tuple[str, int]
 def run(
     open_at: Open,
     location: str,
-    stream: KafkaStream,
+    sources: Mapping[str, KafkaStream],
     *,
     group: str | None = None,
     stop: Stop | None = None,
@@ -55,7 +58,7 @@ def run(
     tick: Duration = "1 second",
 ) -> None:
     """Run until `stop()` is true, Ctrl-C or SIGTERM comes, or what is there now is read. `open_at` opens the operator at a
-    location.
+    location; sources: by input.
 
     Raises what operator and source raise.
     """
@@ -66,7 +69,12 @@ def run(
         raise ConfigurationError(
             f"group {group!r} and available_now: what is there is shared with others, so nobody knows when all of it is read"
         )
-    loop: _Loop = _Alone(stream) if group is None else _Member(stream, group)
+    if group is not None and len(sources) > 1:
+        raise ConfigurationError(
+            f"group {group!r} and the inputs {list(sources)}: in a group each partition has an operator of its own, and "
+            "messages of several inputs would never meet; run it without a group"
+        )
+    loop: _Loop = _Alone(sources) if group is None else _Member(sources, group)
     try:
         loop.begin(open_at, location)
         ends = loop.ends() if available_now else None
@@ -80,16 +88,47 @@ def run(
         loop.abandon()
 
 
+def sources_of(
+    definition: Definition, source: KafkaStream | Mapping[str, KafkaStream]
+) -> dict[str, KafkaStream]:
+    """What is read for each input."""
+    names = [i.name for i in definition.inputs]
+    given = source if isinstance(source, Mapping) else dict.fromkeys(names[:1], source)
+    if set(given) != set(names):
+        raise ConfigurationError(
+            f"{definition.name!r} takes the inputs {names}, sources are given for {list(given)}: give one for each, as "
+            "{input: wr.sources.kafka(...)}"
+        )
+    topics = [topic for stream in given.values() for topic in stream.topics]
+    twice = sorted({topic for topic in topics if topics.count(topic) > 1})
+    if twice:
+        raise ConfigurationError(
+            f"topic {twice[0]!r} is read for several inputs of {definition.name!r}: give them one input, or copy the topic"
+        )
+    if len({stream.kafka.servers for stream in given.values()}) > 1:
+        raise ConfigurationError(
+            f"the sources of {definition.name!r} are of several clusters: read them from one"
+        )
+    return {name: given[name] for name in names}
+
+
+def again_of(sources: Mapping[str, KafkaStream]) -> ReadInputsAgain:
+    """Reads what was taken once more, by input."""
+    return lambda asked: {name: sources[name].again(ranges) for name, ranges in asked.items()}
+
+
 class _Loop(ABC):
     """Operators by the partitions that they read, and the one consumer that reads for all of them."""
 
-    def __init__(self, stream: KafkaStream, **settings: Any) -> None:
-        self.stream = stream
-        self.cluster = cluster_of(stream.kafka)
+    def __init__(self, sources: Mapping[str, KafkaStream], **settings: Any) -> None:
+        self.sources = sources
+        self.input_of = {topic: name for name, stream in sources.items() for topic in stream.topics}
+        kafka = next(iter(sources.values())).kafka
+        self.cluster = cluster_of(kafka)
         self.ids: dict[str, str] = {}
         self.held: set[At] = set()  # partitions that are not read at the moment
         self.empty_at: dict[At, int] = {}  # the offset at which a partition last had nothing more
-        self.consumer = stream.kafka.consumer(enable_partition_eof=True, **settings)
+        self.consumer = kafka.consumer(enable_partition_eof=True, **settings)
 
     @abstractmethod
     def begin(self, open_at: Open, location: str) -> None: ...
@@ -110,12 +149,30 @@ class _Loop(ABC):
         self.empty_at[at] = end
         op = self.operator_of(at)
         if op is not None:
-            op.engine.awaited.discard((topic_source(at[0], self.ids[at[0]]), at[1]))
+            op.engine.awaited.discard(self._partition(op, at))
+
+    def _partition(self, op: Embedded, at: At) -> Partition:
+        """A partition as the log of its operator names it."""
+        prefix = op.definition.prefix(op.definition.input(self.input_of[at[0]]))
+        return prefix + topic_source(at[0], self.ids[at[0]]), at[1]
+
+    def stands(self, op: Embedded) -> dict[str, Topic]:
+        """Where an operator goes on reading, by topic."""
+        return {
+            topic: found
+            for name, stream in self.sources.items()
+            for topic, found in stream.begin(op.next_offsets(input=name), self.cluster).items()
+        }
 
     def ends(self) -> dict[At, int]:
         """Where what can be read now ends, by partition."""
-        extents = self.stream.extents(self.cluster, {})
-        return {(name, p): end for name, extent in extents.items() for p, end in extent.stable.items()}
+        extents = [stream.extents(self.cluster, {}) for stream in self.sources.values()]
+        return {
+            (topic, p): end
+            for found in extents
+            for topic, extent in found.items()
+            for p, end in extent.stable.items()
+        }
 
     def has_read(self, ends: Mapping[At, int]) -> bool:
         """True if all partitions are read up to there, and everything is out."""
@@ -124,34 +181,44 @@ class _Loop(ABC):
 
     def turn(self, tick_s: float) -> None:
         """What has come goes to the operators, time passes, panes go out."""
-        for op, table in self._poll(tick_s):
-            self._keep(op, partial(op.add_messages, table))
+        for op, tables in self._poll(tick_s):
+            some = tables if op.definition.by_input else next(iter(tables.values()))
+            self._keep(op, partial(op.add_messages, some))
         for op in self.operators():
             with contextlib.suppress(OperatorPaused):
                 self._keep(op, op.timeout)
         self._hold()
 
-    def _poll(self, wait_s: float) -> list[tuple[Embedded, pa.Table]]:
+    def _poll(self, wait_s: float) -> list[tuple[Embedded, dict[str, pa.Table]]]:
         by_partition: dict[At, list[Any]] = {}
         refused = None
-        for message in self.consumer.consume(self.stream.max_offsets or STEP_RECORDS, wait_s):
+        for message in self.consumer.consume(self._most, wait_s):
             if message.error() is None:
                 by_partition.setdefault((message.topic(), message.partition()), []).append(message)
             elif (end := ended_at(message)) is not None:
                 self._ended((message.topic(), message.partition()), end)
             elif not passes(message.error()):
                 refused = message.error()
-        tables: dict[int, tuple[Embedded, list[pa.Table]]] = {}
+        tables: dict[int, tuple[Embedded, dict[str, list[pa.Table]]]] = {}
         for (topic, partition), messages in sorted(by_partition.items()):
             op = self.operator_of((topic, partition))
             if op is not None:
-                fetched = Fetched(self.stream.attributes)
+                stream = self.sources[self.input_of[topic]]
+                fetched = Fetched(stream.attributes)
                 fetched.add(messages)
-                rows = self.stream.rows(fetched, topic, self.ids[topic], partition)
-                tables.setdefault(id(op), (op, []))[1].append(rows)
+                rows = stream.rows(fetched, topic, self.ids[topic], partition)
+                tables.setdefault(id(op), (op, {}))[1].setdefault(self.input_of[topic], []).append(rows)
         if refused is not None:
             self.mend(refused)
-        return [(op, pa.concat_tables(found, promote_options="permissive")) for op, found in tables.values()]
+        return [
+            (op, {n: pa.concat_tables(some, promote_options="permissive") for n, some in found.items()})
+            for op, found in tables.values()
+        ]
+
+    @property
+    def _most(self) -> int:
+        """How many records are read at once."""
+        return min(stream.max_offsets or STEP_RECORDS for stream in self.sources.values())
 
     def _keep(self, op: Embedded, do: Callable[[], object]) -> None:
         do()
@@ -179,8 +246,8 @@ class _Loop(ABC):
 class _Alone(_Loop):
     """One operator, all partitions."""
 
-    def __init__(self, stream: KafkaStream) -> None:
-        super().__init__(stream)
+    def __init__(self, sources: Mapping[str, KafkaStream]) -> None:
+        super().__init__(sources)
         self._op: Embedded | None = None
         self._assigned: dict[At, int] = {}
         self._look_at = 0.0
@@ -192,19 +259,19 @@ class _Alone(_Loop):
     def _assign(self) -> None:
         """Read on from where the operator stands, in all partitions that there are now."""
         assert self._op is not None
-        begin = self.stream.begin(self._op.next_offsets(), self.cluster)
+        begin = self.stands(self._op)
         self.ids = {name: topic.id for name, topic in begin.items()}
         self._assigned = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
         self.consumer.assign([place(t, p, o) for (t, p), o in sorted(self._assigned.items())])
         self.held = set()
         # The watermark waits for the first messages of each, however unevenly they come.
-        self._op.engine.awaited = {(topic_source(t, self.ids[t]), p) for t, p in self._assigned}
+        self._op.engine.awaited = {self._partition(self._op, at) for at in self._assigned}
         self._look_at = time.monotonic() + LOOK_S
 
     def turn(self, tick_s: float) -> None:
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
-            now = self.cluster.ids(self.stream.topics)
+            now = self.cluster.ids(tuple(self.input_of))
             there = {(name, p) for name, (_, partitions) in now.items() for p in partitions}
             if there != set(self._assigned) or {n: i for n, (i, _) in now.items()} != self.ids:
                 self._assign()
@@ -224,15 +291,15 @@ class _Alone(_Loop):
 class _Member(_Loop):
     """A member of a group: an operator for each partition that it is assigned."""
 
-    def __init__(self, stream: KafkaStream, group: str) -> None:
-        super().__init__(stream, group_id=group, **GROUP)
+    def __init__(self, sources: Mapping[str, KafkaStream], group: str) -> None:
+        super().__init__(sources, group_id=group, **GROUP)
         self._ops: dict[At, Embedded] = {}
 
     def begin(self, open_at: Open, location: str) -> None:
         self._open_at, self._location = open_at, location
-        self.stream.extents(self.cluster, {})  # every topic is there
+        self.ends()  # every topic is there
         self.consumer.subscribe(
-            list(self.stream.topics), on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
+            list(self.input_of), on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
         )
 
     def _assign(self, consumer: Any, partitions: list[Any]) -> None:
@@ -241,14 +308,11 @@ class _Member(_Loop):
             self.held.discard(at)
             op = self._open_at(os.path.join(self._location, f"{p.topic}-{p.partition}"))
             self._ops[at] = op
-            topic = self._stands(op)[p.topic]
+            topic = self.stands(op)[p.topic]
             self.ids[p.topic] = topic.id
             p.offset = topic.next[p.partition]
             logger.info("partition assigned", topic=p.topic, partition=p.partition, offset=p.offset)
         consumer.incremental_assign(partitions)
-
-    def _stands(self, op: Embedded) -> Mapping[str, Topic]:
-        return self.stream.begin(op.next_offsets(), self.cluster)
 
     def _revoke(self, consumer: Any, partitions: list[Any]) -> None:
         """Commit before somebody else opens the job."""
@@ -283,4 +347,4 @@ class _Member(_Loop):
     def mend(self, error: Any) -> None:
         logger.warning("reading begins again", error=str(error))
         for (name, p), op in self._ops.items():
-            self.consumer.seek(place(name, p, self._stands(op)[name].next[p]))
+            self.consumer.seek(place(name, p, self.stands(op)[name].next[p]))

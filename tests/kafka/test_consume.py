@@ -342,3 +342,49 @@ def test_a_group_whose_log_is_one_name_is_refused(kafka: wr.Kafka, tmp_path: Pat
 def test_a_tick_that_is_no_time_is_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
     with pytest.raises(wr.ConfigurationError, match="tick '0 seconds'"):
         COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), tick="0 seconds")
+
+
+@pytest.mark.proves("Kafka: a consumer loop without Spark, alone and in a group")
+def test_a_join_and_what_follows_it_read_a_topic_for_each_input(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
+) -> None:
+    topics = {"left": new_topic(1), "right": new_topic(2)}
+    sources = {n: wr.sources.kafka(kafka, topic, value=VALUE) for n, topic in topics.items()}
+    left, right = (wr.Input(name, event_time="t") for name in sources)
+    join = wr.Join(left=left, right=right, on="k", within=("0 seconds", "2 seconds"), name="pairs")
+    chain = join.then(wr.Aggregate(
+        by="k", event_time="left_t", window=wr.tumbling("10 seconds"), agg={"n": wr.count()}, retention="1 hour",
+    ))  # fmt: skip
+    sender.send_rows(topics["left"], [row(1), row(2, "b"), row(4)])
+    sender.send_rows(topics["right"], [row(2)], 0)
+    sender.send_rows(topics["right"], [row(6, "b"), row(5)], 1)
+    for job in (join, chain):
+        location, told = str(tmp_path / job.name), wr.sinks.memory()
+        job.run(location, sources, sink=told, available_now=True)
+        sender.send_rows(topics["right"], [row(6, "a", 7)], 0)
+        job.run(location, sources, sink=told, available_now=True)
+        with job.open(location) as op:
+            read = {name: sum(offsets.values()) for name, offsets in op.next_offsets().items()}
+            assert read == {"left": 3, "right": 4 if job is join else 5}
+            assert op.counters["rows"] == sum(read.values())
+        if job is join:
+            assert sorted((r["left_t"], r["right_t"], r["right_v"]) for r in told.panes) == [
+                (1 * SECOND, 2 * SECOND, 1), (4 * SECOND, 5 * SECOND, 1), (4 * SECOND, 6 * SECOND, 7),
+            ]  # fmt: skip
+
+
+def test_sources_that_are_not_those_of_the_inputs_are_refused(kafka: wr.Kafka, tmp_path: Path) -> None:
+    left, right = (wr.Input(name, event_time="t") for name in ("left", "right"))
+    join = wr.Join(left=left, right=right, on="k", within=("0 seconds", "2 seconds"))
+    one, other = (wr.sources.kafka(kafka, topic, value=VALUE) for topic in ("one", "other"))
+    elsewhere = wr.sources.kafka(wr.Kafka("elsewhere:9092"), "else", value=VALUE)
+    for source, words in [
+        (one, r"\['left', 'right'\].*\['left'\]"),
+        ({"left": one, "rihgt": other}, "rihgt"),
+        ({"left": one, "right": one}, "topic 'one' is read for several"),
+        ({"left": one, "right": elsewhere}, "several clusters"),
+    ]:
+        with pytest.raises(wr.ConfigurationError, match=words):
+            join.run(str(tmp_path), source)  # type: ignore[arg-type]
+    with pytest.raises(wr.ConfigurationError, match="would never meet"):
+        join.run(str(tmp_path), {"left": one, "right": other}, group="g")
