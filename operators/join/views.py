@@ -245,22 +245,30 @@ def _told(
     """
     reached_us = Progress.load(kv, logic.aux_cf).watermark_us
     done_us, how = logic.done(reached_us), logic.definition.how
-    if how == "asof":
-        answered = np.flatnonzero(both[LEFT].times < done_us)
-        best = logic._latest(both[LEFT].take(answered), both[RIGHT], columns)
-        found = [(answered, best)]
+    sides = (logic.definition.left, logic.definition.right)
+    if how == "asof" and not given:
+        # A static input may have got a newer answer since.
+        answered = np.flatnonzero(both[LEFT].times < (START_OF_TIME_US if sides[RIGHT].static else done_us))
+        found = [(answered, logic._latest(both[LEFT].take(answered), both[RIGHT], columns))]
     else:
         found = [logic._pairs(both, both, both, columns)]
-    for side in () if how in ("asof", "semi") else logic.followed:
-        lonely = both[side].times < logic.reach.expired_before(side, done_us)
-        lonely[found[0][side]] = False
+    for side in () if how == "semi" or (how == "asof" and not given) else logic.followed:
+        before = done_us if how == "asof" else logic.reach.expired_before(side, done_us)
+        lonely = both[side].times < before
+        if not (given and (how == "asof" or sides[1 - side].static)):
+            lonely[found[0][side]] = False
         rows = np.flatnonzero(lonely)
         none = np.full(len(rows), NOBODY, dtype=np.int64)
         found.append((rows, none) if side == LEFT else (none, rows))
     if how == "anti":
         del found[0]
     if not given:
-        floors = [logic._floor(side, reached_us, done_us) for side in (LEFT, RIGHT)]
+        floors = [
+            END_OF_TIME_US
+            if isinstance(sides[side].window, Rows)
+            else logic._floor(side, reached_us, done_us)
+            for side in (LEFT, RIGHT)
+        ]
         found = [_certain(logic, pairs, both, floors) for pairs in found]
     return np.concatenate([f[LEFT] for f in found]), np.concatenate([f[RIGHT] for f in found])
 

@@ -122,10 +122,10 @@ class Run:
 
 def _rows(table: pa.Table) -> list[Told]:
     names = [name for name in table.column_names if not name.startswith("__")]
-    return [(row[TIMING], {name: _plain(row[name]) for name in names}) for row in table.to_pylist()]
+    return [(row[TIMING], {name: plain(row[name]) for name in names}) for row in table.to_pylist()]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     return instant_us(value) if isinstance(value, datetime) else value
 
 

@@ -1,13 +1,20 @@
 """Rows of joins, and what operators of a chain made of each other's rows, explained by the positions that were given."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 import windrow as wr
+from tests.deep import examples
+from tests.oracle.join_cases import JoinCase, cases
+from tests.proof.test_joins_against_oracle import STEPS, Run, plain
 from windrow.core.errors import ConfigurationError
+from windrow.operators.view import stored
 from windrow.testing import ManualClock
 
 S = 1_000_000
@@ -155,3 +162,37 @@ def test_a_row_of_panes_is_explained_down_to_messages_where_these_are_kept(
             positions = tuple(wr.Position("s", 0, n) for n in (0, 1))
             assert pane.positions == (positions if keeps else None)
             assert why.outside == ((*positions, wr.Position("s", 0, 2)) if keeps else None)
+
+
+@given(case=cases(), steps=st.lists(STEPS, min_size=2, max_size=14))
+@examples(60, deep=3_000)
+def test_what_messages_of_any_join_made_was_told_and_what_was_told_is_found_while_all_are_kept(
+    case: JoinCase, steps: list[tuple[str, Any]]
+) -> None:
+    at_once = wr.Emit(early=wr.every_batch, late=wr.every_batch)
+    case = replace(case, definition=case.definition._changed(emit=at_once))
+    run, filed = Run(case), 0
+    for kind, value in steps:
+        if kind == "ingest":
+            run.ingest(value)
+            filed += len(run.oracle.counted)
+        else:
+            units, microseconds, seconds = value
+            run.advance(max(run.watermark_us, 0) + units * case.unit_us + microseconds, seconds)
+    view = run.operator.view([run.kv], run.watermark_us)
+    told = [values for _, values in run.told]
+    kept = [
+        m
+        for i in case.definition.inputs
+        for rows in view.messages(None, None, None, i.name)
+        for m in stored(rows)
+    ]
+    made = [m for at_us in {m.event_time_us for m in kept} for m in view.made_at(at_us, None)]
+    known = {repr(values) for values in told}
+    for one in made:
+        assert one.row is not None
+        assert repr({n: plain(v) for n, v in one.row.items()}) in known, (case.definition, one)
+    event(f"{case.definition.how}: {'some' if made else 'none'} explained")
+    if len(kept) == filed and not case.timestamps:
+        event(f"{case.definition.how}: all kept, {'some' if told else 'no'} rows")
+        assert all(view.made_of(told)), case.definition
