@@ -101,6 +101,19 @@ def test_a_window_is_explained_by_the_positions_of_its_messages(windrow: Run, jo
     assert said[-1].split() == ["4", "3", "topic/0", "[30,", "40)"]
 
 
+def test_rows_of_a_join_are_explained_by_the_time_of_a_message(windrow: Run, tmp_path: Path) -> None:
+    begun(JOIN, tmp_path / "job", range(40))
+    lines = windrow("explain", tmp_path / "job", 12 * SECOND, "--key", "a", "--json").lines
+    assert [
+        (row["inputs"]["orders"][0]["offset"], row["inputs"]["payments"][0]["offset"]) for row in lines
+    ] == [(offset, 12) for offset in (15, 18, 21)]  # those before are kept no more
+    assert {row["operator"] for row in lines} == {"join"} and all(row["complete"] for row in lines)
+    said = windrow("explain", tmp_path / "job", 12 * SECOND, "--key", "a").out
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("payments")] == ["12"] * 3
+    code, _, err = windrow("explain", tmp_path / "job", 12 * SECOND, "--key", "b")
+    assert code == 1 and "row of a message of then" in err
+
+
 @pytest.mark.proves("Queries: a window explained by the positions of its messages")
 def test_without_messages_first_and_last_position_and_commits_explain(windrow: Run, tmp_path: Path) -> None:
     hour = aggregate(window=wr.tumbling("1 hour"), by=(), retention="2 hours")

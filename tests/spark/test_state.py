@@ -156,7 +156,10 @@ def test_a_join_s_messages_and_what_is_wrong(spark: Any, tmp_path: Path) -> None
     frame = read(spark, tmp_path / "job", "messages", input="payments")
     with wr.read_state(str(tmp_path / "job")) as state:
         kept = [m.payload["x"] for m in state.get_messages(input="payments")]
+        windows = [w.messages for w in state.get_windows(input="payments")]
     assert sorted(r.x for r in frame.collect()) == sorted(kept) != []
+    told = read(spark, tmp_path / "job", "windows", input="payments").collect()
+    assert [r.messages for r in told] == windows != []
     for options, why in (
         ({"table": "sessions"}, "none of"), ({"table": "windows"}, "say which, of"), ({"table": "commits", "asof": "99"}, "99"),
         ({"table": "commits", "as_of": "1"}, "'as_of' is none of"),
