@@ -184,7 +184,7 @@ class JoinView(View):
             self.definition.right_keys[self.definition.by.index(b)]: v for b, v in left_key.items()
         }
         both = [
-            self._kept(kv, side, (low, None), (high, None), wanted)
+            self._kept(kv, self.logic.lasting(kv, side), (low, None), (high, None), wanted)
             for side, (low, high), wanted in zip(
                 (LEFT, RIGHT), self._around(at_us), (left_key, right_key), strict=True
             )
@@ -266,7 +266,7 @@ def _told(
         floors = [
             END_OF_TIME_US
             if isinstance(sides[side].window, Rows)
-            else logic._floor(side, reached_us, done_us)
+            else logic._floor(logic.lasting(kv, side), reached_us, done_us)
             for side in (LEFT, RIGHT)
         ]
         found = [_certain(logic, pairs, both, floors) for pairs in found]
