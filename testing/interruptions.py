@@ -16,9 +16,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import logging
 import multiprocessing
 import os
+import pkgutil
 import random
 import sys
 import tempfile
@@ -34,6 +36,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 import windrow as wr
+from windrow import operators
 from windrow.checkpoint import job
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import FileLog
@@ -140,6 +143,12 @@ class Report:
     story: list[str]
     counts: Counter[str]
     failure: BaseException | None
+
+
+# Operators load what they are made of when they are asked for: lines of that are no lines of a step, and stand in the way of
+# whoever plays a seed in another process.
+for _module in pkgutil.walk_packages(operators.__path__, f"{operators.__name__}."):
+    importlib.import_module(_module.name)
 
 
 def play(seed: int, *, hits: int | None = None) -> Report:
