@@ -29,7 +29,7 @@ DEATHS = [None, PUBLISHED, *CommitPoint]
 
 def actions(operator: Operator) -> st.SearchStrategy[list[tuple[str, Any]]]:
     """What may happen to a job, in any order."""
-    feed = st.tuples(st.just("feed"), st.lists(operator.rows, min_size=1, max_size=6))
+    feed = st.tuples(st.just("feed"), st.lists(operator.rows, min_size=1, max_size=10))
     one = st.one_of(
         feed,
         feed,

@@ -35,9 +35,9 @@ def case(definition: wr.Deduplicate) -> Case:
 
 rows = st.fixed_dictionaries(
     {
-        "t": st.one_of(st.integers(0, 60), st.integers(0, 8), st.none()),
-        "k": st.sampled_from(["a", "b", "", None]),
-        "i": st.sampled_from([1, 1, 2, None]),
+        "t": st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.none()),
+        "k": st.sampled_from(["a", "a", "a", "", None]),
+        "i": st.sampled_from([1, 1, 1, 1, 2, None]),
         "v": st.integers(0, 3),
     }
 )

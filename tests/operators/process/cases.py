@@ -47,11 +47,15 @@ class Everything:
     def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> Iterator[dict[str, Any]]:
         state["fired"] = state.get("fired", 0) + 1
         yield {"what": f"{key} {at} {timers.of} {sorted(state)} {state.get('last')}", "n": state.get("n")}
-        if state["fired"] == 2:
-            timers.set(at + timedelta(seconds=1), of=timers.of)
-            yield {"what": "again"}
-        if state["fired"] == 4:
-            timers.set(at, of=timers.of)  # which it may not
+        match state["fired"] % 5:
+            case 1:
+                timers.set(at + timedelta(seconds=1), of=timers.of)
+                yield {"what": "again"}
+            case 2:
+                timers.cancel(at + timedelta(seconds=0.5), of=timers.of)
+                timers.cancel(at + timedelta(seconds=1), of=timers.of)
+            case 4:
+                timers.set(at, of=timers.of)  # which it may not
 
 
 @st.composite
@@ -76,9 +80,9 @@ def case(**options: Any) -> Case:
 
 rows = st.fixed_dictionaries(
     {
-        "t": st.one_of(st.integers(0, 60), st.integers(0, 8), st.none()),
-        "k": st.sampled_from(["a", "b", ""]),
-        "i": st.sampled_from([0, 1, 1, 2, 2, 3, 4, 5]),
+        "t": st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.none()),
+        "k": st.sampled_from(["a", "a", "a", ""]),
+        "i": st.sampled_from([0, 1, 1, 1, 2, 2, 3, 4, 5]),
         "v": st.integers(0, 3),
     }
 )

@@ -1,0 +1,209 @@
+"""Deduplication and process functions among other operators, and what is refused of them."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.core.errors import (
+    BadWatermark,
+    ConfigurationError,
+    DefinitionChanged,
+    ReservedColumn,
+    UnknownColumn,
+)
+from windrow.runners.state.written import evaluate
+from windrow.testing import ManualClock
+
+S = 1_000_000
+
+
+class Visits:
+    """Counts, and says so a second later."""
+
+    def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> Any:
+        state["n"] = state.get("n", 0) + 1
+        timers.set(timers.time + timedelta(seconds=1))
+        return {"n": state["n"]}
+
+    def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> Any:
+        return {"n": 100 + state["n"]}
+
+
+def once(**options: Any) -> wr.Deduplicate:
+    return wr.Deduplicate(
+        **{"by": "k", "event_time": "t", "ids": wr.ids("i"), "within": "5 seconds", "name": "once", **options}
+    )
+
+
+def counts(**options: Any) -> wr.Aggregate:
+    window = wr.tumbling("10 seconds")
+    what: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": window,
+        "retention": "1 minute",
+        "name": "counts",
+    }
+    return wr.Aggregate(**{**what, "agg": {"n": wr.count()}, **options})
+
+
+def visits(**options: Any) -> wr.Process:
+    what: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "function": Visits,
+        "emits": {"n": pa.int64()},
+        "ttl": "1 minute",
+    }
+    return wr.Process(**{**what, "name": "visits", **options})
+
+
+FED = [(1, "a", 1), (2, "a", 1), (3, "a", 2), (11, "a", 1), (12, "b", 1), (25, "b", 2)]
+
+
+def told(definition: Any, folder: Path, inputs: tuple[str, ...] = ()) -> list[Any]:
+    with definition.open(str(folder), clock=ManualClock(100 * S)) as op:
+        for t, k, i in FED:
+            message = {"t": t * S, "k": k, "i": i}
+            if inputs:
+                op.add_messages({name: [message] for name in inputs})
+            else:
+                op.add_message(message)
+        op.drain()
+        assert not [d for d in op.dead_letters() if d.reason != "too_late"]
+        found: list[Any] = op.get_result()
+        return found
+
+
+@pytest.mark.proves("Operators: deduplication and process functions in chains, before and after others")
+def test_what_is_said_twice_is_counted_once(tmp_path: Path) -> None:
+    panes = told(wr.chain(once(), counts()), tmp_path)
+    assert [(p.key["k"], p.window.start_us // S, p["n"]) for p in panes if p.timing == "ON_TIME"] == [
+        ("a", 0, 2),
+        ("a", 10, 1),
+        ("b", 10, 1),
+        ("b", 20, 1),
+    ]
+
+
+def test_rows_of_an_aggregate_a_join_and_a_function_are_messages_of_the_new_operators(tmp_path: Path) -> None:
+    after = wr.Deduplicate(
+        by="k", ids=wr.ids("n"), event_time="window_time", within="1 minute", name="changes"
+    )
+    rows = told(wr.chain(counts(emit=wr.Emit.append()), after), tmp_path / "a")
+    assert [(r["k"], r["n"]) for r in rows] == [("a", 3), ("a", 1), ("b", 1)]
+
+    left, right = wr.Input("l", event_time="t"), wr.Input("r", event_time="t")
+    join = wr.Join(left=left, right=right, on="k", within=("0 seconds", "0 seconds"), name="join")
+    seen = visits(event_time="l_t", emits={"n": pa.int64()})
+    rows = told(wr.chain(join, seen), tmp_path / "j", ("l", "r"))
+    assert [r["n"] for r in rows if r["k"] == "b" and r.timing == "EARLY"] == [1, 2]
+
+    totals = counts(agg={"most": wr.max("n")})
+    panes = told(wr.chain(once(), visits(), totals), tmp_path / "p")
+    assert [(p.key["k"], p["most"]) for p in panes][-1] == ("b", 102)
+
+
+def test_an_operator_of_one_input_takes_one_of_several_inputs_by_name(tmp_path: Path) -> None:
+    join = wr.Join(
+        left=wr.Input("once", event_time="t"), right=wr.Input("r", event_time="t"), on="k",
+        within=("0 seconds", "0 seconds"), name="join",
+    )  # fmt: skip
+    rows = told(wr.chain(once(input="raw"), join), tmp_path, ("raw", "r"))
+    assert [(r["k"], r["once_i"], r["r_i"]) for r in rows] == [
+        ("a", 1, 1),
+        ("a", 2, 2),
+        ("a", 1, 1),
+        ("b", 1, 1),
+        ("b", 2, 2),
+    ]
+
+
+def test_a_definition_is_a_value_that_readers_can_build_again(tmp_path: Path) -> None:
+    one = once(null_keys="dead_letter", max_ahead="1 hour", watermark=wr.bounded("1 second", idle="1 minute"))
+    assert evaluate(repr(one)) == one == pickle.loads(pickle.dumps(one)) and hash(one) == hash(
+        pickle.loads(pickle.dumps(one))
+    )
+    assert one != once() and once().with_watermarks({"once": wr.bounded("2 seconds")}) == once(
+        watermark="2 seconds"
+    )
+    assert evaluate(repr(once().with_watermarks({"once": wr.bounded("2 seconds")}))) == once(
+        watermark="2 seconds"
+    )
+    with visits().open(str(tmp_path)) as op:
+        op.add_messages([{"t": 5 * S, "k": "a"}, {"t": 6 * S, "k": "b"}])
+        op.flush()
+        with pytest.raises(ConfigurationError, match="none of"):
+            op.get_windows()
+    with pytest.raises(DefinitionChanged):
+        visits(version="2").open(str(tmp_path))
+    with wr.read_state(str(tmp_path), definition=visits()) as state:
+        assert state.table("state").to_pylist() == [
+            {"k": "a", "state": "n", "value": "1"},
+            {"k": "b", "state": "n", "value": "1"},
+        ]
+        assert state.table("state", key="b").num_rows == 1
+        assert [(r["k"], r["of"]) for r in state.table("timers").to_pylist()] == [("b", "event")]
+
+
+def test_what_cannot_be_is_refused_when_it_is_built() -> None:
+    with pytest.raises(ConfigurationError, match="neither by= nor ids="):
+        once(by=(), ids=None)
+    with pytest.raises(ConfigurationError, match="keep="):
+        once(keep="last")
+    with pytest.raises(ConfigurationError, match="on_message"):
+        visits(function=len)
+    with pytest.raises(ReservedColumn):
+        visits(emits={"k": pa.int64()})
+    with pytest.raises(ReservedColumn):
+        visits(emits={"pane": pa.int64()})
+    with pytest.raises(UnknownColumn, match="event_time='u'"):
+        wr.chain(once(), counts(event_time="u"))
+    with pytest.raises(UnknownColumn, match="none of"):
+        wr.chain(visits(), counts(agg={"n": wr.max("m")}))
+    with pytest.raises(BadWatermark):
+        wr.chain(counts(emit=wr.Emit.append()), once(event_time="window_time", watermark="1 second"))
+
+
+def test_a_table_with_a_column_of_ours_is_refused_and_a_message_with_one_is_a_dead_letter(
+    tmp_path: Path,
+) -> None:
+    with once().open(str(tmp_path)) as op:
+        with pytest.raises(ReservedColumn):
+            op.add_messages(pa.table({"t": [1], "k": ["a"], "i": [1], "commit": [1]}))
+        op.add_messages([{"t": 1, "k": "a", "i": 1, "commit": 1}, {"t": 1, "k": "a", "i": 1}])
+        assert [d.reason for d in op.dead_letters()] == ["malformed"] and len(op.get_result()) == 1
+
+
+def test_an_id_is_remembered_as_long_as_anything_on_time_may_be_its_duplicate(tmp_path: Path) -> None:
+    with once(within="10 seconds").open(str(tmp_path)) as op:
+        for t, i in ((0, 1), (15, 2), (6, 1), (4, 3)):
+            op.add_message({"t": t * S, "k": "a", "i": i})
+        assert [r["i"] for r in op.get_result()] == [1, 2]
+        assert op.counters["duplicates"] == 1 and [d.reason for d in op.dead_letters()] == ["too_late"]
+
+
+class Cancels(Visits):
+    """Of two timers that are due at once, the first takes the second back."""
+
+    def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> None:
+        for seconds in (1, 2):
+            timers.set(timers.time + timedelta(seconds=seconds))
+
+    def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> Any:
+        timers.cancel(at + timedelta(seconds=1))
+        return {"n": at.second}
+
+
+def test_a_timer_that_is_taken_back_when_it_is_due_does_not_fire(tmp_path: Path) -> None:
+    with visits(function=Cancels).open(str(tmp_path)) as op:
+        op.add_message({"t": 0, "k": "a"})
+        op.drain()
+        assert [r["n"] for r in op.get_result()] == [1]
