@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 class Verbs(Definition):
     """What an operator, or a graph of them, is opened with."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.__doc__:  # of a definition with nothing to add but these verbs
+            cls.__doc__ = next((base.__doc__ for base in cls.__mro__[1:] if base.__doc__), None)
+
     def open(
         self,
         location: str,
