@@ -191,6 +191,7 @@ class Reader:
         self.location = os.path.join(folder, "job")
         self.kind = self.random.choice(sorted(JOBS))
         self.definition = JOBS[self.kind]
+        self.definition.logic().view([], 0)  # modules that come late would be lines to hit, the first time
         self.join = isinstance(self.definition, JoinDefinition)
         self.clock = ManualClock(START_US + 3_600 * S)
         self.with_sink = self.random.random() < 0.6
