@@ -181,6 +181,10 @@ class JoinOperator(StoredSides):
         if not len(others):
             return Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64))
         low, high = self.reach.partners(1 - side, others.times)
+        # Where fields come first, what is out of retention may lie there for a while: nobody meets it any more.
+        reached_us = self.progress(kv).watermark_us
+        low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
+        high = np.maximum(high, low - 1)
         found: list[bytes] = []
         values: list[bytes] = []
         if not store.layout.fields_first:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+import windrow as wr
 from tests.deep import examples
 from tests.oracle.join_cases import JoinCase, S, cases, rows
 from windrow.core.messages import Message, Position
@@ -159,6 +160,28 @@ def test_the_operator_gives_what_the_oracle_gives(
     if after:
         run.ingest(after)
         run.end()
+
+
+def test_what_is_out_of_retention_is_met_by_nobody_though_it_still_lies_there() -> None:
+    """Messages by key are freed an hour at a time; a static input may ask for them at any time."""
+    sides = {
+        "left": wr.Input("l", event_time="t", max_ahead=wr.forever),
+        "right": wr.Input("r", event_time="u", static=True),
+    }
+    join = wr.Join(
+        **sides, on=("k", "g"), retention="15 seconds", allowed_lateness="0 seconds", scale="large"
+    )
+    case, row = (
+        JoinCase(definition=join, unit_us=S, timestamps=True),
+        {"partition": 0, "jitter": 0, "k": "a", "g": 1},
+    )
+    more = {"key": None, "v": 1, "x": 0.25, "a": None, "b": None}
+    run = Run(case)
+    run.ingest([{"side": 0, "t": 9, **row, **more}, {"side": 0, "t": 20, **row, **more}])
+    run.advance(27 * S, 1)
+    run.ingest([{"side": 1, "t": 5, **row, **more}])
+    assert len(run.told) == 1
+    run.end()
 
 
 def in_pieces(case: JoinCase, arrivals: Sequence[dict[str, Any]], cuts: Sequence[int]) -> Run:
