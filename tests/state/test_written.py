@@ -57,6 +57,7 @@ def rendered() -> dict[str, Any]:
         **KINDS,
         "aggregations": aggregate(agg=agg),
         "keys": aggregate(by=("a", "b"), positions=wr.positions("o", partition="p", source="s"), ids=wr.ids("i", "j")),
+        "once": wr.Deduplicate(by="k", event_time="t", ids=wr.ids("i"), within="1 hour"),
         "no key": aggregate(by=(), time_zone="Europe/Berlin", null_keys="dead_letter", dead_letter_limit=5),
         "offset": aggregate(window=wr.tumbling("1 hour", offset="90 ms"), integer_overflow="decimal"),
         "gaps": aggregate(window=wr.hopping("1 hour", "2 hours", offset="1 us", gaps=True), max_ahead="2 hours"),
