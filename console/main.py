@@ -58,6 +58,32 @@ def parser() -> argparse.ArgumentParser:
                 "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
             )
         command.add_argument("location", help=text)
+    _health(well, mark)
+    _queries(windows, messages, explain, commits)
+    backup.add_argument("folder", help="where the copy goes; nothing may be there yet")
+    fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
+    reset.add_argument("--yes", action="store_true", help="do not ask")
+    others = _others(add)
+    for command in (
+        describe,
+        well,
+        mark,
+        windows,
+        messages,
+        explain,
+        commits,
+        verify,
+        backup,
+        fork,
+        reset,
+        *others,
+    ):
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
+    return top
+
+
+def _health(well: argparse.ArgumentParser, mark: argparse.ArgumentParser) -> None:
+    """What `health` and `watermark` take."""
     well.add_argument("--max-age", metavar="TIME", help="1 where the last commit is older, e.g. 5m")
     well.add_argument("--max-lag", metavar="TIME", help="1 where the watermark is farther behind the clock")
     well.add_argument(
@@ -75,6 +101,15 @@ def parser() -> argparse.ArgumentParser:
     mark.add_argument(
         "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
     )
+
+
+def _queries(
+    windows: argparse.ArgumentParser,
+    messages: argparse.ArgumentParser,
+    explain: argparse.ArgumentParser,
+    commits: argparse.ArgumentParser,
+) -> None:
+    """What the commands take that ask for state."""
     commits.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
     explain.add_argument(
         "window",
@@ -100,9 +135,10 @@ def parser() -> argparse.ArgumentParser:
             "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
         )
         command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
-    backup.add_argument("folder", help="where the copy goes; nothing may be there yet")
-    fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
-    reset.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _others(add: Callable[..., argparse.ArgumentParser]) -> tuple[argparse.ArgumentParser, ...]:
+    """Commands that take no location; those of them that print JSON."""
     table = add("panes", panes.show, "Print the panes that a Parquet sink has.")
     table.add_argument("directory", help="the directory given to wr.sinks.parquet")
     table.add_argument("--operator", help="only of this operator")
@@ -123,23 +159,7 @@ def parser() -> argparse.ArgumentParser:
         "completion", completion.show, "Print a script that completes windrow's commands in a shell."
     )
     complete.add_argument("shell", choices=completion.SHELLS)
-    for command in (
-        describe,
-        well,
-        mark,
-        windows,
-        messages,
-        explain,
-        commits,
-        verify,
-        backup,
-        fork,
-        reset,
-        table,
-        doctor,
-    ):
-        command.add_argument("--json", action="store_true", help="print JSON, for programs")
-    return top
+    return table, doctor
 
 
 def _positive(text: str) -> int:
