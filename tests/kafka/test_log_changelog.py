@@ -140,9 +140,11 @@ def test_the_changelog_of_another_job_or_release_is_refused(kafka: wr.Kafka, top
     with pytest.raises(e.JobMismatch, match="holds shard 0 of job-1, and the log holds job-2"):
         changelog.copied("job-2")
     assert changelog._claim is not None
-    changelog._claim.write(topic, 0, [(MARKER, b"\x94\x02\xa5job-1\x00\x02")])
+    written = changelog._claim.write(topic, 0, [(MARKER, b"\x94\x02\xa5job-1\x00\x02")])
+    changelog._reader.wait_for(written[-1])  # readers see a transaction a moment after it is answered
     with pytest.raises(e.NewerFormat, match="format version 2"):
         changelog.copied(JOB)
-    changelog._claim.write(topic, 0, [(MARKER, b"\xc1")])
+    written = changelog._claim.write(topic, 0, [(MARKER, b"\xc1")])
+    changelog._reader.wait_for(written[-1])
     with pytest.raises(e.CorruptState, match="marker"):
         changelog.copied(JOB)

@@ -152,7 +152,7 @@ def test_a_driver_that_was_replaced_publishes_nothing(kafka: wr.Kafka, out: str,
     old = TOTALS.open(str(tmp_path), sink=refusing, clock=ManualClock(0))
     old.add_messages([message(0, 1), message(1, 12)])
     old.timeout()  # committed, refused
-    old._shard.close()
+    old.engine.shard.close()
     with TOTALS.open(str(tmp_path), sink=wr.sinks.kafka(out, kafka), clock=ManualClock(0)) as new:
         new.add_messages([message(2, 25)])
         new.timeout()

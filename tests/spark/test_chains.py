@@ -193,7 +193,7 @@ def test_what_cannot_lie_in_one_shard_or_has_the_wrong_inputs_is_refused(
     function.close()
     with pytest.raises(ConfigurationError, match=r"'nobody'.*\['seconds', 'tens'\]"):
         SECONDS.then(TENS).foreach_batch(str(tmp_path / "c"), sink={"nobody": wr.sinks.memory()})
-    with pytest.raises(ConfigurationError, match=r"'seconds'.*one input.*one DataFrame"):
+    with pytest.raises(ConfigurationError, match=r"'tens' has one input.*one DataFrame"):
         SECONDS.then(TENS).apply(readings=frame)
     with pytest.raises(ConfigurationError, match=r"\['orders', 'shipments'\].*orders=df"):
         define().then(totals()).apply(frame)
