@@ -7,6 +7,7 @@ Spark stay together, with a broker in one room and without one in another, and b
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 HERE = Path(__file__).parent
 #: For tests that start Spark, a broker or many processes, on a busy machine; with the fixtures that they are first to need.
@@ -63,6 +65,16 @@ def one_slice_a_commit() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("windrow.runners.embedded.engine.TIDY_SHARE", 0.0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def loud() -> Iterator[None]:
+    """What a test makes of logging is its own: others listen to warnings."""
+    configured, level = structlog.is_configured(), logging.getLogger("windrow").level
+    yield
+    if structlog.is_configured() and not configured:
+        structlog.reset_defaults()
+    logging.getLogger("windrow").setLevel(level)
 
 
 @pytest.hookimpl(tryfirst=True)

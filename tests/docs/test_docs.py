@@ -8,7 +8,9 @@ import ast
 import doctest
 import importlib
 import io
+import os
 import re
+import shutil
 import sys
 import tomllib
 from contextlib import redirect_stdout
@@ -105,10 +107,17 @@ def test_every_block_of_a_page_runs_with_spark(
 ) -> None:
     from pyspark.sql import SparkSession
 
-    run_page(page, tmp_path, monkeypatch, spark=True)
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        active.stop()
+    there = set(os.listdir())  # where the JVM of this process may have begun: it never moves
+    here = os.getcwd()
+    try:
+        run_page(page, tmp_path, monkeypatch, spark=True)
+    finally:
+        for name in set(os.listdir(here)) - there:
+            if f'"{name}"' in page.read_text():
+                shutil.rmtree(os.path.join(here, name))
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            active.stop()
 
 
 def test_there_are_blocks_to_run() -> None:

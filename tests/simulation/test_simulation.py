@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from tests.deep import usually
 from windrow.checkpoint.job import Job
@@ -17,16 +15,6 @@ from windrow.testing.simulated_sinks import OUTLETS, KafkaOutlet
 from windrow.testing.simulation import main, play, shrink
 
 BLOCK = usually(8, deep=24)
-
-
-@pytest.fixture(autouse=True)
-def loud() -> Iterator[None]:
-    """The command silences the process that it is called in; tests after it listen to warnings."""
-    before = structlog.get_config() if structlog.is_configured() else None
-    yield
-    structlog.reset_defaults()
-    if before is not None:
-        structlog.configure(**before)
 
 
 def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:
