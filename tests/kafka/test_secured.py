@@ -120,7 +120,7 @@ def test_sparks_tasks_read_it_by_the_sources_options(given: wr.Kafka, spark: Any
     ("changed", "why"),
     [
         ({"sasl.password": "guessed"}, "SASL authentication error: Authentication failed"),
-        ({"ssl.ca.pem": identity()[1]}, "SSL handshake failed: .*certificate verify failed"),
+        ({"ssl.ca.pem": identity()[1]}, "certificate verify failed"),
     ],
     ids=["a wrong password", "a stranger's certificate"],
 )
