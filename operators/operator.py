@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -253,9 +253,9 @@ class Logic(ABC):
         seen_us: Mapping[Partition, int],
         watermark_us: int,
         now_us: int | None,
-    ) -> Runs:
-        """What cuts messages into runs, where steps may be run `in_runs`. now_us: of the last advance."""
-        raise NotImplementedError
+    ) -> Runs | None:
+        """What cuts messages into runs; None where each is a step of its own. now_us: of the last advance."""
+        return None
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         """Refuse columns of its inputs, as they are declared, that cannot be."""
@@ -318,7 +318,7 @@ class Logic(ABC):
         progress.watermark_us = min(progress.watermark_us, watermark_us)
 
     def refiling(self) -> Refiling | None:
-        """Itself, where it keeps messages that can be filed again, from their source, where they are lost."""
+        """How messages that it keeps come back where they are lost; None where there are none, or they do not."""
         return None
 
     def grouping(self) -> Grouping | None:
@@ -398,39 +398,42 @@ class Redone:
     numbers: IntArray
 
 
-class Refiling(Logic):
-    """Logic whose messages can be filed again, from their source, where they are lost."""
+@dataclass(frozen=True, kw_only=True)
+class Refiling:
+    """How messages come back, from their source, where a shard has lost them. One of its two kinds."""
 
-    #: True if which messages are kept depends on every step there was: lost ones come back by running all of them again.
-    every_step = False
+    logic: Logic
+    #: The event time below which no message is kept.
+    kept_from: Callable[[KV], int]
+    #: False if there cannot be messages yet.
+    begun: Callable[[KV], bool] = lambda kv: True
+
+    @property
+    def every_step(self) -> bool:
+        """True if all steps there were are needed, not only those that took what is kept."""
+        return isinstance(self, RunAgain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileAgain(Refiling):
+    """The messages that are kept are filed as they were."""
+
+    #: (store, messages by input, taken by steps (`STEP`, their index), those steps): the metadata that belongs to them is
+    #: there. How many could not be counted, for what they are themselves.
+    file: Callable[[KV, Mapping[str, pa.Table], Redone], int]
+    #: What was filed again and is kept no more goes.
+    drop_expired: Callable[[KV], None]
     #: So many steps can be filed again at once.
-    steps_at_once = 1
-    #: Keys of its progress, [from, to), that running all steps again has to come to, too.
-    numbered = (b"", b"")
+    steps_at_once: int = 1
     #: True if it has to be known how many messages did not count: what decided that may depend on others of then.
-    checks_uncounted = False
+    checks_uncounted: bool = False
 
-    def refiling(self) -> Refiling | None:
-        return self if self.message_cfs else None
 
-    @abstractmethod
-    def begun(self, kv: KV) -> bool:
-        """True if there may be messages."""
+@dataclass(frozen=True, kw_only=True)
+class RunAgain(Refiling):
+    """Which messages are kept depends on every step there was: all of them are run again, on a store of its own."""
 
-    @abstractmethod
-    def kept_from(self, kv: KV) -> int:
-        """The event time below which no message is kept."""
-
-    @abstractmethod
-    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-        """File messages by input, taken by steps (`STEP`, their index), as they were filed then: the metadata that belongs to
-        them is there. How many could not be counted, for what they are themselves.
-        """
-
-    @abstractmethod
-    def drop_expired(self, kv: KV) -> None:
-        """What was filed again and is kept no more goes."""
-
-    def prepare(self, kv: KV, scratch: KV) -> None:
-        """Write into an empty store what all steps are run again on, and `kv` has from its beginning."""
-        return None
+    #: Keys of its progress, [from, to), that this has to come to, too.
+    numbered: tuple[bytes, bytes]
+    #: (the shard's store, an empty one): write what the steps need, and the shard has from its beginning.
+    prepare: Callable[[KV, KV], None] = lambda kv, scratch: None

@@ -153,13 +153,13 @@ class BatchProtocol:
 
     def _replays_from_us(self) -> int:
         """As the embedded engine's, of all shards."""
-        kept = [logic for d in self.definitions if (logic := d.logic().refiling()) is not None]
+        kept = [again for d in self.definitions if (again := d.logic().refiling()) is not None]
         last = self.job.log.last_commit
         if not self.replays or not kept or last is None:
             return END_OF_TIME_US
-        if any(logic.every_step for logic in kept):
+        if any(again.every_step for again in kept):
             return START_OF_TIME_US - 1
-        names = [KEPT_OF + logic.definition.name for logic in kept]
+        names = [KEPT_OF + again.logic.definition.name for again in kept]
         return min(r.counters.get(name, START_OF_TIME_US - 1) for r in last.shards for name in names)
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:

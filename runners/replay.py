@@ -24,7 +24,7 @@ from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import StateLost
 from windrow.core.logs import get_logger
-from windrow.operators.operator import Definition, Redone, Refiling
+from windrow.operators.operator import Definition, FileAgain, Logic, Redone, RunAgain
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
 from windrow.operators.steps.dead import MALFORMED
 from windrow.operators.steps.groups import combine
@@ -124,10 +124,10 @@ def bring_back(
 
     ones_together: steps of one message each were taken in as one slice.
     """
-    logic = definition.logic().refiling()
-    if logic is None or not logic.begun(kv):
+    again = definition.logic().refiling()
+    if again is None or not again.begun(kv):
         return
-    redo = steps_again(commits, definition, spec.shard, None if logic.every_step else logic.kept_from(kv))
+    redo = steps_again(commits, definition, spec.shard, None if again.every_step else again.kept_from(kv))
     ranges = extent(redo)
     if not ranges:
         return
@@ -135,22 +135,23 @@ def bring_back(
     _tell(definition.name, spec, redo)
     given = read(ranges)
     taken = _Taken(redo, given.offsets)
-    if logic.every_step:
-        _run_again(logic, spec, kv, given, taken)
+    if isinstance(again, RunAgain):
+        _run_again(again, spec, kv, given, taken)
         return
+    assert isinstance(again, FileAgain)
     redone = Redone(*(np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us", "number")))
     uncounted = 0
-    for first, last in _together(redo, ones_together, logic.steps_at_once):
+    for first, last in _together(redo, ones_together, again.steps_at_once):
         chosen = taken.chosen(first, last)
         tables = {
             name: table.append_column(STEP, pa.array(taken.owner[chosen[mine]]))
             for name, (table, mine) in given.by_input(chosen).items()
         }
         if tables:
-            uncounted += logic.refile(kv, tables, redone)
-    if logic.checks_uncounted:
+            uncounted += again.file(kv, tables, redone)
+    if again.checks_uncounted:
         _check_uncounted(definition, spec, commits, {s.commit for s in redo}, uncounted)
-    logic.drop_expired(kv)
+    again.drop_expired(kv)
 
 
 def _check_lowered(definition: Definition, spec: ShardSpec, commits: Sequence[Commit]) -> None:
@@ -217,10 +218,11 @@ def _tell(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
     )
 
 
-def _run_again(logic: Refiling, spec: ShardSpec, kv: KV, given: GivenByInput, taken: _Taken) -> None:
+def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, given: GivenByInput, taken: _Taken) -> None:
     """All steps, on a store beside the shard's; then its messages are the shard's."""
+    logic = again.logic
     with _beside(logic, spec) as scratch:
-        logic.prepare(kv, scratch)
+        again.prepare(kv, scratch)
         for k, step in enumerate(taken.redo):
             if step.kind == "advance":
                 logic.advance(scratch, step.watermark_us, step.now_us)
@@ -228,15 +230,15 @@ def _run_again(logic: Refiling, spec: ShardSpec, kv: KV, given: GivenByInput, ta
                 found = given.by_input(taken.chosen(k, k + 1))
                 tables = {name: table for name, (table, _) in found.items()}
                 sifted_into(partial(_ingested, logic, step.now_us), scratch, tables)
-        _take_over(logic, scratch, kv, spec)
+        _take_over(again, scratch, kv, spec)
 
 
-def _ingested(logic: Refiling, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> None:
+def _ingested(logic: Logic, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> None:
     logic.ingest(kv, tables, now_us)
 
 
 @contextmanager
-def _beside(logic: Refiling, spec: ShardSpec) -> Iterator[RocksKV]:
+def _beside(logic: Logic, spec: ShardSpec) -> Iterator[RocksKV]:
     """An empty store beside the shard's."""
     path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"
     scratch = RocksKV(path, logic.cfs())
@@ -247,11 +249,12 @@ def _beside(logic: Refiling, spec: ShardSpec) -> Iterator[RocksKV]:
         destroy(path)
 
 
-def _take_over(logic: Refiling, scratch: KV, kv: KV, spec: ShardSpec) -> None:
+def _take_over(again: RunAgain, scratch: KV, kv: KV, spec: ShardSpec) -> None:
     """The messages of `scratch` are the shard's, if its steps and the numbers of its keys' last messages are."""
+    logic = again.logic
 
     def numbered(store: KV) -> tuple[int, list[tuple[bytes, bytes]]]:
-        return logic.progress(store).step, list(store.scan(logic.aux_cf, *logic.numbered))
+        return logic.progress(store).step, list(store.scan(logic.aux_cf, *again.numbered))
 
     if numbered(scratch) != numbered(kv):
         raise StateLost(

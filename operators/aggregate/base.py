@@ -15,7 +15,7 @@ from windrow.operators.aggregate.needs import AggregateNeeds
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.operator import Refiling
+from windrow.operators.operator import Logic
 from windrow.operators.steps.dead import DeadLetters, letters_by_input
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, in_known_times
@@ -31,7 +31,7 @@ from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 
 
-class Steps(Refiling):
+class Steps(Logic):
     """What time and tuple windows share. Holds no state of its own: everything is in the store that it is given."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
@@ -184,6 +184,7 @@ class Steps(Refiling):
         return self.needs
 
     def begun(self, kv: KV) -> bool:
+        """False if there cannot be messages yet."""
         return self.progress(kv).schema is not None
 
     def columns(self, kv: KV) -> list[str]:

@@ -182,6 +182,7 @@ class StoredWindows(Steps):
         progress.purged_us = min(progress.purged_us, self._in_retention_from(progress.watermark_us))
 
     def kept_from(self, kv: KV) -> int:
+        """The event time below which no message is kept."""
         return END_OF_TIME_US if self.history is None else self.progress(kv).purged_us
 
     def _span_us(self) -> int | None:

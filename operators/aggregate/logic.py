@@ -10,6 +10,7 @@ operator keeps a message store and computes every aggregation from it (the seed'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.runs import WindowRuns
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_rows, merge_slices
-from windrow.operators.operator import Grouped, Grouping, Pushdown, Redone
+from windrow.operators.operator import FileAgain, Grouped, Grouping, Pushdown
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -131,12 +132,16 @@ class WindowAggregator(StoredWindows, Grouping):
 
     # -- lost messages, filed again ---------------------------------------------------------------------------------
 
-    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-        refile(self, kv, tables, redone)
-        return 0
-
-    def drop_expired(self, kv: KV) -> None:
-        drop_expired(self, kv)
+    def refiling(self) -> FileAgain | None:
+        if self.history is None:
+            return None
+        return FileAgain(
+            logic=self,
+            kept_from=self.kept_from,
+            begun=self.begun,
+            file=partial(refile, self),
+            drop_expired=partial(drop_expired, self),
+        )
 
     def runs(
         self,

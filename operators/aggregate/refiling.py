@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from windrow.operators.aggregate.logic import WindowAggregator
 
 
-def refile(operator: WindowAggregator, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> None:
+def refile(operator: WindowAggregator, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
     """File rows as their steps did, each under the watermark that it had; steps of one `now`.
 
     The window metadata that belongs to them is there already. No pane, no dead letter, no metadata comes of it. Where size
     limits put windows out of retention, messages that only those took may stay away.
     """
     sifted_into(partial(_refiled, operator, redone), kv, tables)
+    return 0
 
 
 def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping[str, pa.Table]) -> None:

@@ -23,7 +23,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
 from windrow.operators.aggregations.calculation import Broken
-from windrow.operators.operator import Redone
+from windrow.operators.operator import RunAgain
 from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
@@ -91,23 +91,22 @@ class TupleAggregator(Steps):
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
-    every_step = True
-    numbered = (_COUNTER, _DIRTY)
+    def refiling(self) -> RunAgain | None:
+        if self.history is None:
+            return None
+        return RunAgain(
+            logic=self,
+            kept_from=lambda kv: START_OF_TIME_US,
+            begun=self.begun,
+            numbered=(_COUNTER, _DIRTY),
+            prepare=self._prepare,
+        )
 
-    def kept_from(self, kv: KV) -> int:
-        return START_OF_TIME_US
-
-    def prepare(self, kv: KV, scratch: KV) -> None:
+    def _prepare(self, kv: KV, scratch: KV) -> None:
         keys = Batch()
         mark = keys_mark(kv, self.aux_cf, self.progress(kv).schema, self.definition.by)
         keys.put(self.aux_cf, KEYS_MARK, mark)
         scratch.write(keys)
-
-    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-        raise AssertionError("messages of tuple windows come back by running all steps again")
-
-    def drop_expired(self, kv: KV) -> None:
-        """Counts decide what is kept, not times."""
 
     # -- filing -----------------------------------------------------------------------------------------------------
 

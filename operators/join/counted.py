@@ -22,6 +22,7 @@ from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN
 from windrow.operators.join.tables import ranks, stack
+from windrow.operators.operator import RunAgain
 from windrow.operators.steps.columns import OFFSET, ON_TIME
 from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_rows
 from windrow.operators.steps.intake import Slice, event_times
@@ -71,7 +72,8 @@ class RowsJoinOperator(JoinOperator):
             raise CorruptState(f"{len(values) - len(found)} messages are listed that are not there")
         return found
 
-    every_step = True
+    def refiling(self) -> RunAgain:
+        return RunAgain(logic=self, kept_from=self.kept_from, numbered=(b"c0", b"c2"))
 
     def cfs(self) -> tuple[str, ...]:
         unused = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from windrow.operators.join.output import Columns, joined_schema
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.operators.join.refiling import refile
 from windrow.operators.join.spans import spans
-from windrow.operators.operator import Redone, Refiling
+from windrow.operators.operator import FileAgain, Logic, Refiling
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.filed_rows import pack_rows, unpack_rows
 from windrow.operators.steps.groups import combine
@@ -53,7 +54,7 @@ FOLLOWED = {
 }
 
 
-class StoredSides(Refiling):
+class StoredSides(Logic):
     """What a join keeps, and what can be asked of it."""
 
     def __init__(self, definition: JoinDefinition) -> None:
@@ -195,21 +196,18 @@ class StoredSides(Refiling):
         side = 1 if name == self.definition.left.name else 2
         return [(key[side], (key[3],)) for key in Columns.of(self.definition, left, right).keys]
 
-    steps_at_once = 1_000
-
-    numbered = (b"c0", b"c2")
-
-    @property
-    def checks_uncounted(self) -> bool:  # type: ignore[override]
-        return self.definition.where is not None
-
-    def begun(self, kv: KV) -> bool:
-        return True
-
-    def refile(self, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-        return refile(self, kv, tables, redone)
+    def refiling(self) -> Refiling:
+        return FileAgain(
+            logic=self,
+            kept_from=self.kept_from,
+            file=partial(refile, self),
+            drop_expired=self._drop_expired,
+            steps_at_once=1_000,
+            checks_uncounted=self.definition.where is not None,
+        )
 
     def kept_from(self, kv: KV) -> int:
+        """The event time below which no message is kept."""
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
         return min(self._floor(side, reached_us, self.done(reached_us)) for side in (LEFT, RIGHT))
 
@@ -228,8 +226,7 @@ class StoredSides(Refiling):
             kv.write(batch)
         super().set_back(kv, progress, watermark_us)
 
-    def drop_expired(self, kv: KV) -> None:
-        """What was filed again and is kept no more goes."""
+    def _drop_expired(self, kv: KV) -> None:
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
         self._forget(kv, reached_us, reached_us, self.done(reached_us))
 

@@ -369,10 +369,10 @@ class Engine:
 
     def _replays_from_us(self) -> int:
         """The event time from which on messages could have to be replayed: the log keeps what says how they were taken."""
-        logic = self.logic.refiling()
-        if self._replay is None or logic is None:
+        again = self.logic.refiling()
+        if self._replay is None or again is None:
             return END_OF_TIME_US
-        return START_OF_TIME_US - 1 if logic.every_step else int(logic.kept_from(self.shard.kv))
+        return START_OF_TIME_US - 1 if again.every_step else again.kept_from(self.shard.kv)
 
     def finish_tidying(self) -> None:
         """All that is left of it: the job is about to be closed, perhaps for long."""

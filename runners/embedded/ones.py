@@ -40,6 +40,7 @@ class Ones:
         runs = engine.logic.runs(
             staged.largest_us(), staged.seen_us(), staged.watermark_us, staged.advanced_us
         )
+        assert runs is not None  # of an engine that takes messages one by one
         done = 0
         for run in runs.cut(table, placed.positions, [fed[i][1] for i in placed.indices]):
             upto = placed.indices[run.stop] if run.stop < len(placed.indices) else len(fed)

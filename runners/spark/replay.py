@@ -82,8 +82,8 @@ def _nothing(spark: SparkSession, shards: int) -> DataFrame:
 
 def _kept_from(definition: Definition, last: Commit, shard: int) -> int | None:
     """Where the messages begin that a shard kept after the last commit. None: all are needed."""
-    logic = definition.logic().refiling()
-    if logic is None or logic.every_step:
+    again = definition.logic().refiling()
+    if again is None or again.every_step:
         return None
     [counters] = [r.counters for r in last.shards if r.shard == shard]
     return counters.get(KEPT_OF + definition.name, START_OF_TIME_US)

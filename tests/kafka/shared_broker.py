@@ -10,9 +10,9 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,12 +43,12 @@ def shared_broker(image: str, folder: Path) -> Shared:
             command = [sys.executable, "-m", __name__, image, str(file), str(os.getppid())]
             with open(said, "wb") as out:
                 process = subprocess.Popen(
-                    command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                    command, cwd=ROOT, stdout=subprocess.PIPE, stderr=out, start_new_session=True
                 )
             STARTED.append(process)
-            while not file.exists():
-                assert process.poll() is None, said.read_text()
-                time.sleep(0.05)
+            assert process.stdout is not None
+            process.stdout.readline()  # until it is there, or has ended
+            assert file.exists(), said.read_text()
     return Shared(*json.loads(file.read_text()))
 
 
@@ -57,10 +57,18 @@ def main(image: str, file: str, pid: str) -> None:
         written = Path(file + ".tmp")
         written.write_text(json.dumps([broker.kafka.servers, told(broker)]))
         written.rename(file)
+        print("ready", flush=True)
         with contextlib.suppress(ProcessLookupError):
-            while True:
-                os.kill(int(pid), 0)
-                time.sleep(0.5)
+            wait_for_end(int(pid))
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait for a process that is nobody's child here."""
+    if hasattr(os, "pidfd_open"):  # Linux
+        select.select([os.pidfd_open(pid)], [], [])
+    else:
+        ends = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+        select.kqueue().control([ends], 1)
 
 
 if __name__ == "__main__":
