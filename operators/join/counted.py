@@ -56,8 +56,14 @@ class RowsJoinOperator(JoinOperator):
         window = self._rows(side)
         if window is None:
             return super()._layout(side, former=former)
-        keyed = bool(self.definition.on) and window.per == "key"
-        return Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
+        # Former versions kept what is counted per input under its number, however large the window.
+        keyed = window.per == "key" or not (former or self._is_small)
+        return Layout.FIELDS_OFFSET if self.definition.on and keyed else Layout.OFFSET
+
+    def _spread(self, side: int) -> bool:
+        """True if messages with numbers of the whole input lie by key: the index has the key of each number."""
+        window = self._rows(side)
+        return window is not None and window.per == "input" and self.stores[side].layout.has_fields
 
     def _listed(self, side: int) -> bool:
         """True if messages lie under numbers of the whole input, and `stores` lists these numbers by key."""
@@ -73,13 +79,20 @@ class RowsJoinOperator(JoinOperator):
         return found
 
     def refiling(self) -> RunAgain:
-        return RunAgain(logic=self, kept_from=self.kept_from, numbered=(b"c0", b"c2"))
+        return RunAgain(logic=self, kept_from=self.kept_from, numbered=(b"c0", b"c2"), prepare=self._prepare)
+
+    def _prepare(self, kv: KV, scratch: KV) -> None:
+        mark = Batch()
+        self.mark(mark, former=self.bind(kv, self.progress(kv)))
+        scratch.write(mark)
 
     def cfs(self) -> tuple[str, ...]:
         unused = {
             store.index_cf
             for side, store in enumerate(self._present)
-            if self._rows(side) is not None and store.index_cf.endswith(".message_index")
+            if (window := self._rows(side)) is not None
+            and window.per == "key"
+            and store.index_cf.endswith(".message_index")
         }
         return tuple(cf for cf in super().cfs() if cf not in unused)
 
@@ -177,10 +190,13 @@ class RowsJoinOperator(JoinOperator):
         if not len(new[1 - side]):
             return Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)), []
         store = self.stores[side]
-        wanted = self._counter_keys(side, keys[1 - side], len(new[1 - side]))
+        counters = self._counter_keys(side, keys[1 - side], len(new[1 - side]))
+        counts = self._counts(kv, side, counters)
+        wanted = (keys[1 - side] or counters) if self._spread(side) else counters
         found: list[bytes] = []
         values: list[bytes] = []
-        for key, count in sorted(self._counts(kv, side, wanted).items()):
+        for key, counter in sorted(set(zip(wanted, counters, strict=True))):
+            count = counts[counter]
             first = max(count - window.n + 1, 1)
             of_key = key if store.layout.has_fields else None
             more, their = store.scan_between(kv, (0, ("", 0, first)), (0, ("", 0, count)), of_key)
@@ -237,7 +253,8 @@ class RowsJoinOperator(JoinOperator):
         for key, number in zip(counted, numbers.tolist(), strict=True):
             last[key] = number
         parts = [self.stores[LEFT].split(key) for key in held]
-        stored = [(p.fields or b"", p.position[2]) for p in parts]
+        per_key = window.per == "key"
+        stored = [((p.fields or b"") if per_key else b"", p.position[2]) for p in parts]
         before = self._counts(kv, LEFT, [k for k, _ in stored])
         mine = [last[k] - n < window.n for k, n in zip(counted, numbers.tolist(), strict=True)]
         theirs = [last.get(k, before[k]) - n < window.n for k, n in stored]
@@ -279,6 +296,9 @@ class RowsJoinOperator(JoinOperator):
         stored = store.row_keys(None, where, keys if store.layout.has_fields else None)
         if self._listed(side):
             values = self._file_by_offset(kv, batch, side, values)
+        if self._spread(side):
+            assert keys is not None
+            batch.put_many(store.index_cf, message_keys(None, *where), keys)
         batch.put_many(store.cf, stored, values)
         for key, number in zip(self._counter_keys(side, keys, len(rows)), numbers.tolist(), strict=True):
             batch.put(self.aux_cf, _COUNT[side] + key, encode_u64(number))
@@ -298,10 +318,25 @@ class RowsJoinOperator(JoinOperator):
         return keys
 
     def _drop(self, kv: KV, batch: Batch, side: int, low: bytes, high: bytes) -> None:
+        """Messages of one counter, whose numbers are between."""
         store = self.stores[side]
         if self._listed(side):
             batch.delete_many(store.index_cf, [key for _, key in kv.scan(store.cf, low, high)])
+        if self._spread(side):
+            gone = [key for key, _ in self._by_number(kv, side, low, high)]
+            batch.delete_many(store.cf, gone)
+            if side in self.followed:
+                batch.delete_many(self.open_cfs[side], gone)
+            batch.delete_range(store.index_cf, low, high)
+            return
         batch.delete_range(store.cf, low, high)
+        if side in self.followed:
+            batch.delete_range(self.open_cfs[side], low, high)
+
+    def _by_number(self, kv: KV, side: int, low: bytes, high: bytes | None) -> list[tuple[bytes, bytes]]:
+        """Keys in the store of messages that lie by key under numbers of the whole input, and these numbers' own."""
+        pairs = kv.scan(self.stores[side].index_cf, low, high)
+        return [(fields + FIELDS_END + number, number) for number, fields in pairs]
 
     def _displace(
         self, kv: KV, side: int, keys: list[bytes] | None, n: int, sides: list[pa.Schema], columns: Columns
@@ -311,16 +346,24 @@ class RowsJoinOperator(JoinOperator):
         assert window is not None
         batch, lonely = Batch(), []
         for key, count in sorted(self._counts(kv, side, self._counter_keys(side, keys, n)).items()):
-            head = key + FIELDS_END if store.layout.has_fields else b""
+            head = key + FIELDS_END if store.layout.has_fields and not self._spread(side) else b""
             low = head + position_prefix(("", 0))
             high = head + position_prefix(("", 0, count - window.n + 1))
             if side in self.followed:
-                lonely += [k for k, v in kv.scan(self.open_cfs[side], low, high) if v[:1] == OPEN]
-                batch.delete_range(self.open_cfs[side], low, high)
+                lonely += self._open_between(kv, side, low, high)
             self._drop(kv, batch, side, low, high)
         told = self._lonely(kv, side, lonely, sides, columns)
         kv.write(batch)
         return told
+
+    def _open_between(self, kv: KV, side: int, low: bytes, high: bytes) -> list[bytes]:
+        """Messages of one counter, whose numbers are between, that matched nobody."""
+        cf = self.open_cfs[side]
+        if not self._spread(side):
+            return [key for key, flag in kv.scan(cf, low, high) if flag[:1] == OPEN]
+        keys = [key for key, _ in self._by_number(kv, side, low, high)]
+        flags = kv.multi_get(cf, keys)
+        return [key for key, flag in zip(keys, flags, strict=True) if flag is not None and flag[:1] == OPEN]
 
     def _lonely(
         self, kv: KV, side: int, stored: list[bytes], sides: list[pa.Schema], columns: Columns
@@ -396,25 +439,26 @@ class RowsJoinOperator(JoinOperator):
         if watermark_us // period_us <= before_us // period_us:
             return
         store, schema = self.stores[side], self.inputs.schemas(kv)[side]
-        entries = list(kv.scan(store.cf))
-        values = self._messages(kv, side, [value for _, value in entries])
+        if self._spread(side):
+            entries = self._by_number(kv, side, b"", None)
+            values = [v for v in kv.multi_get(store.cf, [key for key, _ in entries]) if v is not None]
+        else:
+            pairs = list(kv.scan(store.cf))
+            entries = [(key, key) for key, _ in pairs]
+            values = self._messages(kv, side, [value for _, value in pairs])
         rows = self._decode_numbered(kv, side, values, schema)
-        done: set[bytes] = set()
-        gone: dict[bytes, bytes] = {}
-        for (key, at), time_us in zip(entries, rows.times.tolist(), strict=True):
-            parts = store.split(key)
-            head = b"" if parts.fields is None else parts.fields + FIELDS_END
-            if head in done:
-                continue
+        #: By counter: its fields and the last number that goes; the counters of which something stays.
+        gone: dict[bytes, tuple[bytes, bytes]] = {}
+        stays: set[bytes] = set()
+        for (key, number), time_us in zip(entries, rows.times.tolist(), strict=True):
+            fields = b"" if self._spread(side) else store.split(key).fields
+            head = b"" if not fields else fields + FIELDS_END
             if time_us >= floor_us:
-                done.add(head)
-                gone.pop(head, None)
-                continue
-            gone[head] = parts.fields or b""
-            if self._listed(side):
-                batch.delete(store.index_cf, at)
-            low, high = head + position_prefix(("", 0)), key + b"\x00"
-            for cf in (store.cf, *((self.open_cfs[side],) if side in self.followed else ())):
-                batch.delete_range(cf, low, high)
+                stays.add(head)
+            elif head not in stays:
+                gone[head] = (fields or b"", number)
+        for head, (_, last) in gone.items():
+            self._drop(kv, batch, side, head + position_prefix(("", 0)), last + b"\x00")
         # Of a key of which nothing is left the count may begin anew.
-        batch.delete_many(self.aux_cf, [_COUNT[side] + key for key in gone.values()])
+        ended = [fields for head, (fields, _) in gone.items() if head not in stays]
+        batch.delete_many(self.aux_cf, [_COUNT[side] + fields for fields in ended])

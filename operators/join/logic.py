@@ -21,7 +21,7 @@ from windrow.core.types import as_type, concat
 from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.join.stored import LAYOUT, MATCHED, OPEN, StoredSides
+from windrow.operators.join.stored import MATCHED, OPEN, StoredSides
 from windrow.operators.join.tables import conform, holds, intervals, ranks, stack
 from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters, letters_by_input
@@ -105,10 +105,10 @@ class JoinOperator(StoredSides):
 
     def _begin(self, kv: KV) -> Progress:
         progress = Progress.load(kv, self.aux_cf)
-        self.bind(kv, progress)
-        if self._moved and progress.step == 0:
+        former = self.bind(kv, progress)
+        if progress.step == 0:
             batch = Batch()
-            batch.put(self.aux_cf, LAYOUT, b"1")
+            self.mark(batch, former=former)
             kv.write(batch)
         progress.step += 1
         return progress

@@ -40,7 +40,7 @@ from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 SIDES = ("left", "right")
-LAYOUT = b"layout"
+LAYOUT, PRESENT, FORMER = b"layout", b"1", b"0"
 OPEN, MATCHED = b"\x00", b"\x01"
 #: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
 FOLLOWED = {
@@ -97,12 +97,19 @@ class StoredSides(Logic):
             for now, then in zip(self._present, self._former, strict=True)
         )
 
-    def bind(self, kv: KV, progress: Progress) -> None:
-        """Look for messages where this state has them: a new one says so."""
+    def bind(self, kv: KV, progress: Progress) -> bool:
+        """Look for messages where this state has them: a new one says so. True if it has them as former versions."""
         if not self._moved:
-            return
-        new = progress.step == 0 or kv.get(self.aux_cf, LAYOUT) is not None
-        self.stores = self._present if new else self._former
+            return False
+        mark = kv.get(self.aux_cf, LAYOUT)
+        former = mark == FORMER or (mark is None and progress.step > 0)
+        self.stores = self._former if former else self._present
+        return former
+
+    def mark(self, batch: Batch, *, former: bool) -> None:
+        """Say in a new state where messages lie, if that is not where they always did."""
+        if self._moved:
+            batch.put(self.aux_cf, LAYOUT, FORMER if former else PRESENT)
 
     def _bucket(self) -> int:
         """Messages are freed so many microseconds at a time, where fields come first."""

@@ -100,6 +100,15 @@ def test_a_message_in_a_window_of_rows_has_a_number_as_the_page_shows() -> None:
         assert counters == ({b"c0": last, **counted} if scale == "small" else counted)
 
 
+def test_messages_of_a_large_window_of_rows_of_an_input_lie_by_key_and_number() -> None:
+    """Seed 003: "Tuple | Join | Yes | N/A | Large | <equal_flds>_<offset>"."""
+    filed = Filed(window=wr.rows(2, per="input"), scale="large")
+    key, number, value = (golden(f"join-{n}") for n in ("numbered-key", "offset-key", "numbered-value"))
+    assert filed.only("left.messages") == (key, value)
+    assert filed.only("left.message_index") == (number, key[: -len(number) - 1])
+    assert filed.operator.stores[0].layout is Layout.FIELDS_OFFSET
+
+
 def test_rows_that_wait_for_a_period_are_kept_as_the_page_says() -> None:
     filed = Filed(shipped=True, emit=wr.Emit(early=wr.every("1 minute"), late=wr.every_batch))
     key, value = filed.only("pending")
@@ -121,12 +130,14 @@ def test_keys_lead_in_a_join_with_windows_and_without_a_time_range_small_or_larg
 
 
 @pytest.mark.parametrize("how", ["full", "semi", "anti"])
-def test_small_windows_of_rows_of_a_former_version_are_read_and_written_on(how: str) -> None:
-    """Former versions kept their messages by key."""
-    inputs = {s: wr.Input(s, event_time="t", window=wr.rows(2)) for s in ("left", "right")}
+@pytest.mark.parametrize("scale", ["small", "large"])
+def test_windows_of_rows_of_a_former_version_are_read_and_written_on(how: str, scale: str) -> None:
+    """Former versions kept those per key by key, though they are small, and those per input by number, though large."""
+    window = wr.rows(2) if scale == "small" else wr.rows(4, per="input")
+    inputs = {s: wr.Input(s, event_time="t", window=window) for s in ("left", "right")}
     told = []
     for former in (True, False):
-        operator = wr.Join(**inputs, on="id", how=how, retention="10 s").logic()
+        operator = wr.Join(**inputs, on="id", how=how, retention="10 s", scale=scale).logic()
         kv = MemoryKV(operator.cfs())
         if former:
             batch = Batch()
