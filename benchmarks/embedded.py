@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import rocksdict
 
 import windrow as wr
-from windrow.core.keys import message_keys
+from windrow.core.message_keys import message_keys
 
 from .data import medians, rows
 from .harness import Context, Row, median, rate, scratch

@@ -16,17 +16,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.compaction import bases_of, commit_of
-from windrow.checkpoint.job import pane_files
-from windrow.checkpoint.layout import JobFolders, base_name
+from windrow.checkpoint.compaction import commit_of
+from windrow.checkpoint.files import SEGMENT, ShardFiles, pane_files
+from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import ShardSpec, _digests
+from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.storage import MARKER, SUFFIX, FolderRecords
 from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.view import readable
 from windrow.core.errors import CorruptState, StateLost
 from windrow.stores.files import private, sync_directory
-from windrow.stores.segment import read_segment
 from windrow.stores.snapshots import SnapshotStore
 
 #: How often files may vanish under us.
@@ -97,12 +96,7 @@ def _copy(seen: lifecycle.Look, staging: JobFolders) -> Backup:
 def _named(folders: JobFolders, record: Commit) -> Iterator[str]:
     """Every file that a commit names, but its dead letters."""
     for result in record.shards:
-        if result.segment is not None:
-            metadata, messages = _digests(result)
-            if metadata:
-                yield folders.changelog(result.segment)
-            if messages:
-                yield folders.segment(result.segment)
+        yield from (named.path for named in ShardFiles(folders, result.shard).named(record))
     for files in pane_files(folders, record).values():
         yield from files
 
@@ -110,15 +104,15 @@ def _named(folders: JobFolders, record: Commit) -> Iterator[str]:
 def _copy_bases(seen: lifecycle.Look, staging: JobFolders) -> None:
     """Compact changelogs up to our commit, the file that names the parts last."""
     for shard in range(seen.epoch.shards):
-        for base in bases_of(seen.folders, shard):
-            path = seen.folders.changelog(base_name(base, shard))
-            if base > seen.state.commit_number or not os.path.exists(path):
+        files = ShardFiles(seen.folders, shard)
+        for base in files.bases():
+            if base > seen.state.commit_number:
                 continue
             try:
-                parts = [name for name, _ in read_segment(path)[3].get("parts", ())]
+                path, parts = files.base_files(base)
             except CorruptState:
                 continue  # as with snapshots
-            if all([_bring(seen.folders, staging, seen.folders.changelog(name)) for name in parts]):
+            if all([_bring(seen.folders, staging, part) for part in parts]):
                 _bring(seen.folders, staging, path)
 
 
@@ -172,7 +166,8 @@ def _ways(seen: lifecycle.Look, staging: JobFolders, shard: int, known: Mapping[
     """Commits as of which a shard can be rebuilt from the copy: {the last one}, or none."""
     commit = seen.state.commit_number
     found = readable(_spec(seen, staging, shard, ("messages",)), known, [commit])
-    messages = any(_digests(r)[1] for c in known.values() for r in c.shards if r.shard == shard and r.segment)
+    files = ShardFiles(seen.folders, shard)
+    messages = any(named.kind == SEGMENT for record in known.values() for named in files.named(record))
     return found if found or messages else readable(_spec(seen, staging, shard, ()), known, [commit])
 
 

@@ -13,15 +13,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import BY_VALUE, KEYS, Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.shard import PANES, PANES_OF
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letters_kept
 from windrow.checkpoint.tidying import Seen, tidy
-from windrow.checkpoint.transport import FILES, At, Transport, refuse_lost_log
+from windrow.checkpoint.transport import FILES, Transport, refuse_lost_log
 from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
@@ -259,7 +259,6 @@ class Job:
         not `now_us`.
         """
         progress = self.progress
-        merged_marks = self._with_marks(marks, now_us, seen_us)
         totals = dict(progress.counters)
         for name, n in (counters or {}).items():
             totals[name] = totals.get(name, 0) + n
@@ -272,7 +271,7 @@ class Job:
                 shards=tuple(results),
                 published=progress.published,
                 watermark_us=min(watermarks_us.values()),
-                marks=merged_marks,
+                marks=self._with_marks(marks, now_us, seen_us),
                 query_id=query_id,
                 batch_id=batch_id,
                 floors={LETTERS_FROM: progress.letters_from} if progress.letters_from else {},
@@ -284,16 +283,7 @@ class Job:
                 },
             )
         )
-        self.progress = Progress(
-            commit,
-            now_us,
-            merged_marks,
-            dict(watermarks_us),
-            dict(record.next_offsets),
-            progress.published,
-            totals,
-            progress.letters_from,
-        )
+        self.progress = _left_by(record, now_us)
         self.recent = [*self.recent[-3:], record]
         if query_id in self._read:
             self._read[query_id] |= _partitions(record)
@@ -330,7 +320,7 @@ class Job:
         if out < progress.commit and (not candidates or candidates[0].commit > out + 1):
             candidates = [c for c in self.log.commits() if c.commit > out]
         for record in candidates:
-            bring(self.folders, self.transport, record)
+            bring_panes(self.folders, self.transport, record)
         panes_from = progress.commit + 1
         for record in reversed(candidates):
             if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):
@@ -363,7 +353,7 @@ class Job:
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
         """The pane files of a commit, by operator, shards in order; fetched where they are not here."""
-        bring(self.folders, self.transport, record)
+        bring_panes(self.folders, self.transport, record)
         return pane_files(self.folders, record)
 
     def dead_files(self, record: Commit) -> list[str]:
@@ -394,7 +384,7 @@ class Job:
 
     def letter_file(self, letters: Letters) -> str:
         """The file of dead letters; fetched where it is not here."""
-        return letter_file(self.folders, self.transport, letters)
+        return bring_letters(self.folders, self.transport, letters)
 
     def mark_published(self, commit: int) -> None:
         self.progress.published = max(self.progress.published, commit)
@@ -422,41 +412,6 @@ class Job:
         self.log.close()
 
 
-def bring(folders: JobFolders, transport: Transport, record: Commit) -> None:
-    """Fetch what can be fetched of a commit's panes."""
-    for result in record.shards:
-        for kind, at in result.kept.items():
-            if kind.startswith(PANES) and result.panes is not None:
-                path = folders.panes(result.panes, kind[len(PANES) :])
-                _fetch(transport, result.shard, at, path)
-
-
-def letter_file(folders: JobFolders, transport: Transport, letters: Letters) -> str:
-    """The file of dead letters; fetched where it is not here."""
-    path = folders.dead(letters.name)
-    if letters.at is not None:
-        _fetch(transport, letters.shard, letters.at, path)
-    return path
-
-
-def _fetch(transport: Transport, shard: int, at: At, path: str) -> None:
-    if not os.path.exists(path) and transport.has(shard, at):
-        transport.fetch(shard, at, path)
-
-
-def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
-    """The pane files of a commit, by operator, shards in order."""
-    files: dict[str, list[str]] = {}
-    for result in sorted(record.shards, key=lambda r: r.shard):
-        if result.panes is None:
-            continue
-        for counter in result.counters:
-            if counter.startswith(PANES_OF):
-                operator = counter[len(PANES_OF) :]
-                files.setdefault(operator, []).append(folders.panes(result.panes, operator))
-    return files
-
-
 def _partitions(record: Commit) -> frozenset[Partition]:
     return frozenset(partition for step in record.steps for partition in step.next_offsets)
 
@@ -465,9 +420,13 @@ def _progress(state: LogState) -> Progress:
     last = state.last_commit
     if last is None:
         return Progress()
+    return _left_by(last, last.now_us if last.now_us is not None else last.meta.get("now_us"))
+
+
+def _left_by(last: Commit, now_us: int | None) -> Progress:
     return Progress(
         last.commit,
-        last.now_us if last.now_us is not None else last.meta.get("now_us"),
+        now_us,
         dict(last.marks),
         dict(last.meta.get("watermarks", {})),
         dict(last.next_offsets),

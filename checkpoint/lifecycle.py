@@ -14,6 +14,7 @@ import shutil
 import uuid
 from dataclasses import dataclass, replace
 
+from windrow.checkpoint.files import CHANGELOG, SEGMENT, ShardFiles
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import FileLog, RecordLog
 from windrow.checkpoint.logstate import LogState
@@ -25,16 +26,15 @@ from windrow.checkpoint.storage import FolderRecords
 from windrow.checkpoint.summary import SUMMARY
 from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log, refuse_others
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
+from windrow.operators.operator import MESSAGES
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
-from windrow.stores.segment import read_segment
 
 #: Everything below a location but the log.
 DATA_FOLDERS = ("changelog", "segments", "panes", "dead", "snapshots", "local")
 #: A live driver may sweep files while they are copied: then the copy begins again, from a newer commit.
 FORK_ATTEMPTS = 5
-_MESSAGES = (".messages", ".message_index")
 #: Debian's name for a folder that is never there.
 NOWHERE = "/nonexistent"
 
@@ -277,8 +277,8 @@ def _copy_shard(seen: Look, staging: JobFolders, job: str, shard: int, known: li
         more = [cf for cf in sorted(kv.found) if cf not in spec.cfs and cf != "default"]
         if more:
             kv.close()
-            metadata += tuple(cf for cf in more if not cf.endswith(_MESSAGES))
-            messages += tuple(cf for cf in more if cf.endswith(_MESSAGES))
+            metadata += tuple(cf for cf in more if not cf.endswith(MESSAGES))
+            messages += tuple(cf for cf in more if cf.endswith(MESSAGES))
             spec = ShardSpec(staging, job, shard, metadata, messages)
             kv = RocksKV(spec.path, spec.cfs)
         copy = Shard(spec, kv, last)
@@ -294,19 +294,15 @@ def _column_families(seen: Look, shard: int, known: list[Commit]) -> tuple[tuple
     """(families of window metadata, families of messages) that the files of a shard write to."""
     metadata: set[str] = set()
     messages: set[str] = set()
-    folders = seen.folders
-    paths = []
+    files = ShardFiles(seen.folders, shard)
     for commit in known:
-        for result in commit.shards:
-            if result.shard == shard and result.segment is not None:
-                if not (result.digest or "-").endswith("-"):
-                    # There were messages: if their files are gone, that must not look like an operator without any.
-                    messages.update(name + suffix for name in seen.epoch.fingerprints for suffix in _MESSAGES)
-                paths.append((folders.changelog(result.segment), metadata))
-                paths.append((folders.segment(result.segment), messages))
-    for path, families in paths:
-        if os.path.exists(path):
-            families.update(read_segment(path)[2].cfs)
+        for named in files.named(commit):
+            if named.kind == SEGMENT:
+                # There were messages: if their files are gone, that must not look like an operator without any.
+                messages.update(name + suffix for name in seen.epoch.fingerprints for suffix in MESSAGES)
+            if os.path.exists(named.path):
+                families = metadata if named.kind == CHANGELOG else messages
+                families.update(files.read_file(named.path, named.digest, commit.commit).cfs)
     return tuple(sorted(metadata)), tuple(sorted(messages))
 
 

@@ -13,15 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, ShardResult, Step
+from windrow.core.arrays import IntArray
 from windrow.core.errors import StateLost
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.operator import Definition
 
-IntArray = npt.NDArray[np.int64]
 #: partition -> [first, next) offset.
 Ranges = dict[Partition, tuple[int, int]]
 

@@ -15,31 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from windrow.checkpoint.compaction import SNAPSHOTS, base_due, bases_of, commit_of, compact, sweep_local
-from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
+from windrow.checkpoint.compaction import SNAPSHOTS, base_due, compact, sweep_local
+from windrow.checkpoint.files import ShardFiles
+from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
-from windrow.checkpoint.summary import DEAD, DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
-from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, LocalStore, Overlay
 from windrow.stores.rocks import RocksKV, destroy
-from windrow.stores.segment import read_segment, write_segment
 from windrow.stores.slices import Slices, whole
 from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
 
 logger = get_logger()
-
-#: Counters of a shard's answer: rows of an operator's pane file. (And `DEAD_FILE`.)
-PANES_OF = "panes_file."
-
-#: Kinds of files that a transport keeps; panes by operator. (And `DEAD`.)
-CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
 
 #: How long a shard waits for a store that another process has open.
 LOCK_WAIT_S = 10.0
@@ -85,6 +76,10 @@ class ShardSpec:
     def path(self) -> str:
         return self.folders.store(self.shard, self.local)
 
+    @property
+    def files(self) -> ShardFiles:
+        return ShardFiles(self.folders, self.shard, self.transport)
+
 
 class MessagesLost(StateLost):
     """Of a shard only the messages are lost: a replay can bring them back from the source."""
@@ -121,16 +116,10 @@ class Shard:
         """
         kv, found, marker = _look(spec, spec.path, lock_wait_s)
         by_number = {c.commit: c for c in recent}
-        missing = None if marker is None else _missing(marker, committed, by_number)
-        if missing is not None and all(_present(spec, _result(record, spec.shard)) for record in missing):
-            assert kv is not None and marker is not None
-            shard = cls(spec, kv, marker.commit)
-            try:
-                shard.catch_up(missing)
-            except BaseException:
-                kv.close()  # or nobody else could open it as long as this process lives
-                raise
-            return shard
+        if kv is not None and marker is not None:
+            missing = _missing(marker, committed, by_number)
+            if missing is not None and all(map(spec.files.has, missing)):
+                return cls._led_on(spec, kv, marker.commit, missing)
         known = {c.commit: c for c in commits()}
         known.update(by_number)
         if kv is not None and marker is not None and marker.commit <= committed and not marker.is_of(known):
@@ -168,6 +157,16 @@ class Shard:
                     found, applied = StoreFound.ABSENT, None
 
     @classmethod
+    def _led_on(cls, spec: ShardSpec, kv: LocalStore, applied: int, missing: Sequence[Commit]) -> Shard:
+        shard = cls(spec, kv, applied)
+        try:
+            shard.catch_up(missing)
+        except BaseException:
+            kv.close()  # or nobody else could open it as long as this process lives
+            raise
+        return shard
+
+    @classmethod
     def _carry_out(
         cls,
         spec: ShardSpec,
@@ -193,11 +192,10 @@ class Shard:
                 destroy(path)
                 shutil.rmtree(path, ignore_errors=True)
         if decision.action is ShardAction.RESTORE_SNAPSHOT:
-            store = SnapshotStore(spec.folders.snapshots)
-            [manifest] = [n for n in store.list(spec.shard) if commit_of(n) == decision.base][-1:]
+            manifest = next(name for commit, name in spec.files.snapshots() if commit == decision.base)
             try:
                 # Copied, not linked: damage to the local store must not be damage to the snapshot.
-                store.restore(manifest, path)
+                SnapshotStore(spec.folders.snapshots).restore(manifest, path)
             except CorruptState as error:
                 raise _SnapshotDamaged from error
         kv = kv or spec.open_store(path, spec.cfs, LOCK_WAIT_S)
@@ -222,12 +220,10 @@ class Shard:
     def catch_up(self, records: Iterable[Commit]) -> None:
         """Apply committed segments, one commit after the other."""
         for record in records:
-            commit, result = self.applied + 1, _result(record, self.spec.shard)
             batch = Batch()
-            if result is not None and result.segment is not None:
-                for part in _read_parts(self.spec, result, commit):
-                    batch.extend(part)
-            self.apply(commit, batch, record)
+            for part in self.spec.files.read(record):
+                batch.extend(part)
+            self.apply(self.applied + 1, batch, record)
 
     def apply(self, commit: int, changes: Batch, record: Commit | None = None) -> None:
         """Take in what a commit changed: first into the transport's changelog, then into the store.
@@ -274,16 +270,14 @@ class Shard:
                     f"{upto}: this driver is over, or try again"
                 )
         elif base is not None:
-            changelog = self.spec.folders.changelog
-            _, _, batch, extra = read_segment(changelog(base_name(base, self.spec.shard)))
-            self.kv.write(batch)
-            for name, digest in extra.get("parts", ()):
-                self.kv.write(_checked(self.spec, changelog(name), digest, base))
+            for batch in spec.files.read_base(base):
+                self.kv.write(batch)
             first = base + 1
         for number in range(first, upto + 1):
-            result = _result(known[number], self.spec.shard)
-            if result is not None and result.segment is not None:
-                batch = _read_changelog(spec, result, number)
+            if any(spec.files.named(known[number])):
+                batch = Batch()
+                for part in spec.files.read(known[number], metadata_only=True):
+                    batch.extend(part)
                 spec.transport.copy(spec.job, spec.shard, number, partial(self._key_by_key, batch))
                 self.kv.write(batch)
         if replay is not None:
@@ -311,38 +305,9 @@ class Shard:
 
         `panes` are by operator; empty tables are not written.
         """
-        spec, folders = self.spec, self.spec.folders
-        name = attempt_name(commit, spec.shard)
+        spec = self.spec
         metadata, messages = changes.only(spec.metadata_cfs), changes.only(spec.message_cfs)
-        digests = ["", ""]
-        if len(metadata):
-            digests[0] = write_segment(folders.changelog(name), commit, spec.shard, metadata)
-        if len(messages):
-            digests[1] = write_segment(folders.segment(name), commit, spec.shard, messages)
-        told = {operator: table for operator, table in panes.items() if len(table)}
-        for operator, table in told.items():
-            write_parquet(table, folders.panes(name, operator))
-        if dead is not None and len(dead):
-            write_parquet(dead, folders.dead(name))
-        wrote = any(digests)
-        files = {CHANGELOG: folders.changelog(name)} if digests[0] else {}
-        files |= {SEGMENT: folders.segment(name)} if digests[1] else {}
-        files |= {PANES + operator: folders.panes(name, operator) for operator in told}
-        files |= {DEAD: folders.dead(name)} if dead is not None and len(dead) else {}
-        return ShardResult(
-            shard=spec.shard,
-            segment=name if wrote else None,
-            digest="-".join(digests) if wrote else None,
-            panes=name if told else None,
-            panes_rows=sum(len(t) for t in told.values()),
-            snapshot=snapshot,
-            counters={
-                **counters,
-                **{PANES_OF + operator: len(table) for operator, table in told.items()},
-                **({DEAD_FILE: 0 if dead is None else len(dead)} if dead is not None and len(dead) else {}),
-            },
-            kept=spec.transport.keep(spec.shard, files),
-        )
+        return spec.files.write(commit, metadata, messages, panes, dead, counters, snapshot)
 
     # -- 6: in the background ---------------------------------------------------------------------------------------
 
@@ -380,35 +345,6 @@ class Shard:
         self.kv.close()
         if ".private-" in self.kv.path:
             shutil.rmtree(self.kv.path, ignore_errors=True)
-
-
-def _repeating(schema: pa.Schema) -> list[str]:
-    """Columns whose values repeat: everything but numbers, and the commit."""
-    found = []
-    for field in schema:
-        if pa.types.is_struct(field.type):
-            found += [f"{field.name}.{child.name}" for child in field.type]
-        elif (
-            not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
-            or field.name == "commit"
-        ):
-            found.append(field.name)
-    return found
-
-
-def write_parquet(table: pa.Table, path: str) -> None:
-    """A Parquet file that survives a power loss before anything names it."""
-    if len(table) > 1000:
-        # Dictionaries of numbers that differ from row to row cost half of the time and save nothing.
-        pq.write_table(table, path, compression="snappy", use_dictionary=_repeating(table.schema))
-    else:
-        pq.write_table(table, path, compression="none")
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    sync_directory(os.path.dirname(path))
 
 
 # -- observing ------------------------------------------------------------------------------------------------------
@@ -471,24 +407,22 @@ def _facts(
     for number in range(committed, 0, -1):
         if number not in known:
             break
-        result = _result(known[number], spec.shard)
-        if not _present(spec, result, changelog_only=True):
+        if not spec.files.has(known[number], metadata_only=True):
             break
         changelog_from = number
-        both = both and _present(spec, result)
+        both = both and spec.files.has(known[number])
         if both:
             segments_from = number
     base = _newest_base(spec)
     copied = spec.transport.copied(spec.job, spec.shard)
     whole = max(base or 0, copied if copied <= committed else 0)
     complete = whole >= changelog_from - 1
-    snapshots = SnapshotStore(spec.folders.snapshots).list(spec.shard)
     return ShardFacts(
         committed=committed,
         store=found,
         applied=applied,
         segments_from=segments_from,
-        snapshots=tuple(c for n in snapshots if (c := commit_of(n)) not in damaged),
+        snapshots=tuple(commit for commit, _ in spec.files.snapshots() if commit not in damaged),
         changelog=committed if complete and committed > 0 else None,
         needs_messages=bool(spec.message_cfs),
         can_replay=can_replay,
@@ -497,68 +431,4 @@ def _facts(
 
 
 def _newest_base(spec: ShardSpec) -> int | None:
-    return next(iter(bases_of(spec.folders, spec.shard)), None)
-
-
-def _result(commit: Commit, shard: int) -> ShardResult | None:
-    for result in commit.shards:
-        if result.shard == shard:
-            return result
-    return None
-
-
-def _digests(result: ShardResult) -> tuple[str, str]:
-    metadata, _, messages = (result.digest or "-").partition("-")
-    return metadata, messages
-
-
-def _present(spec: ShardSpec, result: ShardResult | None, *, changelog_only: bool = False) -> bool:
-    """True if the files of a committed segment are there."""
-    if result is None or result.segment is None:
-        return True
-    metadata, messages = _digests(result)
-    changelog, segment = spec.folders.changelog(result.segment), spec.folders.segment(result.segment)
-    if metadata and not _there(spec, result, CHANGELOG, changelog):
-        return False
-    return changelog_only or not messages or _there(spec, result, SEGMENT, segment)
-
-
-def _there(spec: ShardSpec, result: ShardResult, kind: str, path: str) -> bool:
-    """True if a committed file is here, or can be fetched."""
-    at = result.kept.get(kind)
-    return os.path.exists(path) or (at is not None and spec.transport.has(spec.shard, at))
-
-
-def _brought(spec: ShardSpec, result: ShardResult, kind: str, path: str) -> str:
-    """`path`, where a committed file is now, if it is anywhere."""
-    at = result.kept.get(kind)
-    if at is not None and not os.path.exists(path):
-        spec.transport.fetch(spec.shard, at, path)
-    return path
-
-
-def _read_changelog(spec: ShardSpec, result: ShardResult, commit: int) -> Batch:
-    assert result.segment is not None
-    metadata, _ = _digests(result)
-    if not metadata:
-        return Batch()
-    path = _brought(spec, result, CHANGELOG, spec.folders.changelog(result.segment))
-    return _checked(spec, path, metadata, commit)
-
-
-def _read_parts(spec: ShardSpec, result: ShardResult, commit: int) -> Iterator[Batch]:
-    assert result.segment is not None
-    yield _read_changelog(spec, result, commit)
-    _, messages = _digests(result)
-    if messages:
-        path = _brought(spec, result, SEGMENT, spec.folders.segment(result.segment))
-        yield _checked(spec, path, messages, commit)
-
-
-def _checked(spec: ShardSpec, path: str, digest: str, commit: int) -> Batch:
-    number, shard, batch, _ = read_segment(path, digest)
-    if (number, shard) != (commit, spec.shard):
-        raise CorruptState(
-            f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {spec.shard} names it"
-        )
-    return batch
+    return next(iter(spec.files.bases()), None)

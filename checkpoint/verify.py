@@ -17,16 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.compaction import bases_of, commit_of
+from windrow.checkpoint.compaction import commit_of
+from windrow.checkpoint.files import PANES_OF
 from windrow.checkpoint.layout import base_name
 from windrow.checkpoint.records import REPAIR, Commit, ShardResult
-from windrow.checkpoint.shard import PANES_OF, ShardSpec, _checked, _digests
+from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
 from windrow.core.errors import CorruptState, StateError, StateLost
 from windrow.core.location import local_path
+from windrow.operators.operator import MESSAGES
 from windrow.stores.scratch import scratch
-from windrow.stores.segment import read_segment
 from windrow.stores.snapshots import SnapshotStore
 
 #: A running job sweeps files and applies commits while they are looked at.
@@ -85,8 +86,8 @@ def _verify(location: str) -> Report:
         covered = _snapshots(report, spec)
         families = _segments(report, spec, known, covered)
         _bases_of(report, spec, families)
-        metadata = tuple(sorted(cf for cf in families if not cf.endswith(lifecycle._MESSAGES)))
-        kept = tuple(sorted(cf for cf in families if cf.endswith(lifecycle._MESSAGES)))
+        metadata = tuple(sorted(cf for cf in families if not cf.endswith(MESSAGES)))
+        kept = tuple(sorted(cf for cf in families if cf.endswith(MESSAGES)))
         _stores(report, ShardSpec(seen.folders, seen.epoch.job, shard, metadata, kept), known)
     return report
 
@@ -142,29 +143,19 @@ def _snapshots(report: Report, spec: ShardSpec) -> int:
 def _segments(report: Report, spec: ShardSpec, known: Mapping[int, Commit], covered: int) -> set[str]:
     """Check the files of each commit. Returns the column families that they write to."""
     families: set[str] = set()
-    folders = spec.folders
     for number in sorted(known):
         record = known[number]
+        for named in spec.files.named(record):
+            if not os.path.exists(named.path):
+                if number > covered:
+                    report.say(named.path, f"commit {number} names it, it is gone, and no snapshot covers it")
+                continue
+            report.count("segments")
+            try:
+                families.update(spec.files.read_file(named.path, named.digest, number).cfs)
+            except CorruptState as error:
+                report.say(named.path, error.message)
         for result in (r for r in record.shards if r.shard == spec.shard):
-            if result.segment is not None:
-                for digest, path in zip(
-                    _digests(result),
-                    (folders.changelog(result.segment), folders.segment(result.segment)),
-                    strict=True,
-                ):
-                    if not digest:
-                        continue
-                    if not os.path.exists(path):
-                        if number > covered:
-                            report.say(
-                                path, f"commit {number} names it, it is gone, and no snapshot covers it"
-                            )
-                        continue
-                    report.count("segments")
-                    try:
-                        families.update(_checked(spec, path, digest, number).cfs)
-                    except CorruptState as error:
-                        report.say(path, error.message)
             _tables(report, spec, record, result)
     return families
 
@@ -193,16 +184,13 @@ def _rows(report: Report, kind: str, path: str, commit: int, n: int, *, needed: 
 
 
 def _bases_of(report: Report, spec: ShardSpec, families: set[str]) -> None:
-    for base in bases_of(spec.folders, spec.shard):
-        path = spec.folders.changelog(base_name(base, spec.shard))
+    for base in spec.files.bases():
         report.count("bases")
         try:
-            _, _, batch, extra = read_segment(path)
-            families.update(batch.cfs)
-            for name, digest in extra.get("parts", ()):
-                families.update(_checked(spec, spec.folders.changelog(name), digest, base).cfs)
+            for part in spec.files.read_base(base):
+                families.update(part.cfs)
         except CorruptState as error:
-            report.say(path, error.message)
+            report.say(spec.folders.changelog(base_name(base, spec.shard)), error.message)
 
 
 def _stores(report: Report, spec: ShardSpec, known: Mapping[int, Commit]) -> None:

@@ -11,24 +11,14 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
-from windrow.checkpoint.compaction import bases_of, commit_of
-from windrow.checkpoint.layout import base_name
 from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import (
-    ShardSpec,
-    _checked,
-    _present,
-    _read_changelog,
-    _read_parts,
-    _result,
-)
+from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
 from windrow.core.logs import get_logger
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.mirror import mirror
 from windrow.stores.rocks import RocksKV
-from windrow.stores.segment import read_segment
 from windrow.stores.snapshots import SnapshotStore
 
 logger = get_logger()
@@ -65,7 +55,7 @@ def open_view(
             return view
     damage: CorruptState | None = None
     for base, manifest in _starts(spec, commit):
-        if not _leads(spec, base, commit, known):
+        if not spec.files.lead(base, commit, known):
             continue
         try:
             kv = MemoryKV(spec.cfs) if manifest is None else _restored(spec, manifest, base, scratch)
@@ -88,38 +78,20 @@ def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int
     """Those of `commits` that snapshots, segments and changelog lead to; the live store is not looked at."""
     found = set()
     starts = [base for base, _ in _starts(spec, max(commits, default=0))]
-    bases = [] if spec.message_cfs else bases_of(spec.folders, spec.shard)
+    bases = [] if spec.message_cfs else spec.files.bases()
     for base in {*starts, *bases}:
-        changelog_only = base not in starts
         number = base
         while True:
             found.add(number)
             number += 1
-            if not _has(spec, number, known, changelog_only=changelog_only):
+            if not spec.files.has(known.get(number), metadata_only=base not in starts):
                 break
     return found & set(commits)
 
 
 def _starts(spec: ShardSpec, commit: int) -> list[tuple[int, str | None]]:
     """(commit, manifest) of what is there to begin with, newest first; at last the empty state."""
-    found: list[tuple[int, str | None]] = []
-    # Looking must not make the folders.
-    if all(os.path.isdir(os.path.join(spec.folders.snapshots, f)) for f in ("manifests", "blobs")):
-        names = SnapshotStore(spec.folders.snapshots).list(spec.shard)
-        found = [(commit_of(n), n) for n in reversed(names) if commit_of(n) <= commit]
-    return [*found, (0, None)]
-
-
-def _has(spec: ShardSpec, number: int, known: Mapping[int, Commit], *, changelog_only: bool = False) -> bool:
-    record = known.get(number)
-    return record is not None and _present(spec, _result(record, spec.shard), changelog_only=changelog_only)
-
-
-def _leads(
-    spec: ShardSpec, base: int, commit: int, known: Mapping[int, Commit], *, changelog_only: bool = False
-) -> bool:
-    """True if all segments after `base`, up to `commit`, are there."""
-    return all(_has(spec, n, known, changelog_only=changelog_only) for n in range(base + 1, commit + 1))
+    return [*(found for found in spec.files.snapshots() if found[0] <= commit), (0, None)]
 
 
 def _brought(
@@ -129,10 +101,8 @@ def _brought(
     overlay = Overlay(kv)
     try:
         for number in range(base + 1, commit + 1):
-            result = _result(known[number], spec.shard)
-            if result is not None and result.segment is not None:
-                for part in _read_parts(spec, result, number):
-                    overlay.batch.extend(part.only(spec.cfs))
+            for part in spec.files.read(known[number]):
+                overlay.batch.extend(part.only(spec.cfs))
     except BaseException:
         kv.close()
         raise
@@ -150,7 +120,7 @@ def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scrat
         marker = _marker(spec, kv)
         base = None if marker is None else marker.commit
         ours = marker is not None and marker.is_of(known)
-        if base is None or base > commit or not ours or not _leads(spec, base, commit, known):
+        if base is None or base > commit or not ours or not spec.files.lead(base, commit, known):
             kv.close()
             return None
     except CorruptState:
@@ -193,43 +163,31 @@ def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksK
 
 def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) -> ShardView | None:
     """Window metadata alone: a compacted changelog, and what commits changed since; None where that is not there."""
-    for base in [b for b in (*bases_of(spec.folders, spec.shard), 0) if b <= commit]:
-        if _leads(spec, base, commit, known, changelog_only=True):
-            return _from_base(spec, base, commit, known)
+    for base in [b for b in (*spec.files.bases(), 0) if b <= commit]:
+        if spec.files.lead(base, commit, known, metadata_only=True):
+            kv = MemoryKV(spec.cfs)
+            for part in spec.files.read_base(base) if base else ():
+                kv.write(part.only(spec.cfs))
+            return _changed(spec, kv, base, commit, known)
     if 0 < spec.transport.copied(spec.job, spec.shard) <= commit:
         kv = MemoryKV(spec.cfs)
         # Who runs the job may have copied more meanwhile: then this is of no use.
         base = spec.transport.restore(spec.job, spec.shard, kv.write)
-        if base <= commit and _leads(spec, base, commit, known, changelog_only=True):
+        if base <= commit and spec.files.lead(base, commit, known, metadata_only=True):
             return _changed(spec, kv, base, commit, known)
     return None
-
-
-def _from_base(spec: ShardSpec, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
-    kv = MemoryKV(spec.cfs)
-    changelog = spec.folders.changelog
-    if base:
-        _, _, batch, extra = read_segment(changelog(base_name(base, spec.shard)))
-        kv.write(batch.only(spec.cfs))
-        for name, digest in extra.get("parts", ()):
-            kv.write(_checked(spec, changelog(name), digest, base).only(spec.cfs))
-    return _changed(spec, kv, base, commit, known)
 
 
 def _changed(spec: ShardSpec, kv: MemoryKV, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
     """Window metadata of commit `base`, with what commits changed since."""
     for number in range(base + 1, commit + 1):
-        result = _result(known[number], spec.shard)
-        if result is not None and result.segment is not None:
-            kv.write(_read_changelog(spec, result, number).only(spec.cfs))
+        for part in spec.files.read(known[number], metadata_only=True):
+            kv.write(part.only(spec.cfs))
     return ShardView(spec, Overlay(kv), commit, CHANGELOG, base)
 
 
 def metadata_of(spec: ShardSpec, record: Commit) -> Batch | None:
     """What a commit changed in a shard's window metadata; None where its file was swept."""
-    result = _result(record, spec.shard)
-    if result is None or result.segment is None:
-        return Batch()
-    if not _present(spec, result, changelog_only=True):
+    if not spec.files.has(record, metadata_only=True):
         return None
-    return _read_changelog(spec, result, record.commit)
+    return next(spec.files.read(record, metadata_only=True), Batch())

@@ -9,84 +9,24 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
 from windrow.connectors.manifests import Manifest, manifests, read_file
+from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.location import local_path
 from windrow.core.messages import Token
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
-from windrow.operators.steps.dead import to_letters
 from windrow.stores.files import sync_directory
 
 if TYPE_CHECKING:
     from windrow.connectors.kafka.cluster import Kafka
     from windrow.connectors.kafka.sink import KafkaSink
-
-#: What stands for an operator's name where the rows are dead letters.
-DEAD_LETTERS = "dead_letters"
-
-
-def _nobody_else() -> None:
-    """Whoever has no rival owns the job."""
-
-
-@dataclass(frozen=True)
-class PaneFiles:
-    """The panes of one operator in one commit: Parquet files, one per shard, and what they mean.
-
-    files: their paths. rows: how many panes they hold. operator, definition, job: whose they are
-    epoch: of the driver that publishes. check_epoch: raises `Fenced` where another driver has taken the job since.
-    letters_of: the commit, where the rows are its dead letters.
-    """
-
-    files: tuple[str, ...]
-    rows: int
-    operator: str
-    definition: Definition
-    job: str
-    epoch: int = 0
-    check_epoch: Callable[[], None] = _nobody_else
-    letters_of: int | None = None
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        return self.definition.by
-
-    def table(self) -> pa.Table:
-        """All rows: `window`, keys, aggregates, `pane`, `commit`; of dead letters as they are kept."""
-        return concat([read_file(f) for f in self.files])
-
-    def panes(self) -> Iterator[Any]:
-        """All rows as Python values: panes, rows of a join, or dead letters."""
-        if self.letters_of is not None:
-            return iter(to_letters(self.table(), self.letters_of))
-        return iter(self.definition.values(self.table(), self.job))
-
-
-class Sink(Protocol):
-    """What takes panes. A sink of your own has these two methods, and must do nothing where it has a token already."""
-
-    def publish(self, token: Token, panes: PaneFiles) -> None:
-        """Make the panes of one operator in one commit visible, once, however often it is called with this token.
-
-        token: (job, commit). panes: `panes.table()` has all rows as Arrow, `panes.panes()` as Python values
-
-        Raising refuses them for now: they are given again.
-        """
-        ...
-
-    def last_commit(self, job: str, operator: str) -> int | None:
-        """The highest commit of a job's operator that the sink has; None where it has none or cannot say.
-
-        job: the identity in tokens. operator: its name
-        """
-        ...
 
 
 @dataclass

@@ -29,9 +29,7 @@ complete -o filenames -F _windrow windrow
 
 def show(options: argparse.Namespace, out: TextIO) -> int:
     """Print the script."""
-    from windrow.console.main import parser
-
-    print(script(parser(), options.shell), end="", file=out)
+    print(script(options.parser, options.shell), end="", file=out)
     return 0
 
 

@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")
     others = _others(add)
+    top.set_defaults(parser=top)  # which completion is made of
     for command in (
         describe,
         well,

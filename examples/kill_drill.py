@@ -200,9 +200,7 @@ def _messages(first: Any, following: Any) -> Iterator[wr.Message]:
 
 
 def _panes(table: pa.Table) -> Iterator[wr.Pane]:
-    from windrow.operators.aggregate.output import to_panes
-
-    return to_panes(definition(), table, "drill")
+    return definition().values(table, "drill")
 
 
 def _plain(pane: wr.Pane) -> tuple[Any, ...]:

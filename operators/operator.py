@@ -14,10 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
@@ -29,7 +28,6 @@ from windrow.operators.steps.watermarks import Partition
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 
-IntArray = npt.NDArray[np.int64]
 #: How column families end that hold messages; the others hold metadata.
 MESSAGES = (".messages", ".message_index")
 

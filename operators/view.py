@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
@@ -162,7 +162,7 @@ def key_of(by: tuple[str, ...], key: Any) -> dict[str, Any] | None:
     return dict(zip(by, values, strict=True))
 
 
-def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> npt.NDArray[np.bool_]:
+def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> BoolArray:
     """True for rows of the key that is asked for."""
     mask = np.ones(len(rows), dtype=bool)
     for name, value in (wanted or {}).items():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from windrow.checkpoint.offsets import Partition
+from windrow.checkpoint.files import PANES_OF
+from windrow.checkpoint.offsets import Partition, merge
 from windrow.checkpoint.records import ShardResult
+from windrow.checkpoint.replay import is_total
+from windrow.checkpoint.summary import DEAD_FILE
 
 
 @dataclass
@@ -33,3 +37,32 @@ class Answer:
     def mark(self, partition: Partition, largest: int) -> None:
         """A partition has come to an event time."""
         self.marks[partition] = max(largest, self.marks.get(partition, largest))
+
+
+@dataclass
+class Gathered:
+    """What the shards took, as one: marks by partition of the watermark, [first, next) offsets, counters, rows."""
+
+    marks: dict[Partition, int] = field(default_factory=dict)
+    first_offsets: dict[Partition, int] = field(default_factory=dict)
+    next_offsets: dict[Partition, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+
+
+def gathered(answers: Iterable[Answer], watermark_partition: Callable[[Partition], Partition]) -> Gathered:
+    """All answers of an attempt. watermark_partition: the one that a partition of the source belongs to."""
+    taken = Gathered()
+    marks, first, counters = taken.marks, taken.first_offsets, taken.counters
+    for answer in answers:
+        taken.rows += answer.rows
+        for partition, largest in answer.marks.items():
+            partition = watermark_partition(partition)
+            marks[partition] = max(largest, marks.get(partition, largest))
+        for partition, lowest in answer.first_offsets.items():
+            first[partition] = min(lowest, first.get(partition, lowest))
+        taken.next_offsets = merge(taken.next_offsets, answer.next_offsets)
+        for name, n in answer.result.counters.items():
+            if not name.startswith(PANES_OF) and name != DEAD_FILE and is_total(name):
+                counters[name] = counters.get(name, 0) + n
+    return taken

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
 from windrow.core.inputs import Input as JoinInput
 from windrow.core.inputs import make_input
@@ -19,18 +19,11 @@ from windrow.core.policy import (
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import JoinWindowSpec, WindowSpec
-from windrow.operators.aggregate.definition import (
-    AggregateDefinition,
-    NullKeys,
-    normalise,
-)
+from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys
+from windrow.operators.aggregate.given import normalise
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
-from windrow.operators.join.definition import (
-    How,
-    JoinDefinition,
-    Where,
-    normalise_join,
-)
+from windrow.operators.join.definition import How, JoinDefinition, Where
+from windrow.operators.join.given import normalise_join
 from windrow.operators.operator import Definition
 from windrow.operators.process.definition import ProcessDefinition
 from windrow.runners.verbs import Verbs

@@ -12,22 +12,20 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from windrow.checkpoint.batches import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.health import note_alive
 from windrow.checkpoint.job import Job, Plan
-from windrow.checkpoint.offsets import Partition, SliceRelation, merge, relation
+from windrow.checkpoint.offsets import Partition, SliceRelation, relation
 from windrow.checkpoint.records import Commit, Step
-from windrow.checkpoint.recovery import BatchAction, BatchDecision, BatchFacts, on_batch
-from windrow.checkpoint.replay import FILING, KEPT_OF, is_total
-from windrow.checkpoint.shard import PANES_OF
-from windrow.checkpoint.summary import DEAD_FILE
-from windrow.connectors.sinks import PaneFiles, Sink
+from windrow.checkpoint.replay import FILING, KEPT_OF
+from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.positions import topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
-from windrow.runners.answers import Answer
+from windrow.runners.answers import Answer, Gathered, gathered
 from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import SNAPSHOT_EVERY
 from windrow.stores.slices import whole
@@ -252,58 +250,23 @@ class BatchProtocol:
         """Decide again now that the slice is known (4.1), and create the commit record (4.2). None if nothing in it is new."""
         job = self.job
         check_answers(plan, answers, job.shards)
-        marks: dict[Partition, int] = {}
-        first: dict[Partition, int] = {}
-        following: dict[Partition, int] = {}
-        counters: dict[str, int] = {}
-        for answer in answers:
-            for partition, largest in answer.marks.items():
-                partition = self.watermark_partition(partition)
-                marks[partition] = max(largest, marks.get(partition, largest))
-            for partition, lowest in answer.first_offsets.items():
-                first[partition] = min(lowest, first.get(partition, lowest))
-            following = merge(following, answer.next_offsets)
-            for name, n in answer.result.counters.items():
-                if not name.startswith(PANES_OF) and name != DEAD_FILE and is_total(name):
-                    counters[name] = counters.get(name, 0) + n
-        last = job.log.last_commit
-        another = last is not None and last.query_id != query_id
+        taken = gathered(answers, self.watermark_partition)
         if positioned and not self.of_files and query_id is not None and batch_id is not None:
-            # Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers), once it has read a
-            # partition; in any other it may begin anywhere.
-            explained = frozenset[Partition]() if another else job.partitions_of(query_id)
-            slice_relation = relation(job.progress.next_offsets, first, following, explained)
-            if slice_relation is SliceRelation.GAP:
-                explained |= set(self.explained(first, batch_id))
-                slice_relation = relation(job.progress.next_offsets, first, following, explained)
-            decision = self.decide(query_id, batch_id, positioned, slice_relation)
+            decision = self.decide(query_id, batch_id, positioned, self._relation(taken, query_id, batch_id))
             decision.raise_if_refused()
             if decision.action is BatchAction.SKIP_AND_PUBLISH:
                 return None
-        _check_names(job, following)
-        rows = sum(a.rows for a in answers)
-        watermark_us = min(plan.watermarks_us.values())
-        steps = [
-            Step(kind="advance", now_us=plan.now_us, watermark_us=watermark_us),
-            Step(
-                kind="ingest",
-                now_us=plan.now_us,
-                watermark_us=watermark_us,
-                first_offsets=first,
-                next_offsets=following,
-                rows=rows,
-            ),
-        ]
+        _check_names(job, taken.next_offsets)
         now_before_us = job.progress.now_us
         record = job.commit(
             plan.commit,
-            steps,
+            _steps(plan, taken),
             [a.result for a in sorted(answers, key=lambda a: a.result.shard)],
-            marks=marks,
-            next_offsets={} if self.of_files else following,
+            marks=taken.marks,
+            next_offsets={} if self.of_files else taken.next_offsets,
             watermarks_us=plan.watermarks_us,
             now_us=plan.now_us,
-            counters=counters,
+            counters=taken.counters,
             query_id=query_id,
             batch_id=batch_id,
             meta={FILING: {d.name: d.filing() for d in self.definitions if d.logic().refiling()}},
@@ -313,6 +276,21 @@ class BatchProtocol:
             job.still_periods = ended | (job.still_periods if job.still == record.commit - 1 else frozenset())
             job.still = record.commit
         return record
+
+    def _relation(self, taken: Gathered, query_id: str, batch_id: int) -> SliceRelation:
+        """How the rows of a batch stand to the offsets that the job has read.
+
+        Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers), once it has read a partition;
+        in any other it may begin anywhere.
+        """
+        last, before = self.job.log.last_commit, self.job.progress.next_offsets
+        another = last is not None and last.query_id != query_id
+        explained = frozenset[Partition]() if another else self.job.partitions_of(query_id)
+        found = relation(before, taken.first_offsets, taken.next_offsets, explained)
+        if found is SliceRelation.GAP:
+            explained |= set(self.explained(taken.first_offsets, batch_id))
+            found = relation(before, taken.first_offsets, taken.next_offsets, explained)
+        return found
 
     @property
     def _periods(self) -> frozenset[int] | None:
@@ -344,6 +322,22 @@ class BatchProtocol:
                 self.sleep(wait)
                 wait *= 2
         return False
+
+
+def _steps(plan: Plan, taken: Gathered) -> list[Step]:
+    """A batch is two: time passes, then its rows are taken."""
+    watermark_us = min(plan.watermarks_us.values())
+    return [
+        Step(kind="advance", now_us=plan.now_us, watermark_us=watermark_us),
+        Step(
+            kind="ingest",
+            now_us=plan.now_us,
+            watermark_us=watermark_us,
+            first_offsets=taken.first_offsets,
+            next_offsets=taken.next_offsets,
+            rows=taken.rows,
+        ),
+    ]
 
 
 def _ended(periods: Collection[int], before_us: int | None, now_us: int) -> frozenset[int]:

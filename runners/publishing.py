@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Commit
-from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles, Sink, as_sink, check_sink
+from windrow.connectors.pane_files import DEAD_LETTERS, PaneFiles, Sink
+from windrow.connectors.sinks import as_sink, check_sink
 from windrow.core.errors import ConfigurationError, CorruptState
 from windrow.core.messages import Token
 from windrow.operators.operator import Definition

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +21,7 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import REPAIR, Commit
 from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, steps_again
 from windrow.checkpoint.shard import ShardSpec
+from windrow.core.arrays import IntArray
 from windrow.core.errors import StateLost
 from windrow.core.logs import get_logger
 from windrow.operators.operator import Definition, FileAgain, Logic, Redone, RunAgain
@@ -34,7 +34,6 @@ from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
 
 logger = get_logger()
-IntArray = npt.NDArray[np.int64]
 
 #: Messages are copied from store to store so many at a time.
 COPIED_AT_ONCE = 10_000

@@ -22,8 +22,8 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import decode_i64, encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Overlay, Pair
 from windrow.stores.spread import NUMBERS, spread

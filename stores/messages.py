@@ -29,18 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.keys import (
-    FIELDS_END,
-    Position,
-    bytes_to_i64_array,
-    decode_fields,
-    decode_i64,
-    decode_position,
-    encode_i64,
-    message_keys,
-    position_prefix,
-    prefix_end,
-)
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import bytes_to_i64_array, decode_i64, encode_i64, prefix_end
+from windrow.core.keys import FIELDS_END, decode_fields
+from windrow.core.message_keys import Position, decode_position, message_keys, position_prefix
 from windrow.stores.kv import KV, Batch, Pair
 
 HOUR_US: Final = 3_600_000_000
@@ -129,7 +121,7 @@ class MessageStore:
 
     def row_keys(
         self,
-        times: npt.NDArray[np.int64] | None,
+        times: IntArray | None,
         positions: Positions | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None = None,
     ) -> list[bytes]:
@@ -161,7 +153,7 @@ class MessageStore:
             time_us, at = decode_i64(key, at), at + 8
         return Parts(fields, time_us, decode_position(key, at)[0])
 
-    def times(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    def times(self, keys: Sequence[bytes]) -> IntArray:
         """Event time of each stored key, in microseconds."""
         if not self.layout.has_time:
             raise ValueError(f"the layout {self.layout.name} has no time")
@@ -179,7 +171,7 @@ class MessageStore:
     def put_rows(
         self,
         batch: Batch,
-        times: npt.NDArray[np.int64] | None,
+        times: IntArray | None,
         positions: Positions | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None,
         values: Sequence[bytes],
@@ -195,7 +187,7 @@ class MessageStore:
     def exists(
         self,
         kv: KV,
-        times: npt.NDArray[np.int64] | None,
+        times: IntArray | None,
         positions: Positions | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None = None,
     ) -> list[bool]:
@@ -205,7 +197,7 @@ class MessageStore:
 
     def _index_keys(
         self,
-        times: npt.NDArray[np.int64] | None,
+        times: IntArray | None,
         positions: Positions | tuple[Any, ...],
         keys: Sequence[bytes],
     ) -> list[bytes]:
@@ -357,7 +349,7 @@ class MessageStore:
         return len(first_of)
 
 
-def encode_times(values: npt.NDArray[np.int64] | None) -> list[bytes]:
+def encode_times(values: IntArray | None) -> list[bytes]:
     """`encode_i64` of each value."""
     packed = (np.asarray(values, dtype=np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()
     return [packed[i : i + 8] for i in range(0, len(packed), 8)]

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import Encode, decode_i64, encode_equal, encode_i64, encode_key
+from windrow.core.keys import Encode, encode_equal, encode_key
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch

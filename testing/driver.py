@@ -32,7 +32,6 @@ from windrow.core.errors import CorruptState
 from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, WindowInfo
 from windrow.core.time import START_OF_TIME_US, Duration, Instant, instant_us
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.output import to_panes
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.progress import EMISSION, KEYS_MARK, Progress
 from windrow.operators.steps.progress import KEY as PROGRESS_KEY
@@ -255,7 +254,7 @@ class TestDriver:
         for record in self.commits():
             for files in self.op.engine.job.pane_files(record).values():
                 for file in files:
-                    panes += to_panes(self.definition, pq.read_table(file), self.op.job)
+                    panes += self.definition.values(pq.read_table(file), self.op.job)
         return panes
 
     # -- the oracle ---------------------------------------------------------------------------------------

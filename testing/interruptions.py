@@ -41,10 +41,9 @@ from windrow.checkpoint import job
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit
-from windrow.connectors.sinks import DEAD_LETTERS, PaneFiles
+from windrow.connectors.pane_files import DEAD_LETTERS, PaneFiles
 from windrow.core.errors import OperatorClosed, WindrowError
 from windrow.core.messages import Message, Position, Token
-from windrow.operators.aggregate.output import to_panes
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.told import to_rows
 from windrow.runners.embedded import engine
@@ -487,7 +486,7 @@ class Reader:
         tables = {commit: table for (name, commit), table in self.panes.tables.items() if name == "panes"}
         if self.join:
             return [row for _, table in sorted(tables.items()) for row in to_rows(table, "")]
-        return [pane for _, table in sorted(tables.items()) for pane in to_panes(self.definition, table, "")]
+        return [pane for _, table in sorted(tables.items()) for pane in self.definition.values(table, "")]
 
 
 # -- command ------------------------------------------------------------------------------------------------------------

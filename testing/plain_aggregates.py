@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.messages import Position

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from windrow.connectors import sinks
 from windrow.connectors.kafka.sink import KafkaSink, read_all
-from windrow.connectors.sinks import PaneFiles, Sink
+from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import Fenced
 from windrow.core.messages import Pane, Token
 from windrow.runners.protocol import PUBLISH_ATTEMPTS

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from windrow.checkpoint.batches import BatchDecision
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Intent, R
-from windrow.checkpoint.recovery import BatchDecision
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced
 from windrow.runners.answers import Answer

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
 from windrow.connectors.kafka.encoding import json_rows
-from windrow.connectors.sinks import PaneFiles
+from windrow.connectors.pane_files import PaneFiles
 from windrow.core.errors import ConfigurationError, KafkaFailed
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token

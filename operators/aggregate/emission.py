@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregate.told import Values, choose, marks, note, told_by
@@ -36,8 +36,6 @@ from windrow.operators.steps.columns import (
 )
 from windrow.operators.steps.dead import AGGREGATE_FAILED, INTEGER_OVERFLOW, DeadLetters
 from windrow.operators.steps.groups import combine
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -151,9 +149,7 @@ def _panes(
     return both.take(pa.array(np.argsort(positions, kind="stable")))
 
 
-def _label(
-    panes: pa.Table, timing: str, index: npt.NDArray[np.int64], is_last: BoolArray, kind: str
-) -> pa.Table:
+def _label(panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str) -> pa.Table:
     n = len(panes)
     panes = panes.append_column(TIMING, pa.array([timing] * n, pa.string()))
     panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))

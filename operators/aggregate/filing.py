@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Broken
@@ -19,8 +19,6 @@ from windrow.operators.steps.dead import AGGREGATE_FAILED, OUT_OF_RETENTION, TOO
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.step import passed
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray
 from windrow.core.emit import EveryBatch, EveryCount
 from windrow.core.keys import Encode, encode_columns
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -29,8 +29,6 @@ from windrow.operators.steps.step import (
 )
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 class StoredWindows(Steps):

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from windrow.core.arrays import IntArray
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -27,12 +27,11 @@ from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.assigners import WindowAssigner
 from windrow.operators.steps.columns import EMIT_STEP, END, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.intake import Slice, user_columns
+from windrow.operators.steps.intake import Slice, event_times, user_columns
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Layout, MessageStore
 from windrow.stores.windows import pack_column, unpack_column
 
-IntArray = npt.NDArray[np.int64]
 FORMAT = 1
 STEP, CLOSED = "__step", "__closed"
 
@@ -176,8 +175,6 @@ class History:
             names=table.column_names,
         )
         if self.tuples:
-            from windrow.operators.steps.intake import event_times
-
             times = event_times(
                 table.column(self.definition.event_time),
                 self.definition.event_time,

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
@@ -36,8 +36,6 @@ from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
 from windrow.operators.steps.watermarks import Partition
 from windrow.stores.kv import KV
-
-IntArray = npt.NDArray[np.int64]
 
 #: Of a run of single messages: which of them a row is.
 _ARRIVED = "__arrived"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.operators.aggregate.definition import AggregateDefinition

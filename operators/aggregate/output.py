@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.keys import decode_position
-from windrow.core.messages import Kind, Pane, Position, Timing, Token, TupleWindow, Window, WindowInfo
+from windrow.core.message_keys import decode_position
+from windrow.core.messages import Position, WindowInfo
 from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_END, WINDOW_START, WINDOW_TIME
+from windrow.operators.aggregate.panes import make_window
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import (
     END,
@@ -104,44 +105,6 @@ def pane_messages(
     return pa.concat_tables(tables)
 
 
-def to_panes(definition: AggregateDefinition, rows: pa.Table, job: str) -> Iterator[Pane]:
-    """Rows of panes as Python values."""
-    if len(rows) == 0:
-        return
-    raw = rows.column("window").combine_chunks()
-    fields = ("first", "last") if definition.tuple_window else ("start", "end")
-    starts, ends = (_window_values(raw.field(f)) for f in fields)
-    keys = [rows.column(b).to_pylist() for b in definition.by]
-    values = [rows.column(a).to_pylist() for a in definition.agg]
-    labels = rows.column("pane").to_pylist()
-    commits = rows.column("commit").to_pylist()
-    for i, label in enumerate(labels):
-        yield Pane(
-            window=make_window(definition, starts[i], ends[i]),
-            key={b: keys[j][i] for j, b in enumerate(definition.by)},
-            values={a: values[j][i] for j, a in enumerate(definition.agg)},
-            timing=Timing(label["timing"]),
-            index=label["index"],
-            is_last=label["is_last"],
-            kind=Kind(label["kind"]),
-            commit=commits[i],
-            token=Token(job, commits[i]),
-        )
-
-
-def _window_values(column: pa.Array) -> list[int | None]:
-    values: list[int | None] = column.cast(pa.int64()).to_pylist()
-    return values
-
-
-def make_window(definition: AggregateDefinition, start: int | None, end: int | None) -> Window | TupleWindow:
-    from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-
-    low = START_OF_TIME_US if start is None else start
-    high = END_OF_TIME_US if end is None else end
-    return TupleWindow(low, high) if definition.tuple_window else Window(low, high)
-
-
 def to_infos(
     definition: AggregateDefinition, rows: pa.Table | None, values: Mapping[str, pa.Array], watermark_us: int
 ) -> list[WindowInfo]:
@@ -161,7 +124,7 @@ def to_infos(
         full = definition.tuple_window and columns[MESSAGES][i] >= getattr(definition.window, "size", 0)
         infos.append(
             WindowInfo(
-                window=make_window(definition, start, end),
+                window=make_window(start, end, tuples=definition.tuple_window),
                 key={b: columns[b][i] for b in definition.by},
                 messages=columns[MESSAGES][i],
                 first=None if first is None else Position(*decode_position(first)[0]),

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.keys import position_keys
+from windrow.core.message_keys import position_keys
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import Windows

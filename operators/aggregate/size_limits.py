@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -23,7 +23,6 @@ from windrow.operators.steps.columns import END, MESSAGES, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.stores.kv import KV, Batch
 
-IntArray = npt.NDArray[np.int64]
 _LEDGER, _TOUCHED = b"k", b"t"
 
 

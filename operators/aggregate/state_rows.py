@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.operators.aggregate.told import note_before_merge
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import (
@@ -32,8 +32,6 @@ from windrow.operators.steps.columns import (
 )
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.intake import Slice, encoded_positions
-
-IntArray = npt.NDArray[np.int64]
 
 
 def delta_rows(
@@ -169,7 +167,7 @@ def merge_rows(
 
 
 def _merge_some(
-    calculation: Calculation, rows: pa.Table, groups: Groups, several: npt.NDArray[np.bool_], notes: bool
+    calculation: Calculation, rows: pa.Table, groups: Groups, several: BoolArray, notes: bool
 ) -> tuple[pa.Table, list[Broken]]:
     """As `_merge_groups` where most groups have one row, which stays as it is."""
     numbers = np.flatnonzero(several)

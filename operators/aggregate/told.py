@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray
 from windrow.core.types import as_type
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import EMITTED, PANES, PENDING, TOLD
 from windrow.operators.steps.groups import combine
 
-BoolArray = npt.NDArray[np.bool_]
 #: Values of state rows: (values by alias, what broke).
 Values = Callable[[pa.Table], tuple[dict[str, pa.Array], list[Broken]]]
 

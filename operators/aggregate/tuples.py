@@ -8,11 +8,12 @@ is by count.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
-from windrow.core.keys import Encode, decode_i64, encode_equal, encode_i64
+from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import Tuples
@@ -32,7 +33,6 @@ from windrow.operators.steps.step import StepResult, keys_mark
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import PlainWindows, encode_packed
 
-IntArray = npt.NDArray[np.int64]
 #: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with something that waits for a period,
 #: `r<key>` a key whose windows are to be counted against the retention at the next step.
 _COUNTER, _DIRTY, _COUNTED = b"c", b"d", b"r"

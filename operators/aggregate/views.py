@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import ConfigurationError
-from windrow.core.keys import decode_position
+from windrow.core.message_keys import decode_position
 from windrow.core.messages import StoredMessage, TupleWindow, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
@@ -40,7 +40,6 @@ from windrow.operators.view import (
 )
 from windrow.stores.kv import KV
 
-BoolArray = npt.NDArray[np.bool_]
 #: Merged state rows, and the values of the aggregations.
 Found = tuple[pa.Table | None, dict[str, pa.Array]]
 
@@ -140,7 +139,7 @@ class AggregateView(View):
         found: Found = self.logic.state(kv, self.logic.assigner.first_open(low), _after(high))
         return found
 
-    def _reach(self, ends: npt.NDArray[np.int64], low: int) -> BoolArray:
+    def _reach(self, ends: IntArray, low: int) -> BoolArray:
         """True for windows that end after a bound."""
         return ends > low
 
@@ -254,7 +253,7 @@ class TupleView(AggregateView):
         found: Found = self.logic.state(kv, 1, _after(high))
         return found
 
-    def _reach(self, ends: npt.NDArray[np.int64], low: int) -> BoolArray:
+    def _reach(self, ends: IntArray, low: int) -> BoolArray:
         return ends >= low
 
     def _fired(self, rows: pa.Table) -> BoolArray:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.operators.steps.groups import IntArray, stable_order
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.operators.steps.groups import stable_order
 
-BoolArray = npt.NDArray[np.bool_]
 _SIGN = np.uint64(1 << 63)
 
 

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
+from windrow.core.arrays import IntArray
 from windrow.core.errors import BadAggregate
 from windrow.core.types import as_type, concat, plain_type
-from windrow.operators.steps.groups import Groups, IntArray, combine
+from windrow.operators.steps.groups import Groups, combine
 
 Parts = dict[str, pa.Array]
 

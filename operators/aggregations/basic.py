@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash
 from windrow.core.sql import quoted
 from windrow.core.types import as_type, plain_type

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
+from windrow.core.arrays import BoolArray
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
-from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations import KERNELS, Failure, Kernel, Rows
 from windrow.operators.aggregations.base import Parts, fold, lift_where
 from windrow.operators.aggregations.user import evaluate_table_functions
@@ -23,6 +23,19 @@ from windrow.operators.steps.intake import Slice, user_columns
 
 #: Kinds that look at the order of positions.
 _ORDERED = frozenset({"first", "last", "earliest", "latest", "any_value", "collect_list", "max_by", "min_by"})
+
+
+class Aggregating(Protocol):
+    """What is calculated, and of which columns: what a definition says of it."""
+
+    @property
+    def by(self) -> tuple[str, ...]: ...
+    @property
+    def event_time(self) -> str: ...
+    @property
+    def agg(self) -> Mapping[str, Aggregation]: ...
+    @property
+    def integer_overflow(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Calculation:
     The accumulator of alias `a` and part `p` is the column `a.<a>.<p>` of a state row.
     """
 
-    def __init__(self, definition: AggregateDefinition, schema: pa.Schema) -> None:
+    def __init__(self, definition: Aggregating, schema: pa.Schema) -> None:
         self.definition = definition
         self.schema = schema
         self.kernels: dict[str, Kernel | None] = {}
@@ -194,7 +207,7 @@ class Calculation:
         return values, broken
 
 
-def values_differ(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+def values_differ(left: pa.Array, right: pa.Array) -> BoolArray:
     """True where two columns of results differ; null equals null and NaN equals NaN."""
     left, right = combine(left), combine(right)
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
@@ -208,11 +221,11 @@ def values_differ(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     if pa.types.is_floating(left.type) and pa.types.is_floating(right.type):
         nan = pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False).to_numpy(zero_copy_only=False)
         both_null = both_null | nan
-    different: npt.NDArray[np.bool_] = ~(same | both_null)
+    different: BoolArray = ~(same | both_null)
     return different
 
 
-def any_differ(before: Sequence[pa.Array], after: Sequence[pa.Array], size: int) -> npt.NDArray[np.bool_]:
+def any_differ(before: Sequence[pa.Array], after: Sequence[pa.Array], size: int) -> BoolArray:
     different = np.zeros(size, dtype=bool)
     for left, right in zip(before, after, strict=True):
         different |= values_differ(left, right)

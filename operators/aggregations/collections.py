@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
+from windrow.core.arrays import IntArray
 from windrow.core.errors import TypeClash
 from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.arrays import (
@@ -35,7 +36,7 @@ from windrow.operators.aggregations.base import (
     plain,
     present,
 )
-from windrow.operators.steps.groups import Groups, IntArray, stable_order
+from windrow.operators.steps.groups import Groups, stable_order
 
 
 class CollectList(Kernel):

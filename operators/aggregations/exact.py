@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash
 from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.arrays import (

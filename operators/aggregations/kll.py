@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from windrow.operators.aggregations.arrays import BoolArray, bounds
-from windrow.operators.steps.groups import IntArray, stable_order
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.operators.aggregations.arrays import bounds
+from windrow.operators.steps.groups import stable_order
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash
 from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.arrays import (

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash
 from windrow.core.types import plain_type
 from windrow.operators.aggregations import kll

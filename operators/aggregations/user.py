@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.aggregations import Aggregation, UserFunction
+from windrow.core.aggregation import Aggregation, UserFunction
 from windrow.core.errors import BadAggregate
 from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
 from windrow.operators.aggregations.base import Failure, Kernel, Parts, Rows, kernel, plain, present

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64, encode_u64
 from windrow.core.errors import CorruptState
-from windrow.core.keys import FIELDS_END, decode_i64, encode_i64, encode_u64, message_keys, position_prefix
+from windrow.core.keys import FIELDS_END
+from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
 from windrow.operators.join.logic import JoinOperator, alone
@@ -32,8 +34,6 @@ from windrow.operators.steps.told import labelled
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 _COUNT = (b"c0", b"c1")
 
 

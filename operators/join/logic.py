@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import encode_i64, encode_u64
 from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.errors import CorruptState, InputError
-from windrow.core.keys import encode_i64, encode_u64, message_keys
+from windrow.core.message_keys import message_keys
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.join.output import NOBODY, Columns
@@ -37,8 +38,6 @@ from windrow.operators.steps.told import labelled
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import pack_table, unpack_table
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 _ORDER = "__order"
 
 

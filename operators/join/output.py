@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import IntArray
 from windrow.core.errors import ReservedColumn, TypeClash
 from windrow.core.expressions import Expr
 from windrow.core.policy import RESERVED_COLUMNS
@@ -19,7 +18,6 @@ from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.told import told_schema
 
-IntArray = npt.NDArray[np.int64]
 #: Instead of a row: the other side has none.
 NOBODY = -1
 

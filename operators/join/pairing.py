@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from windrow.core.arrays import IntArray
+
 #: The code of a row whose key equals nothing.
 NO_KEY = -1
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.intake import FIRST_US, LAST_US
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 LEFT, RIGHT = 0, 1
 
 

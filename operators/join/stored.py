@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.errors import UnknownColumn
@@ -37,8 +36,6 @@ from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 SIDES = ("left", "right")
 LAYOUT, PRESENT, FORMER = b"layout", b"1", b"0"
 OPEN, MATCHED = b"\x00", b"\x01"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import UnknownColumn
 from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition, Where
@@ -19,9 +19,6 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_key, plain_number
@@ -37,8 +37,6 @@ from windrow.operators.view import (
     times_between,
 )
 from windrow.stores.kv import KV
-
-IntArray = npt.NDArray[np.int64]
 
 
 class JoinView(View):

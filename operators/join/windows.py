@@ -6,8 +6,8 @@ Joins need no metadata of windows to match, so none is stored: windows are what 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from windrow.core.arrays import IntArray
 from windrow.core.messages import Position, TupleWindow, Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
@@ -15,8 +15,6 @@ from windrow.operators.join.tables import ranks
 from windrow.operators.steps.assigners import assigner_of
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.intake import Slice
-
-IntArray = npt.NDArray[np.int64]
 
 
 def windows_of_input(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.core.keys import decode_i64, encode_i64, prefix_end
+from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.one_input import Work

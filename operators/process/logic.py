@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.keys import decode_i64, encode_equal, encode_i64
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.process.calls import Calls, Families, Key
@@ -29,7 +30,6 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Overlay
 
-IntArray = npt.NDArray[np.int64]
 STAMP = pa.timestamp("us", "UTC")
 #: At one moment timers fire before keys end.
 TIMER, END = 0, 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from windrow.core.byte_order import decode_i64, decode_u32
 from windrow.core.errors import ConfigurationError
-from windrow.core.keys import decode_i64, decode_u32
 from windrow.core.types import concat
 from windrow.operators.one_input import OneInputView
 from windrow.operators.process.calls import Families

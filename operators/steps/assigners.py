@@ -14,11 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import IntArray
 from windrow.core.errors import BadWindow
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Calendar, Global, Hopping, Tumbling, WindowSpec
-
-IntArray = npt.NDArray[np.int64]
 
 
 class WindowAssigner(Protocol):

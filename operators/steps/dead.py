@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.messages import DeadLetter, Position
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
@@ -54,7 +53,7 @@ class DeadLetters:
         return sum(self.counts.values())
 
     def add_rows(
-        self, reason: str, detail: str, table: pa.Table, rows: npt.NDArray[np.int64], times: pa.Array | None
+        self, reason: str, detail: str, table: pa.Table, rows: IntArray, times: pa.Array | None
     ) -> None:
         """Rows of a slice, by index."""
         if len(rows) == 0:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import Position
+from windrow.core.message_keys import Position
 from windrow.core.types import as_type, concat
 from windrow.operators.steps.columns import ORDINAL, POSITION_COLUMNS
 from windrow.stores.kv import KV, Batch

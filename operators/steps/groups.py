@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-IntArray = npt.NDArray[np.int64]
+from windrow.core.arrays import BoolArray, IntArray
 
 _FAST_SUMS = frozenset({pa.int64()})
 _FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
@@ -107,7 +107,7 @@ class Words(NamedTuple):
             values = (values << np.uint64(8)) | matrix[:, place]
         return cls(pattern, places, values)
 
-    def back(self, values: npt.NDArray[np.uint64], filled: npt.NDArray[np.bool_]) -> pa.Array:
+    def back(self, values: npt.NDArray[np.uint64], filled: BoolArray) -> pa.Array:
         """The bytes of such numbers; null where they are not `filled`."""
         matrix = np.tile(self.pattern, (len(values), 1))
         for i, place in enumerate(self.places[::-1]):

@@ -14,15 +14,14 @@ from typing import Protocol
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 
-from windrow.core.keys import decode_i64, encode_equal, encode_i64
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.keys import encode_equal
 from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
-
-IntArray = npt.NDArray[np.int64]
 
 #: A retention is this many buckets long: so many lookups for each id, and that part of it kept too long.
 BUCKETS = 8

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
+from zoneinfo import ZoneInfo
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import IntArray
 from windrow.core.errors import TypeClash, UnknownColumn
-from windrow.core.keys import position_keys
+from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
-from windrow.core.time import TIME_UNITS, TimeUnit, show_duration
+from windrow.core.time import TIME_UNITS, TimeUnit, instant_us, show_duration
 from windrow.core.types import widened
 from windrow.operators.steps.columns import (
     MALFORMED_ROW,
@@ -34,8 +36,6 @@ from windrow.operators.steps.groups import Groups, combine
 
 #: The years 1 to 9999: what a timestamp of Spark and of Python can hold.
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-
-IntArray = npt.NDArray[np.int64]
 
 
 class Reading(Protocol):
@@ -183,11 +183,6 @@ def _localised(values: pa.Array, name: str, time_zone: str | None) -> pa.Array:
 
 
 def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
-    from datetime import datetime
-    from zoneinfo import ZoneInfo
-
-    from windrow.core.time import instant_us
-
     zone = None if time_zone is None else ZoneInfo(time_zone)
     distinct = values.dictionary_encode()
 

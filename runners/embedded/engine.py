@@ -12,15 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import snapshot_at, snapshots_from
+from windrow.checkpoint.files import PANES_OF
 from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark
 from windrow.checkpoint.replay import FILING, STEP_OF
-from windrow.checkpoint.shard import PANES_OF, Replay, Shard, ShardSpec
+from windrow.checkpoint.shard import Replay, Shard, ShardSpec
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.connectors.sinks import PaneFiles, Sink, as_sink
+from windrow.connectors.pane_files import PaneFiles, Sink
+from windrow.connectors.sinks import as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.logs import get_logger

@@ -12,6 +12,7 @@ from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import Ranges
 from windrow.checkpoint.shard import Replay, ShardSpec
+from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError, PositionsMissing
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
@@ -24,7 +25,6 @@ from windrow.runners.replay import (
     Given,
     GivenByInput,
     GivenTable,
-    IntArray,
     bring_back,
     inside,
     split_offsets,

@@ -5,26 +5,22 @@ The numbers are those of docs/explanation/commit-protocol.md.
 
 from __future__ import annotations
 
-import os
-import pickle
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from windrow.checkpoint.batches import BatchDecision
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, alive_at, health_of
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.recovery import BatchDecision
-from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
@@ -38,24 +34,21 @@ from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.operator import Definition
 from windrow.runners import tasks
 from windrow.runners.answers import Answer
-from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, check_answers, untold
+from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, untold
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.spark import plan as plans
+from windrow.runners.spark.action import Action, replayable
 from windrow.runners.spark.asking import Asked
 from windrow.runners.spark.checkpoint import SparkCheckpoint
 from windrow.runners.spark.inputs import inputs_of
 from windrow.runners.spark.kafka import rows_of
-from windrow.runners.spark.replay import replay_messages
-from windrow.runners.spark.session import FixedPlan, Tagged, check_session, run_on_partition
+from windrow.runners.spark.replay import Source, replay_messages
+from windrow.runners.spark.session import check_session
 from windrow.runners.spark.shared import Nonce
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink, give
 from windrow.runners.spark.stopping import Gate
 
 logger = get_logger()
-
-REDO_ATTEMPTS = 3
-#: After late rows, so many batches are planned to bring them as dead letters at once.
-LETTERS_FOR = 16
 
 
 class BatchFunction:
@@ -111,9 +104,6 @@ class BatchFunction:
         #: True where the position columns are (file, row): files are taken whole, and remembered by name.
         self.of_files = False
         self._files_taken: dict[str, list[str]] = {}
-        self._letters_until = (
-            0  # batches up to this commit are planned so that late rows come as dead letters
-        )
         self.gate = Gate()
         #: Where Spark's own checkpoint is ours to read: batches that bring nothing, while nothing is due, leave no record then.
         self.checkpoint: SparkCheckpoint | None = None
@@ -121,6 +111,7 @@ class BatchFunction:
         self.first_batch: int | None = None
         self._job: Job | None = None
         self._publisher: Publisher
+        self._action: Action
         self._nonce = Nonce()
 
     def __repr__(self) -> str:
@@ -160,7 +151,7 @@ class BatchFunction:
         df, positioned = self._positioned(df)
 
         def act(plan: Plan, decision: BatchDecision) -> list[Answer]:
-            return self._run(spark, self._without_old(df, decision, query_id), plan, positioned)
+            return self._action.run(spark, self._without_old(df, decision, query_id), plan, positioned)
 
         record = protocol.batch(query_id, batch_id, positioned, act)
         if record is not None:
@@ -204,7 +195,7 @@ class BatchFunction:
             nothing = spark.createDataFrame([], schema)
             if self.reads is not None:
                 nothing, _ = self._positioned(nothing)
-            return self._run(spark, nothing, plan, False)
+            return self._action.run(spark, nothing, plan, False)
 
         record = protocol.drain(act)
         if record is not None:
@@ -241,6 +232,17 @@ class BatchFunction:
             if self.log is FILES:  # elsewhere, what a task writes is in the log
                 self._nonce.make(self.location)
             self._publisher = Publisher(self._job, self.definitions, self.sinks, self.dead_letters)
+            self._action = Action(
+                self._job,
+                self.definitions,
+                self.inputs,
+                self._nonce,
+                reads=self.reads,
+                local_dir=self.local_dir,
+                tell=tuple(self.sinks),
+                replays=self._replays,
+                bring_back=self._bring_back,
+            )
         return self._job
 
     def _check_reads(self, shards: int) -> None:
@@ -300,139 +302,9 @@ class BatchFunction:
         """Give the sinks the panes of every commit that may not be out."""
         self._protocol(spark).publish()
 
-    # -- step 3 -----------------------------------------------------------------------------------------------------
-
-    def _run(self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool) -> list[Answer]:
-        """One action over the batch; every shard answers exactly once."""
-        letters = plan.commit <= self._letters_until
-        answers = self._act(spark, df, plan, positioned, letters)
-        uncounted = any(a.uncounted_rows for a in answers)
-        if uncounted:
-            # There are rows too late for all of their windows, or too far ahead of now. Nothing of the attempt counts; the next
-            # one brings them as dead letters, and so do the batches after it, as long as some come.
-            letters = True
-            answers = self._act(spark, df, plan, positioned, letters)
-        if uncounted or (
-            letters
-            and any(
-                c in a.result.counters for a in answers for c in ("dead.too_late", "dead.out_of_retention")
-            )
-        ):
-            self._letters_until = plan.commit + LETTERS_FOR
-        return answers
-
-    def _act(
-        self,
-        spark: SparkSession,
-        df: DataFrame,
-        plan: Plan,
-        positioned: bool,
-        letters: bool,
-        *,
-        messages_back: bool = False,
-    ) -> list[Answer]:
-        job = self.job
-        keyed = self.reads is not None and self.reads.keyed
-        schema = plans.arrow_schema(df)
-        if keyed:
-            assert self.reads is not None
-            schema, frame, parts = self.reads.schema, plans.prepare_ranges(df, job.shards), None
-        else:
-            frame, parts = self._prepare(df, plan, positioned, schema, letters)
-        task = self._task(spark, plan, schema, parts)
-        on_shards = plans.to_shards(frame, job.shards).mapInArrow(
-            partial(run_on_partition, task), tasks.OUTPUT
-        )
-        answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
-        lost = sorted(a.result.shard for a in answers if a.lost is not None)
-        if lost:
-            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
-            if not messages_back:
-                replay_messages(self, spark, task, lost)
-                return self._act(spark, df, plan, positioned, letters, messages_back=True)
-            again = next(a.lost for a in answers if a.lost is not None)
-            raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
-        check_answers(plan, answers, job.shards)
-        self._nonce.forget()
-        return answers
-
-    def _task(
-        self, spark: SparkSession, plan: Plan, schema: pa.Schema, parts: tuple[str, ...] | None
-    ) -> tasks.TaskPlan:
-        """The commit, as a task sees it."""
-        job, keyed = self.job, self.reads is not None and self.reads.keyed
-        logics = [d.logic() for d in self.definitions]
-        return tasks.TaskPlan(
-            ShardSpec(
-                job.folders,
-                job.job,
-                -1,
-                tuple(cf for logic in logics for cf in logic.metadata_cfs),
-                tuple(cf for logic in logics for cf in logic.message_cfs),
-                self._local(spark),
-                replayable=all(replayable(d) for d in self.definitions),
-                transport=self.log,
-            ),
-            self.definitions,
-            plan.commit,
-            plan.now_us,
-            dict(plan.watermarks_us),
-            schema.serialize().to_pybytes(),
-            parts,
-            tuple(job.recent),
-            can_replay=self._replays,
-            tell=tuple(self.sinks),
-            reads=self.reads if keyed else None,
-            taken=dict(job.progress.next_offsets) if keyed else {},
-            partitions=self._partitions,
-            nonce=self._nonce.name,
-        )
-
-    def _collected(
-        self, spark: SparkSession, df: DataFrame, on_shards: DataFrame, plan: Plan, *, redo: bool
-    ) -> list[Answer]:
-        """What the shards answer. redo: where a stage ran twice nobody can say that both runs saw the same rows."""
-        for _ in range(REDO_ATTEMPTS):
-            with (
-                Tagged(spark, f"windrow-{self.job.job}-{plan.commit}") as tagged,
-                FixedPlan(df, self.job.shards),
-            ):
-                rows = on_shards.collect()
-            if not redo or not tagged.second_attempts():
-                return [pickle.loads(r["payload"]) for r in rows]
-            # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
-            logger.warning(
-                "redoing a commit of which a stage ran twice", job=self.job.job, commit=plan.commit
-            )
-        raise StateError(
-            f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
-            "told to be the same; see why tasks fail, and start the query again"
-        )
-
-    def _prepare(
-        self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
-    ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        what = plans.pushdown(df, self.definitions, schema)
-        if what is not None:
-            watermark_us = plan.watermarks_us[self.definitions[0].name] if letters else None
-            frame = plans.prepare_partials(
-                df,
-                what,
-                plans.Sharding.of(self.job),
-                positions=positioned,
-                now_us=plan.now_us,
-                watermark_us=watermark_us,
-            )
-            return frame, tuple(what.parts)
-        return self.inputs.on_shards(df, plans.Sharding.of(self.job)), None
-
-    def _local(self, spark: SparkSession) -> str | None:
-        """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""
-        if self.local_dir is not None:
-            return os.path.join(self.local_dir, self.job.job)
-        if (spark.sparkContext.master or "").startswith("local["):
-            return None
-        return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self.job.job)
+    def _bring_back(self, spark: SparkSession, task: tasks.TaskPlan, lost: Sequence[int]) -> None:
+        source = Source(self.inputs, self.reads, self.replay, self.input_schema, self.of_files)
+        replay_messages(source, self.job, spark, task, lost)
 
     def _tell(self, record: Commit, batch_id: int, started: float) -> None:
         last = record.steps[-1]
@@ -457,12 +329,6 @@ class BatchFunction:
         logger.debug("commit", **self.last_progress)
         for listener in self.listeners:
             listener(self.last_progress)
-
-
-def replayable(definition: Definition) -> bool:
-    """True if its lost messages can be read again."""
-    logic = definition.logic()
-    return not logic.message_cfs or logic.refiling() is not None
 
 
 def _default_shards(spark: SparkSession, definitions: Sequence[Definition]) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import KEPT_OF, Ranges, extent, steps_again
 from windrow.checkpoint.shard import ShardSpec
@@ -29,33 +30,41 @@ from windrow.runners import tasks
 from windrow.runners.ranges import SCHEMA
 from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
 from windrow.runners.spark import plan as plans
+from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.tasks import INPUT
 from windrow.stores.kv import LocalStore
 
-if TYPE_CHECKING:
-    from windrow.runners.spark.batch import BatchFunction
+
+@dataclass(frozen=True)
+class Source:
+    """What messages are read from again. read: `replay=` of the user. schema, of_files: of the stream's frames."""
+
+    inputs: Inputs
+    reads: KafkaStream | None
+    read: Callable[[], Any] | None
+    schema: T.StructType | None
+    of_files: bool
 
 
 def replay_messages(
-    batch: BatchFunction, spark: SparkSession, task: tasks.TaskPlan, lost: Sequence[int]
+    source: Source, job: Job, spark: SparkSession, task: tasks.TaskPlan, lost: Sequence[int]
 ) -> None:
     """Build the shards `lost` anew, as of the last commit. Each leaves a snapshot, which every executor finds."""
-    job, definitions = batch.job, batch.definitions
     ranges: Ranges = {}
     commits = [c for c in job.commits() if c.commit < task.commit]
-    for definition in definitions:
+    for definition in task.definitions:
         if definition.logic().refiling() is None:
             continue
         for shard in lost:
             kept_from_us = _kept_from(definition, commits[-1], shard)
             ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
-    if batch.reads is None:
-        rows = batch.inputs.on_shards(_source(batch, ranges, spark), plans.Sharding.of(job))
+    if source.reads is None:
+        rows = source.inputs.on_shards(_rows(source, ranges, spark), plans.Sharding.of(job))
     elif task.reads is not None:
         rows = _nothing(spark, job.shards)
     else:
-        rows = batch.inputs.on_shards(_topic(batch.reads, ranges, spark), plans.Sharding.of(job))
+        rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), plans.Sharding.of(job))
     on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
     answers = on_shards.mapInArrow(again, tasks.OUTPUT).collect()
@@ -97,11 +106,11 @@ def _widest(left: Ranges, right: Ranges) -> Ranges:
     return found
 
 
-def _source(batch: BatchFunction, ranges: Ranges, spark: SparkSession) -> DataFrame:
+def _rows(source: Source, ranges: Ranges, spark: SparkSession) -> DataFrame:
     """The rows of the source that lie in the ranges, with the stream's columns and positions."""
-    assert batch.replay is not None and batch.input_schema is not None
-    df = batch.inputs.again(batch.replay(), of_files=batch.of_files)
-    wanted = [f for f in batch.input_schema.fields if not f.name.startswith("__")]
+    assert source.read is not None and source.schema is not None
+    df = source.inputs.again(source.read(), of_files=source.of_files)
+    wanted = [f for f in source.schema.fields if not f.name.startswith("__")]
     given = {f.name: f.dataType for f in df.schema.fields}
     other = [
         f"{f.name} is {kind.simpleString() if kind else 'missing'}, the stream has {f.dataType.simpleString()}"

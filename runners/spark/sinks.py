@@ -7,7 +7,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from windrow.connectors.sinks import CallbackSink, PaneFiles, Sink, as_sink
+from windrow.connectors.pane_files import PaneFiles, Sink
+from windrow.connectors.sinks import CallbackSink, as_sink
 from windrow.core.errors import SparkUnsupported
 from windrow.core.messages import Token
 

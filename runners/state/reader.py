@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.job import bring, letter_file, pane_files
+from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
 from windrow.checkpoint.layout import BorrowedFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
@@ -323,7 +323,7 @@ class State:
         definition = self._definitions.of(operator)
         tables = []
         for record in self.commits():
-            bring(self._folders, self._transport, record)
+            bring_panes(self._folders, self._transport, record)
             for path in pane_files(self._folders, record).get(definition.name, ()):
                 try:
                     tables.append(pq.read_table(path))
@@ -337,7 +337,7 @@ class State:
         letters = []
         for kept in self._letters:
             if kept.commit <= self.commit and commit in (None, kept.commit):
-                letters += letters_of(letter_file(self._folders, self._transport, kept), kept)
+                letters += letters_of(bring_letters(self._folders, self._transport, kept), kept)
         return letters
 
     def dead_letters_table(self) -> pa.Table:
@@ -347,7 +347,7 @@ class State:
             if kept.commit > self.commit:
                 continue
             try:
-                found = pq.read_table(letter_file(self._folders, self._transport, kept))
+                found = pq.read_table(bring_letters(self._folders, self._transport, kept))
             except FileNotFoundError:
                 continue  # their time is over, and they were swept
             tables.append(found.append_column("commit", pa.array([kept.commit] * len(found), pa.int64())))

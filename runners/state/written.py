@@ -14,8 +14,8 @@ from typing import Any
 
 from windrow.core import aggregations, emit, policy, positions, windows
 from windrow.core.emit import Emit
-from windrow.runners.chain import chain
 from windrow.runners.definition import Aggregate, Deduplicate, Input, Join
+from windrow.runners.verbs import chain
 
 #: No definition comes near; what is longer or deeper was not written by us.
 MOST_CHARACTERS, DEEPEST = 1_000_000, 30

@@ -73,8 +73,6 @@ from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
 from windrow.core.windows import unbounded as unbounded
 from windrow.operators.join.definition import pairs as pairs
-from windrow.runners.chain import Chain as Chain
-from windrow.runners.chain import chain as chain
 from windrow.runners.definition import Aggregate as Aggregate
 from windrow.runners.definition import Deduplicate as Deduplicate
 from windrow.runners.definition import Input as Input
@@ -86,5 +84,7 @@ from windrow.runners.definition import writeStream as writeStream
 from windrow.runners.panes import latest as latest
 from windrow.runners.progress import progress_bar as progress_bar
 from windrow.runners.state import read_state as read_state
+from windrow.runners.verbs import Chain as Chain
+from windrow.runners.verbs import chain as chain
 
 __version__ = "0.1.0"

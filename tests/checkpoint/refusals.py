@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from windrow.checkpoint.recovery import (
-    BatchAction,
-    PublishAction,
-    ShardAction,
-)
+from windrow.checkpoint.batches import BatchAction
+from windrow.checkpoint.recovery import PublishAction, ShardAction
 from windrow.core.errors import (
     CorruptState,
     Fenced,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.core.keys import encode_position
+from windrow.core.message_keys import encode_position
 from windrow.operators.steps.groups import Groups
 
 POSITIONS = st.builds(

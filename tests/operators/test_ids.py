@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core.keys import encode_i64, encode_key
+from windrow.core.byte_order import encode_i64
+from windrow.core.keys import encode_key
 from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.operators.steps.step import StepResult

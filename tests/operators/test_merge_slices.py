@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core.keys import message_keys
+from windrow.core.message_keys import message_keys
 from windrow.operators.aggregate.state_rows import (
     Windows,
     merge_rows,

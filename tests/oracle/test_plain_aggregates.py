@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.core import aggregations as agg
-from windrow.core.aggregations import Aggregation
+from windrow.core.aggregation import Aggregation
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import col
 from windrow.core.messages import Position

@@ -15,7 +15,6 @@ import windrow as wr
 from tests.deep import usually
 from windrow.connectors.sinks import pane_files
 from windrow.core.messages import Message, Position
-from windrow.operators.aggregate.output import to_panes
 from windrow.runners.embedded import operator as embedded
 from windrow.testing import ManualClock, TestDriver, ledger
 
@@ -97,7 +96,7 @@ def test_no_pane_is_lost_or_sent_twice_however_often_the_process_is_killed(tmp_p
         published = [
             pane
             for file in pane_files(str(out))
-            for pane in to_panes(DEFINITION, pq.read_table(file), driver.op.job)
+            for pane in DEFINITION.values(pq.read_table(file), driver.op.job)
         ]
         driver.check(published)
         assert len(driver.commits()) > KILLS

@@ -15,13 +15,15 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.checkpoint.files import write_parquet
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import MemoryLog
 from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.shard import DEAD_FILE, Shard, ShardSpec, write_parquet
+from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.storage import MemoryRecords
+from windrow.checkpoint.summary import DEAD_FILE
 from windrow.connectors.kafka.resuming import job_offsets
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, StateLost

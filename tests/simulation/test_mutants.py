@@ -13,13 +13,13 @@ import structlog
 import structlog.testing
 from confluent_kafka import KafkaException
 
+from windrow.checkpoint import batches, tidying
 from windrow.checkpoint import log as logs
-from windrow.checkpoint import recovery, tidying
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import LostRace, RecordLog
 from windrow.checkpoint.marker import Marker
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import Shard, _read_parts, _result
+from windrow.checkpoint.shard import Shard
 from windrow.connectors.kafka.sink import KafkaSink, _Session
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.messages import Token
@@ -171,13 +171,12 @@ def intent_redone_with_another_now(patch: pytest.MonkeyPatch) -> None:
 def applied_marker_ahead_of_the_data(patch: pytest.MonkeyPatch) -> None:
     def catch_up(self: Shard, records: Any) -> None:
         for record in records:
-            commit, result = self.applied + 1, _result(record, self.spec.shard)
+            commit = self.applied + 1
             mark, batch = Batch(), Batch()
             mark.put("marker", b"applied", Marker.of(self.spec.job, self.spec.shard, commit).pack())
             self.kv.write(mark)
-            if result is not None and result.segment is not None:
-                for part in _read_parts(self.spec, result, commit):
-                    batch.extend(part)
+            for part in self.spec.files.read(record):
+                batch.extend(part)
             self.kv.write(batch)
             self.applied = commit
 
@@ -288,7 +287,7 @@ def old_rows_not_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def recorded_batch_skipped_by_its_number(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "_may_have_new_rows", lambda facts: False)
+    patch.setattr(batches, "_may_have_new_rows", lambda facts: False)
 
 
 def swept_as_far_as_the_newest_commit(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ import pytest
 import xxhash
 
 from windrow.core.envelope import Kind, seal, unseal
-from windrow.core.keys import decode_key, decode_position, encode_key, encode_position
+from windrow.core.keys import decode_key, encode_key
+from windrow.core.message_keys import decode_position, encode_position
 from windrow.stores.changelog import ChangeloggedKV, rebuild
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.messages import HOUR_US, Layout, MessageStore

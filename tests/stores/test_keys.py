@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.core import byte_order as bo
 from windrow.core import keys as k
+from windrow.core import message_keys as mk
 from windrow.core.errors import CorruptState, TypeClash
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -74,7 +76,7 @@ def test_no_key_begins_with_another_key_of_as_many_fields(a: list[Any], b: list[
 
 def test_a_key_and_a_longer_one_stay_apart() -> None:
     key, key2 = k.encode_key([b"key"]), k.encode_key([b"key2"])
-    assert not key <= key2 < (k.prefix_end(key) or b"")
+    assert not key <= key2 < (bo.prefix_end(key) or b"")
 
 
 @given(
@@ -144,7 +146,7 @@ def test_bytes_that_are_no_key_are_refused() -> None:
             k.decode_key(bytes.fromhex(data))
     for data in ("", "61", "610001", "61000100000001"):
         with pytest.raises(CorruptState):
-            k.decode_position(bytes.fromhex(data))
+            mk.decode_position(bytes.fromhex(data))
 
 
 # -- integers ------------------------------------------------------------------------------------------------
@@ -152,37 +154,37 @@ def test_bytes_that_are_no_key_are_refused() -> None:
 
 @given(I64, I64)
 def test_i64_sorts_and_round_trips(a: int, b: int) -> None:
-    assert (k.encode_i64(a) < k.encode_i64(b)) == (a < b)
-    assert k.decode_i64(b"xx" + k.encode_i64(a), 2) == a
+    assert (bo.encode_i64(a) < bo.encode_i64(b)) == (a < b)
+    assert bo.decode_i64(b"xx" + bo.encode_i64(a), 2) == a
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 def test_unsigned_round_trip(wide: int, narrow: int) -> None:
-    assert k.decode_u64(b"x" + k.encode_u64(wide), 1) == wide == int.from_bytes(k.encode_u64(wide))
-    assert k.decode_u32(b"x" + k.encode_u32(narrow), 1) == narrow == int.from_bytes(k.encode_u32(narrow))
+    assert bo.decode_u64(b"x" + bo.encode_u64(wide), 1) == wide == int.from_bytes(bo.encode_u64(wide))
+    assert bo.decode_u32(b"x" + bo.encode_u32(narrow), 1) == narrow == int.from_bytes(bo.encode_u32(narrow))
 
 
 @given(st.lists(I64, max_size=5))
 def test_i64_arrays_are_i64_row_by_row(values: list[int]) -> None:
     array = np.array(values, dtype=np.int64)
-    rows = k.i64_array_to_bytes(array)
+    rows = bo.i64_array_to_bytes(array)
     assert rows.shape == (len(values), 8)
-    assert [row.tobytes() for row in rows] == [k.encode_i64(value) for value in values]
-    assert k.bytes_to_i64_array(rows).tolist() == values
+    assert [row.tobytes() for row in rows] == [bo.encode_i64(value) for value in values]
+    assert bo.bytes_to_i64_array(rows).tolist() == values
 
 
 def test_i64_arrays_need_not_be_contiguous() -> None:
     array = np.arange(-5, 5, dtype=np.int64)[::2]
-    assert k.i64_array_to_bytes(array).tobytes() == b"".join(map(k.encode_i64, [-5, -3, -1, 1, 3]))
+    assert bo.i64_array_to_bytes(array).tobytes() == b"".join(map(bo.encode_i64, [-5, -3, -1, 1, 3]))
 
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
-    for call in (lambda: k.encode_i64(2**63), lambda: k.encode_u64(-1), lambda: k.encode_u32(2**32)):
+    for call in (lambda: bo.encode_i64(2**63), lambda: bo.encode_u64(-1), lambda: bo.encode_u32(2**32)):
         with pytest.raises(struct.error):
             call()
     for partition in (-1, 2**32):
         with pytest.raises(ValueError, match=r"outside 0\.\.4294967295"):
-            k.message_keys(None, ["t"], [partition], [0], [0])
+            mk.message_keys(None, ["t"], [partition], [0], [0])
 
 
 # -- positions and message keys ------------------------------------------------------------------------------
@@ -192,12 +194,14 @@ POSITION = st.tuples(st.text(max_size=3), st.integers(0, 2**32 - 1), I64, st.int
 
 @given(POSITION, POSITION)
 def test_positions_sort_and_round_trip(a: Any, b: Any) -> None:
-    assert (k.encode_position(*a) < k.encode_position(*b)) == ((order(a[0]), *a[1:]) < (order(b[0]), *b[1:]))
-    data = b"head" + k.encode_position(*a) + b"tail"
-    assert k.decode_position(data, 4) == (a, len(data) - 4)
+    assert (mk.encode_position(*a) < mk.encode_position(*b)) == (
+        (order(a[0]), *a[1:]) < (order(b[0]), *b[1:])
+    )
+    data = b"head" + mk.encode_position(*a) + b"tail"
+    assert mk.decode_position(data, 4) == (a, len(data) - 4)
     for count in range(5):
-        assert k.encode_position(*a).startswith(k.position_prefix(a[:count]))
-    assert k.position_prefix(a) == k.encode_position(*a)
+        assert mk.encode_position(*a).startswith(mk.position_prefix(a[:count]))
+    assert mk.position_prefix(a) == mk.encode_position(*a)
 
 
 @given(
@@ -215,34 +219,34 @@ def test_message_keys_are_prefix_time_position(rows: list[Any], form: str) -> No
     if form == "dictionary":
         column = column.dictionary_encode()
     prefixes = [row[2] for row in rows]
-    positions = [k.encode_position(*row[1]) for row in rows]
-    timed = [k.encode_i64(row[0]) + position for row, position in zip(rows, positions, strict=True)]
-    assert k.message_keys(times, column, partitions, offsets, ordinals) == timed
-    assert k.message_keys(None, column, partitions, offsets, ordinals) == positions
-    as_array = k.position_keys(column, partitions, offsets, ordinals)
+    positions = [mk.encode_position(*row[1]) for row in rows]
+    timed = [bo.encode_i64(row[0]) + position for row, position in zip(rows, positions, strict=True)]
+    assert mk.message_keys(times, column, partitions, offsets, ordinals) == timed
+    assert mk.message_keys(None, column, partitions, offsets, ordinals) == positions
+    as_array = mk.position_keys(column, partitions, offsets, ordinals)
     assert (as_array.type, as_array.to_pylist()) == (pa.binary(), positions)
     as_array.validate(full=True)
     with_prefix = [prefix + key for prefix, key in zip(prefixes, timed, strict=True)]
-    assert k.message_keys(times, column, partitions, offsets, ordinals, prefixes) == with_prefix
+    assert mk.message_keys(times, column, partitions, offsets, ordinals, prefixes) == with_prefix
 
 
 def test_message_keys_refuse_columns_of_different_length_and_rows_without_source() -> None:
     with pytest.raises(ValueError, match="2 sources for 1 offsets"):
-        k.message_keys(None, ["a", "b"], 0, [1], 0)
+        mk.message_keys(None, ["a", "b"], 0, [1], 0)
     with pytest.raises(ValueError, match="without a source"):
-        k.message_keys(None, pa.array(["a", None]), 0, [1, 2], 0)
+        mk.message_keys(None, pa.array(["a", None]), 0, [1, 2], 0)
 
 
 @given(st.binary(max_size=4).map(lambda b: b.replace(b"b", b"\xff")), st.binary(max_size=5))
 def test_prefix_end_is_the_first_key_above_a_prefix(prefix: bytes, key: bytes) -> None:
-    end = k.prefix_end(prefix)
+    end = bo.prefix_end(prefix)
     below_end = end is None or key < end
     assert (key >= prefix and below_end) == key.startswith(prefix)
 
 
 def test_prefix_end_of_all_ff_is_none() -> None:
-    assert k.prefix_end(b"") is k.prefix_end(b"\xff\xff") is None
-    assert k.prefix_end(b"a\xff") == b"b"
+    assert bo.prefix_end(b"") is bo.prefix_end(b"\xff\xff") is None
+    assert bo.prefix_end(b"a\xff") == b"b"
 
 
 # -- columns -------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.core.keys import Position, encode_key
+from windrow.core.keys import encode_key
+from windrow.core.message_keys import Position
 from windrow.stores.kv import Batch, MemoryKV, Overlay
 from windrow.stores.messages import Layout, MessageStore, Parts, Positions, choose_layout
 

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import encode_i64, encode_key
+from windrow.core.keys import encode_key
 from windrow.stores import blocks
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.changelog import ChangeloggedKV

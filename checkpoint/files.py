@@ -1,0 +1,227 @@
+"""The files that commits name: written by an attempt, found and read by whoever comes, checked each time they are read.
+
+Of a shard a commit names what changed in window metadata (`changelog/`), the messages that were filed (`segments/`), panes by
+operator, and dead letters. Where a transport carries them, a file that is not here is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.checkpoint.compaction import bases_of, commit_of
+from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
+from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.summary import DEAD, DEAD_FILE, Letters
+from windrow.checkpoint.transport import FILES, At, Transport
+from windrow.core.errors import CorruptState
+from windrow.stores.files import sync_directory
+from windrow.stores.kv import Batch
+from windrow.stores.segment import read_segment, write_segment
+from windrow.stores.snapshots import SnapshotStore
+
+#: Counters of a shard's answer: rows of an operator's pane file. (And `DEAD_FILE`.)
+PANES_OF = "panes_file."
+
+#: Kinds of files that a transport keeps; panes by operator. (And `DEAD`.)
+CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
+
+
+class Named(NamedTuple):
+    """A segment that a commit names. at: where a transport keeps it; None where it keeps none."""
+
+    kind: str
+    path: str
+    digest: str
+    at: At | None
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """The files of one shard of a job."""
+
+    folders: JobFolders
+    shard: int
+    transport: Transport = FILES
+
+    # -- what commits changed ---------------------------------------------------------------------------------------
+
+    def named(self, record: Commit) -> Iterator[Named]:
+        """What a commit changed: window metadata, then messages, each where there is any."""
+        for result in record.shards:
+            if result.shard != self.shard or result.segment is None:
+                continue
+            metadata, _, messages = (result.digest or "-").partition("-")
+            changelog, segment = self.folders.changelog(result.segment), self.folders.segment(result.segment)
+            for kind, path, digest in ((CHANGELOG, changelog, metadata), (SEGMENT, segment, messages)):
+                if digest:
+                    yield Named(kind, path, digest, result.kept.get(kind))
+
+    def has(self, record: Commit | None, *, metadata_only: bool = False) -> bool:
+        """True if all that a commit changed is here, or can be fetched; metadata_only: of window metadata."""
+        return record is not None and all(
+            os.path.exists(n.path) or (n.at is not None and self.transport.has(self.shard, n.at))
+            for n in self.named(record)
+            if n.kind == CHANGELOG or not metadata_only
+        )
+
+    def lead(
+        self, base: int, commit: int, known: Mapping[int, Commit], *, metadata_only: bool = False
+    ) -> bool:
+        """True if what was changed after commit `base`, up to `commit`, is there."""
+        numbers = range(base + 1, commit + 1)
+        return all(self.has(known.get(n), metadata_only=metadata_only) for n in numbers)
+
+    def read(self, record: Commit, *, metadata_only: bool = False) -> Iterator[Batch]:
+        """What a commit changed, in parts."""
+        for named in self.named(record):
+            if named.kind == CHANGELOG or not metadata_only:
+                if named.at is not None and not os.path.exists(named.path):
+                    self.transport.fetch(self.shard, named.at, named.path)
+                yield self.read_file(named.path, named.digest, record.commit)
+
+    def read_file(self, path: str, digest: str, commit: int) -> Batch:
+        """A file of this shard; `CorruptState` where it is not the one that `commit` names."""
+        number, shard, batch, _ = read_segment(path, digest)
+        if (number, shard) != (commit, self.shard):
+            raise CorruptState(
+                f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {self.shard} names it"
+            )
+        return batch
+
+    # -- what stands for all commits up to one ----------------------------------------------------------------------
+
+    def bases(self) -> list[int]:
+        """Commits of compact changelogs, newest first."""
+        return bases_of(self.folders, self.shard)
+
+    def base_files(self, base: int) -> tuple[str, list[str]]:
+        """Paths of a compact changelog: of the file that names its parts, and of these."""
+        path = self.folders.changelog(base_name(base, self.shard))
+        return path, [self.folders.changelog(name) for name, _ in read_segment(path)[3].get("parts", ())]
+
+    def read_base(self, base: int) -> Iterator[Batch]:
+        """A compact changelog, in parts."""
+        _, _, batch, extra = read_segment(self.folders.changelog(base_name(base, self.shard)))
+        yield batch
+        for name, digest in extra.get("parts", ()):
+            yield self.read_file(self.folders.changelog(name), digest, base)
+
+    def snapshots(self) -> list[tuple[int, str]]:
+        """(commit, manifest) of snapshots, newest first. Looking makes no folder."""
+        folder = self.folders.snapshots
+        if not all(os.path.isdir(os.path.join(folder, f)) for f in ("manifests", "blobs")):
+            return []
+        return [(commit_of(name), name) for name in reversed(SnapshotStore(folder).list(self.shard))]
+
+    # -- an attempt -------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        commit: int,
+        metadata: Batch,
+        messages: Batch,
+        panes: Mapping[str, pa.Table],
+        dead: pa.Table | None,
+        counters: Mapping[str, int],
+        snapshot: str | None = None,
+    ) -> ShardResult:
+        """Write what `commit` changes, under a name of this attempt's own. panes: by operator. What is empty is not written."""
+        name = attempt_name(commit, self.shard)
+        folders, files, digests, rows = self.folders, dict[str, str](), {CHANGELOG: "", SEGMENT: ""}, {}
+        paths = {CHANGELOG: folders.changelog(name), SEGMENT: folders.segment(name)}
+        for kind, batch in ((CHANGELOG, metadata), (SEGMENT, messages)):
+            if len(batch):
+                digests[kind] = write_segment(paths[kind], commit, self.shard, batch)
+                files[kind] = paths[kind]
+        for operator, table in panes.items():
+            if len(table):
+                path = files[PANES + operator] = folders.panes(name, operator)
+                write_parquet(table, path)
+                rows[PANES_OF + operator] = len(table)
+        told = sum(rows.values())
+        if dead is not None and len(dead):
+            path = files[DEAD] = folders.dead(name)
+            write_parquet(dead, path)
+            rows[DEAD_FILE] = len(dead)
+        wrote = any(digests.values())
+        return ShardResult(
+            shard=self.shard,
+            segment=name if wrote else None,
+            digest="-".join(digests.values()) if wrote else None,
+            panes=name if told else None,
+            panes_rows=told,
+            snapshot=snapshot,
+            counters={**counters, **rows},
+            kept=self.transport.keep(self.shard, files),
+        )
+
+
+# -- panes and dead letters -----------------------------------------------------------------------------------------
+
+
+def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
+    """The pane files of a commit, by operator, shards in order."""
+    files: dict[str, list[str]] = {}
+    for result in sorted(record.shards, key=lambda r: r.shard):
+        if result.panes is None:
+            continue
+        for counter in result.counters:
+            if counter.startswith(PANES_OF):
+                operator = counter[len(PANES_OF) :]
+                files.setdefault(operator, []).append(folders.panes(result.panes, operator))
+    return files
+
+
+def bring_panes(folders: JobFolders, transport: Transport, record: Commit) -> None:
+    """Fetch what can be fetched of a commit's panes."""
+    for result in record.shards:
+        for kind, at in result.kept.items():
+            if kind.startswith(PANES) and result.panes is not None:
+                path = folders.panes(result.panes, kind[len(PANES) :])
+                _fetch(transport, result.shard, at, path)
+
+
+def bring_letters(folders: JobFolders, transport: Transport, letters: Letters) -> str:
+    """The file of dead letters; fetched where it is not here."""
+    path = folders.dead(letters.name)
+    if letters.at is not None:
+        _fetch(transport, letters.shard, letters.at, path)
+    return path
+
+
+def _fetch(transport: Transport, shard: int, at: At, path: str) -> None:
+    if not os.path.exists(path) and transport.has(shard, at):
+        transport.fetch(shard, at, path)
+
+
+def write_parquet(table: pa.Table, path: str) -> None:
+    """A Parquet file that survives a power loss before anything names it."""
+    if len(table) > 1000:
+        # Dictionaries of numbers that differ from row to row cost half of the time and save nothing.
+        pq.write_table(table, path, compression="snappy", use_dictionary=list(_repeating(table.schema)))
+    else:
+        pq.write_table(table, path, compression="none")
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(os.path.dirname(path))
+
+
+def _repeating(schema: pa.Schema) -> Iterable[str]:
+    """Columns whose values repeat: everything but numbers, and the commit."""
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            yield from (f"{field.name}.{child.name}" for child in field.type)
+        elif (
+            not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
+            or field.name == "commit"
+        ):
+            yield field.name

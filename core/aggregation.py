@@ -1,0 +1,111 @@
+"""What an aggregation is: a value that names its kind, its columns, its parameters and its filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.errors import BadAggregate
+from windrow.core.expressions import Expr
+from windrow.core.show import Raw, call
+
+Column: TypeAlias = str | pc.Expression
+
+#: Kinds whose result needs every message of the window: they switch the operator to the full-state design.
+FULL_STATE_KINDS = frozenset({"median", "percentile", "table_function"})
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A user's aggregate; its name and version are its identity, never its code."""
+
+    name: str
+    version: int
+    returns: pa.DataType
+    body: Any
+    whole_table: bool
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserFunction) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        return (self.name, self.version, str(self.returns))
+
+    def __call__(self, *columns: Column) -> Aggregation:
+        """The aggregation of `columns` by this function."""
+        kind = "table_function" if self.whole_table else "user"
+        return Aggregation(kind, tuple(argument(c) for c in columns), (), None, self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """One aggregation of a definition: its kind, its columns or expressions, its parameters, its filter."""
+
+    kind: str
+    args: tuple[str | Expr, ...] = ()
+    params: tuple[tuple[str, Any], ...] = ()
+    condition: Expr | None = None
+    function: UserFunction | None = None
+
+    def where(self, condition: pc.Expression) -> Aggregation:
+        """The same aggregation of only those rows for which a condition is true; null counts as false.
+
+        condition: an expression, e.g. `wr.col("delay") > 15`; a second one must be true besides
+
+        Raises `BadAggregate` (WR109) where it is no expression.
+
+        >>> import windrow as wr
+        >>> wr.count().where(wr.col("delay") > 15)
+        wr.count().where((delay > 15))
+        """
+        if not isinstance(condition, pc.Expression):
+            raise BadAggregate(f"where({condition!r}) on {self!r}: use an expression such as wr.col('x') > 0")
+        both = condition if self.condition is None else self.condition.expression & condition
+        return replace(self, condition=Expr(both))
+
+    def param(self, name: str) -> Any:
+        return dict(self.params)[name]
+
+    @property
+    def full_state(self) -> bool:
+        """True if the result needs every message of the window."""
+        return self.kind in FULL_STATE_KINDS
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The plain columns among the arguments."""
+        return tuple(a for a in self.args if isinstance(a, str))
+
+    def describe(self) -> str:
+        """What goes into the fingerprint."""
+        text = repr(self)
+        return (
+            text if self.function is None else f"{text} v{self.function.version} -> {self.function.returns}"
+        )
+
+    def __repr__(self) -> str:
+        params = {k: v for k, v in self.params if v is not None}
+        if self.function is not None:
+            text = f"{self.function.name}({', '.join(repr(a) for a in self.args)})"
+        else:
+            text = call(self.kind, *(Raw(a) if isinstance(a, Expr) else a for a in self.args), **params)
+        return text if self.condition is None else f"{text}.where({self.condition!r})"
+
+
+def argument(column: Column) -> str | Expr:
+    """A column as users name it: by its name, or by an expression. Raises `BadAggregate` where it is neither."""
+    if isinstance(column, str):
+        return column
+    if isinstance(column, pc.Expression):
+        return Expr(column)
+    raise BadAggregate(f"{column!r} is not a column: use its name or an expression such as wr.col('x') * 2")

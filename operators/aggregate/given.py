@@ -1,0 +1,212 @@
+"""What the user wrote of an aggregate, checked and turned into the fields of its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from windrow.core import check
+from windrow.core.aggregation import Aggregation
+from windrow.core.emit import Emit
+from windrow.core.errors import (
+    BadAggregate,
+    BadDuration,
+    BadTrigger,
+    BadWindow,
+    ConfigurationError,
+    ReservedColumn,
+    RetentionMissing,
+    RetentionTooShort,
+)
+from windrow.core.policy import (
+    RESERVED_COLUMNS,
+    Forever,
+    Retain,
+    Retention,
+    Watermark,
+    bounded,
+    check_unit,
+    letters_us,
+    max_ahead_us,
+)
+from windrow.core.positions import Ids, Positions
+from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
+from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
+from windrow.operators.aggregate.definition import default_lateness
+
+
+def normalise(
+    *,
+    by: str | Sequence[str],
+    event_time: str,
+    window: WindowSpec,
+    agg: Mapping[str, Aggregation],
+    retention: Duration | Retention | Forever | None,
+    watermark: Duration | Watermark,
+    allowed_lateness: Duration | None,
+    emit: Emit,
+    name: str,
+    null_keys: str,
+    time_zone: str | None,
+    event_time_unit: TimeUnit | None,
+    max_ahead: Duration | Forever | None,
+    scale: str | None,
+    integer_overflow: str,
+    positions: Positions | None,
+    ids: Ids | None,
+    dead_letter_limit: int,
+    dead_letter_retention: Duration | Forever | None,
+    input: str | None = None,
+) -> dict[str, Any]:
+    """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
+    keys = _checked(by, event_time, window, agg, emit, name, input, positions, dead_letter_limit)
+    kept = _retention(retention, window)
+    marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+    lateness_us = _lateness(allowed_lateness, kept, emit)
+    _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale, ids)
+    return {
+        "by": keys,
+        "event_time": event_time,
+        "window": window,
+        "agg": MappingProxyType(dict(agg)),
+        "retention": kept,
+        "watermark": marked,
+        "allowed_lateness_us": lateness_us,
+        "emit": emit,
+        "name": name,
+        "null_keys": null_keys,
+        "time_zone": time_zone,
+        "event_time_unit": event_time_unit,
+        "max_ahead_us": max_ahead_us(max_ahead, marked),
+        "scale": scale or ("small" if span_is_small(window) else "large"),
+        "integer_overflow": integer_overflow,
+        "positions": positions,
+        "ids": ids,
+        "dead_letter_limit": dead_letter_limit,
+        "dead_letter_retention_us": letters_us(dead_letter_retention),
+        "input_name": input,
+    }
+
+
+def _checked(
+    by: str | Sequence[str],
+    event_time: str,
+    window: WindowSpec,
+    agg: Mapping[str, Aggregation],
+    emit: Emit,
+    name: str,
+    input: str | None,
+    positions: Positions | None,
+    dead_letter_limit: int,
+) -> tuple[str, ...]:
+    """The key columns; refuses names, windows and aggregations that are none."""
+    keys = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
+    check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
+    check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
+    check.name(name, "name")
+    if input is not None:
+        check.name(input, "input")
+    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
+    if positions is not None:
+        check.of_type(
+            positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
+        )
+    if len(set(keys)) != len(keys):
+        raise ConfigurationError(f"by={keys!r} names a column twice")
+    if not isinstance(window, WindowSpec):
+        raise BadWindow(
+            f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.tuples or wr.global_window"
+        )
+    check.of_type(agg, Mapping, "agg", "name each aggregation, e.g. agg={'n': wr.count()}", BadAggregate)
+    if not agg:
+        raise BadAggregate("agg is empty: name at least one aggregation, e.g. agg={'n': wr.count()}")
+    check.names(agg, "agg", "name each aggregation by text, e.g. agg={'n': wr.count()}")
+    for alias, aggregation in agg.items():
+        if not isinstance(aggregation, Aggregation):
+            raise BadAggregate(
+                f"agg[{alias!r}] = {aggregation!r}: use an aggregation such as wr.count() or wr.avg('x')"
+            )
+    for column in (*keys, *agg):
+        if column in RESERVED_COLUMNS:
+            raise ReservedColumn(
+                f"column {column!r} would clash with the pane's own column {column!r}: rename it (a pane has the columns "
+                f"{', '.join(RESERVED_COLUMNS)} beside keys and aggregates)"
+            )
+        if column in keys and column in agg:
+            raise ReservedColumn(f"{column!r} is both a key and an aggregate: rename one of them")
+    return keys
+
+
+def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) -> int:
+    """How long past the watermark a window takes messages, in microseconds."""
+    if allowed_lateness is None:
+        lateness_us = default_lateness(kept, emit)
+    else:
+        lateness_us = duration_us(allowed_lateness, "allowed lateness")
+        if emit.drop_late and lateness_us != 0:
+            raise RetentionTooShort(
+                f"allowed_lateness {allowed_lateness!r} with {emit!r}: Spark's output modes take nothing late; "
+                "leave allowed_lateness out or use wr.Emit(...)"
+            )
+    if lateness_us < 0:
+        raise BadDuration(f"allowed_lateness {allowed_lateness!r} is negative")
+    if kept.time_us is not None and kept.time_us < lateness_us:
+        raise RetentionTooShort(
+            f"retention {show_duration(kept.time_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
+            f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
+        )
+    return lateness_us
+
+
+def _check_choices(
+    null_keys: str,
+    integer_overflow: str,
+    time_zone: str | None,
+    event_time_unit: str | None,
+    scale: str | None,
+    ids: Any,
+) -> None:
+    """Refuse what is none of the choices of an option."""
+    if null_keys not in ("group", "dead_letter"):
+        raise ConfigurationError(f"null_keys={null_keys!r}: use 'group' or 'dead_letter'")
+    if integer_overflow not in ("dead_letter", "decimal"):
+        raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
+    if time_zone is not None:
+        try:
+            ZoneInfo(time_zone)
+        except (KeyError, ValueError, TypeError):
+            raise ConfigurationError(f"time zone {time_zone!r} is not known: use an IANA name") from None
+    check_unit(event_time_unit)
+    if scale not in (None, "small", "large"):
+        raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
+    if ids is not None and not isinstance(ids, Ids):
+        raise ConfigurationError(f"ids={ids!r}: use wr.ids('order_id'), with the names of your columns")
+
+
+def _retention(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:
+    if isinstance(retention, Forever):
+        return Retention()
+    if isinstance(retention, (str, timedelta)):
+        retention = Retain(retention)
+    if retention is None:
+        if isinstance(window, Tuples):
+            raise RetentionMissing(
+                f"{window!r} needs a retention by count: use retention=wr.Retain(windows=100), or wr.forever"
+            )
+        raise RetentionMissing(f"{window!r} needs a retention by time: use retention='7 days', or wr.forever")
+    if not isinstance(retention, Retention):
+        raise RetentionMissing(
+            f"retention={retention!r}: use a duration such as '7 days', wr.Retain(...) or wr.forever"
+        )
+    if isinstance(window, Tuples) and retention.windows is None and retention.messages is None:
+        raise RetentionMissing(
+            f"{window!r} counts messages, retention {retention!r} does not: use retention=wr.Retain(windows=100), or wr.forever"
+        )
+    if isinstance(window, Global) and retention.time_us is not None:
+        raise RetentionMissing(
+            f"{window!r} never ends, so it cannot expire by time: use retention=wr.forever"
+        )
+    return retention

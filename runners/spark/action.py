@@ -1,0 +1,197 @@
+"""Step 3 of a batch on Spark: its rows go to shards, each of which runs its part of the commit, and answers exactly once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.shard import ShardSpec
+from windrow.connectors.kafka.stream import KafkaStream
+from windrow.core.errors import StateError
+from windrow.core.logs import get_logger
+from windrow.operators.operator import Definition
+from windrow.runners import tasks
+from windrow.runners.answers import Answer
+from windrow.runners.protocol import check_answers
+from windrow.runners.spark import plan as plans
+from windrow.runners.spark.inputs import Inputs
+from windrow.runners.spark.session import FixedPlan, Tagged, run_on_partition
+from windrow.runners.spark.shared import Nonce
+
+logger = get_logger()
+
+REDO_ATTEMPTS = 3
+#: After late rows, so many batches are planned to bring them as dead letters at once.
+LETTERS_FOR = 16
+
+#: Gives shards their messages back: (session, the commit as a task sees it, which shards).
+BringBack = Callable[[SparkSession, tasks.TaskPlan, Sequence[int]], None]
+
+
+class Action:
+    """Runs the batches of one opening of a job."""
+
+    def __init__(
+        self,
+        job: Job,
+        definitions: tuple[Definition, ...],
+        inputs: Inputs,
+        nonce: Nonce,
+        *,
+        reads: KafkaStream | None,
+        local_dir: str | None,
+        tell: Sequence[str],
+        replays: bool,
+        bring_back: BringBack,
+    ) -> None:
+        """tell: operators whose panes somebody takes. replays: messages that are lost can be read again."""
+        self._job, self._definitions, self._inputs, self._nonce = job, definitions, inputs, nonce
+        self._reads, self._local_dir, self._tell = reads, local_dir, tuple(tell)
+        self._replays, self._bring_back = replays, bring_back
+        #: Batches up to this commit are planned so that late rows come as dead letters.
+        self._letters_until = 0
+
+    def run(self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool) -> list[Answer]:
+        """The answers of one attempt that counts."""
+        letters = plan.commit <= self._letters_until
+        answers = self._act(spark, df, plan, positioned, letters)
+        uncounted = any(a.uncounted_rows for a in answers)
+        if uncounted:
+            # There are rows too late for all of their windows, or too far ahead of now. Nothing of the attempt counts; the next
+            # one brings them as dead letters, and so do the batches after it, as long as some come.
+            letters = True
+            answers = self._act(spark, df, plan, positioned, letters)
+        if uncounted or (
+            letters
+            and any(
+                c in a.result.counters for a in answers for c in ("dead.too_late", "dead.out_of_retention")
+            )
+        ):
+            self._letters_until = plan.commit + LETTERS_FOR
+        return answers
+
+    def _act(
+        self,
+        spark: SparkSession,
+        df: DataFrame,
+        plan: Plan,
+        positioned: bool,
+        letters: bool,
+        *,
+        messages_back: bool = False,
+    ) -> list[Answer]:
+        job = self._job
+        keyed = self._reads is not None and self._reads.keyed
+        schema = plans.arrow_schema(df)
+        if keyed:
+            assert self._reads is not None
+            schema, frame, parts = self._reads.schema, plans.prepare_ranges(df, job.shards), None
+        else:
+            frame, parts = self._prepare(df, plan, positioned, schema, letters)
+        task = self._task(spark, plan, schema, parts)
+        on_shards = plans.to_shards(frame, job.shards).mapInArrow(
+            partial(run_on_partition, task), tasks.OUTPUT
+        )
+        answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
+        lost = sorted(a.result.shard for a in answers if a.lost is not None)
+        if lost:
+            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
+            if not messages_back:
+                self._bring_back(spark, task, lost)
+                return self._act(spark, df, plan, positioned, letters, messages_back=True)
+            again = next(a.lost for a in answers if a.lost is not None)
+            raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
+        check_answers(plan, answers, job.shards)
+        self._nonce.forget()
+        return answers
+
+    def _task(
+        self, spark: SparkSession, plan: Plan, schema: pa.Schema, parts: tuple[str, ...] | None
+    ) -> tasks.TaskPlan:
+        """The commit, as a task sees it."""
+        job, keyed = self._job, self._reads is not None and self._reads.keyed
+        logics = [d.logic() for d in self._definitions]
+        return tasks.TaskPlan(
+            ShardSpec(
+                job.folders,
+                job.job,
+                -1,
+                tuple(cf for logic in logics for cf in logic.metadata_cfs),
+                tuple(cf for logic in logics for cf in logic.message_cfs),
+                self._local(spark),
+                replayable=all(replayable(d) for d in self._definitions),
+                transport=job.transport,
+            ),
+            self._definitions,
+            plan.commit,
+            plan.now_us,
+            dict(plan.watermarks_us),
+            schema.serialize().to_pybytes(),
+            parts,
+            tuple(job.recent),
+            can_replay=self._replays,
+            tell=self._tell,
+            reads=self._reads if keyed else None,
+            taken=dict(job.progress.next_offsets) if keyed else {},
+            partitions=job.sharding,
+            nonce=self._nonce.name,
+        )
+
+    def _collected(
+        self, spark: SparkSession, df: DataFrame, on_shards: DataFrame, plan: Plan, *, redo: bool
+    ) -> list[Answer]:
+        """What the shards answer. redo: where a stage ran twice nobody can say that both runs saw the same rows."""
+        for _ in range(REDO_ATTEMPTS):
+            with (
+                Tagged(spark, f"windrow-{self._job.job}-{plan.commit}") as tagged,
+                FixedPlan(df, self._job.shards),
+            ):
+                rows = on_shards.collect()
+            if not redo or not tagged.second_attempts():
+                return [pickle.loads(r["payload"]) for r in rows]
+            # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
+            logger.warning(
+                "redoing a commit of which a stage ran twice", job=self._job.job, commit=plan.commit
+            )
+        raise StateError(
+            f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
+            "told to be the same; see why tasks fail, and start the query again"
+        )
+
+    def _prepare(
+        self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
+    ) -> tuple[DataFrame, tuple[str, ...] | None]:
+        what = plans.pushdown(df, self._definitions, schema)
+        if what is not None:
+            watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
+            frame = plans.prepare_partials(
+                df,
+                what,
+                plans.Sharding.of(self._job),
+                positions=positioned,
+                now_us=plan.now_us,
+                watermark_us=watermark_us,
+            )
+            return frame, tuple(what.parts)
+        return self._inputs.on_shards(df, plans.Sharding.of(self._job)), None
+
+    def _local(self, spark: SparkSession) -> str | None:
+        """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""
+        if self._local_dir is not None:
+            return os.path.join(self._local_dir, self._job.job)
+        if (spark.sparkContext.master or "").startswith("local["):
+            return None
+        return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self._job.job)
+
+
+def replayable(definition: Definition) -> bool:
+    """True if its lost messages can be read again."""
+    logic = definition.logic()
+    return not logic.message_cfs or logic.refiling() is not None
