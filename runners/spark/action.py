@@ -174,13 +174,13 @@ class Action:
             frame = plans.prepare_partials(
                 df,
                 what,
-                plans.Sharding.of(self._job),
+                plans.sharding_of(self._job),
                 positions=positioned,
                 now_us=plan.now_us,
                 watermark_us=watermark_us,
             )
             return frame, tuple(what.parts)
-        return self._inputs.on_shards(df, plans.Sharding.of(self._job)), None
+        return self._inputs.on_shards(df, plans.sharding_of(self._job)), None
 
     def _local(self, spark: SparkSession) -> str | None:
         """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""

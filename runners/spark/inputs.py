@@ -26,6 +26,7 @@ from windrow.core.errors import (
 )
 from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
+from windrow.core.sharding import Sharding
 from windrow.core.sql import quoted, text
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
@@ -50,7 +51,7 @@ class Inputs(Protocol):
         """The columns of each input as the operators will see them."""
         ...
 
-    def on_shards(self, df: DataFrame, sharding: plans.Sharding) -> DataFrame:
+    def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         """Each row once for each definition that takes it, with its shard."""
         ...
 
@@ -106,7 +107,7 @@ class OneFrame:
         schema = plans.arrow_schema(df)
         return {d.inputs[0].name: schema for d in self._definitions}
 
-    def on_shards(self, df: DataFrame, sharding: plans.Sharding) -> DataFrame:
+    def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         return plans.prepare_rows(df, self._definitions, sharding)
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
@@ -163,7 +164,7 @@ class NamedFrames:
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         return {name: to_arrow_schema(_struct(df, i), timezone="UTC") for name, i in self._inputs.items()}
 
-    def on_shards(self, df: DataFrame, sharding: plans.Sharding) -> DataFrame:
+    def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         schemas = self.schemas(df)
         if len(self._definitions) == 1:
             [definition] = self._definitions
@@ -212,7 +213,7 @@ def _struct(df: DataFrame, given: Input) -> T.StructType:
 
 
 def _shard(
-    definition: Definition, schemas: Mapping[str, pa.Schema], frame: DataFrame, sharding: plans.Sharding
+    definition: Definition, schemas: Mapping[str, pa.Schema], frame: DataFrame, sharding: Sharding
 ) -> str:
     """SQL of the shard of a row: that of its key; in a graph, of those of its fields that all operators share."""
     if sharding.shards == 1 or not definition.by:
@@ -220,7 +221,7 @@ def _shard(
     logic, cases = definition.logic(), []
     for given in definition.inputs:
         keys = _keys(logic.key_types(given.name, schemas), given, frame)
-        cases.append(f"when {INPUT} = {text(given.name)} then {sharding.shard(keys)}")
+        cases.append(f"when {INPUT} = {text(given.name)} then {plans.shard_of(keys, sharding)}")
     return f"case {' '.join(cases)} end"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from windrow.core.inputs import Input
 from windrow.core.location import local_path
 from windrow.core.policy import Watermark
 from windrow.core.positions import TOPIC_ID, Positions
+from windrow.core.sharding import Sharding
 from windrow.core.sql import plain, quoted
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
 from windrow.operators.operator import Definition, Pushdown
@@ -50,8 +50,6 @@ from windrow.runners.tasks import CONTROL, OLD, OPERATOR, PART, SHARD
 
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"
-#: Keys go to shards through key groups, so that a state can be resharded without a replay.
-KEY_GROUPS = 4096
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
@@ -61,36 +59,18 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return schema
 
 
-@dataclass(frozen=True)
-class Sharding:
-    """How many shards there are, and how keys go to them.
-
-    by_value: equal keys go to one shard, whatever their type: a column may widen from int to bigint or double. Jobs that were
-    begun before hash by Spark's type, and go on so.
-    """
-
-    shards: int
-    by_value: bool = True
-
-    @classmethod
-    def of(cls, job: Job) -> Sharding:
-        return cls(job.shards, job.keys_by_value)
-
-    def shard(self, fields: Sequence[tuple[str, T.DataType]]) -> str:
-        """SQL of the shard of a row with these key fields: a stable hash, through key groups."""
-        if not fields or self.shards == 1:
-            return "0"
-        group = f"pmod(xxhash64({', '.join(self._hashed(*field) for field in fields)}), {KEY_GROUPS})"
-        return f"cast(({group} * {self.shards}) div {KEY_GROUPS} as int)"
-
-    def _hashed(self, sql: str, kind: T.DataType) -> str:
-        # What is equal as a number is equal as a double; what only a double cannot tell apart shares a shard.
-        return f"cast({sql} as double) + 0D" if self.by_value and isinstance(kind, T.NumericType) else sql
+def sharding_of(job: Job) -> Sharding:
+    return Sharding(job.shards, job.keys_by_value)
 
 
-def shard_of(df: DataFrame, by: Sequence[str], sharding: Sharding) -> str:
+def shard_of(fields: Sequence[tuple[str, T.DataType]], sharding: Sharding) -> str:
+    """SQL of the shard of a row with these key fields, which are SQL, too."""
+    return sharding.sql([(sql, isinstance(kind, T.NumericType)) for sql, kind in fields])
+
+
+def shard_of_row(df: DataFrame, by: Sequence[str], sharding: Sharding) -> str:
     """SQL of the shard of a row of `df`."""
-    return sharding.shard([(quoted(b), df.schema[b].dataType) for b in by])
+    return shard_of([(quoted(b), df.schema[b].dataType) for b in by], sharding)
 
 
 def event_micros(df: DataFrame, given: Input) -> str:
@@ -300,10 +280,11 @@ def prepare_rows(df: DataFrame, definitions: Sequence[Definition], sharding: Sha
     columns = [quoted(c) for c in df.columns]
     if len(definitions) == 1:
         return df.selectExpr(
-            f"{shard_of(df, definitions[0].keys(definitions[0].inputs[0]), sharding)} as {SHARD}", *columns
+            f"{shard_of_row(df, definitions[0].keys(definitions[0].inputs[0]), sharding)} as {SHARD}",
+            *columns,
         )
     targets = [
-        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of(df, d.keys(d.inputs[0]), sharding)})"
+        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of_row(df, d.keys(d.inputs[0]), sharding)})"
         for i, d in enumerate(definitions)
     ]
     return df.selectExpr(f"explode(array({', '.join(targets)})) as __to", *columns).selectExpr(
@@ -363,7 +344,7 @@ def prepare_partials(
     groups = base.groupBy(*[quoted(k) for k in keys]).agg(
         *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
     )
-    return groups.selectExpr(f"{shard_of(df, what.by, sharding)} as {SHARD}", "*")
+    return groups.selectExpr(f"{shard_of_row(df, what.by, sharding)} as {SHARD}", "*")
 
 
 def _reason(what: Pushdown, t: str, now_us: int, watermark_us: int | None) -> str:

@@ -60,11 +60,11 @@ def replay_messages(
             kept_from_us = _kept_from(definition, commits[-1], shard)
             ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
     if source.reads is None:
-        rows = source.inputs.on_shards(_rows(source, ranges, spark), plans.Sharding.of(job))
+        rows = source.inputs.on_shards(_rows(source, ranges, spark), plans.sharding_of(job))
     elif task.reads is not None:
         rows = _nothing(spark, job.shards)
     else:
-        rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), plans.Sharding.of(job))
+        rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), plans.sharding_of(job))
     on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
     answers = on_shards.mapInArrow(again, tasks.OUTPUT).collect()

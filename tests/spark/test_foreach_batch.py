@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors.exceptions.captured import PythonException, StreamingQueryException
-from pyspark.sql import types as T
 
 import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported, StateError
+from windrow.core.sharding import Sharding
 from windrow.core.time import to_datetime
-from windrow.runners.spark.plan import Sharding
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import DEFAULT_START, ManualClock
 
@@ -149,10 +148,10 @@ def test_a_key_that_widens_between_two_runs_stays_in_its_shard(spark: Any, tmp_p
 
 
 def test_jobs_begun_before_keys_were_hashed_by_value_hash_them_by_type() -> None:
-    fields = [("`k`", T.IntegerType()), ("`s`", T.StringType())]
+    fields = [("`k`", True), ("`s`", False)]
     group = "pmod(xxhash64(`k`, `s`), 4096)"
-    assert Sharding(4, by_value=False).shard(fields) == f"cast(({group} * 4) div 4096 as int)"
-    assert "xxhash64(cast(`k` as double) + 0D, `s`)" in Sharding(4).shard(fields)
+    assert Sharding(4, by_value=False).sql(fields) == f"cast(({group} * 4) div 4096 as int)"
+    assert "xxhash64(cast(`k` as double) + 0D, `s`)" in Sharding(4).sql(fields)
 
 
 @pytest.mark.proves(
