@@ -12,18 +12,20 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.byte_order import decode_i64, encode_i64, encode_u64
+from windrow.core.byte_order import encode_i64, encode_u64
 from windrow.core.errors import CorruptState
 from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
+from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import JoinOperator, alone
 from windrow.operators.join.output import Columns
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN
 from windrow.operators.join.tables import ranks, stack
+from windrow.operators.join.waiting import Waiting
 from windrow.operators.operator import RunAgain
 from windrow.operators.steps.columns import OFFSET, ON_TIME
 from windrow.operators.steps.filed_rows import empty_rows, pack_rows, unpack_rows
@@ -39,6 +41,20 @@ _COUNT = (b"c0", b"c1")
 
 class RowsJoinOperator(JoinOperator):
     """A join of which a side's window counts messages."""
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        super().__init__(definition)
+        self._waiting = {
+            side: Waiting(side, self.open_cfs[side], self.aux_cf)
+            for side in self.followed
+            if self._rows(side) is not None
+        }
+
+    def _begin(self, kv: KV) -> Progress:
+        progress = super()._begin(kv)
+        for waiting in self._waiting.values():
+            waiting.begin(kv)
+        return progress
 
     def _stores(self, *, former: bool) -> tuple[MessageStore, ...]:
         made = list(super()._stores(former=former))
@@ -274,6 +290,7 @@ class RowsJoinOperator(JoinOperator):
         for key, value in zip(keys, kv.multi_get(self.open_cfs[side], keys), strict=True):
             if value is not None:
                 batch.put(self.open_cfs[side], key, MATCHED + value[1:])
+                self._waiting[side].remove(batch, [(key, value)])
         kv.write(batch)
 
     def _file_numbered(
@@ -306,6 +323,7 @@ class RowsJoinOperator(JoinOperator):
             times = [encode_i64(t) for t in rows.times.tolist()]
             flags = [(MATCHED if m else OPEN) + t for m, t in zip(matched.tolist(), times, strict=True)]
             batch.put_many(self.open_cfs[side], stored, flags)
+            self._waiting[side].add(batch, zip(stored, flags, strict=True))
 
     def _file_by_offset(self, kv: KV, batch: Batch, side: int, values: Sequence[bytes]) -> list[bytes]:
         """File messages under numbers of the whole input; returns these keys."""
@@ -350,20 +368,22 @@ class RowsJoinOperator(JoinOperator):
             low = head + position_prefix(("", 0))
             high = head + position_prefix(("", 0, count - window.n + 1))
             if side in self.followed:
-                lonely += self._open_between(kv, side, low, high)
+                pushed = self._open_between(kv, side, low, high)
+                lonely += [key for key, _ in pushed]
+                self._waiting[side].remove(batch, pushed)
             self._drop(kv, batch, side, low, high)
         told = self._lonely(kv, side, lonely, sides, columns)
         kv.write(batch)
         return told
 
-    def _open_between(self, kv: KV, side: int, low: bytes, high: bytes) -> list[bytes]:
-        """Messages of one counter, whose numbers are between, that matched nobody."""
+    def _open_between(self, kv: KV, side: int, low: bytes, high: bytes) -> list[tuple[bytes, bytes]]:
+        """Messages of one counter, whose numbers are between, that matched nobody: their keys, flags and times."""
         cf = self.open_cfs[side]
         if not self._spread(side):
-            return [key for key, flag in kv.scan(cf, low, high) if flag[:1] == OPEN]
+            return [pair for pair in kv.scan(cf, low, high) if pair[1][:1] == OPEN]
         keys = [key for key, _ in self._by_number(kv, side, low, high)]
         flags = kv.multi_get(cf, keys)
-        return [key for key, flag in zip(keys, flags, strict=True) if flag is not None and flag[:1] == OPEN]
+        return [(k, flag) for k, flag in zip(keys, flags, strict=True) if flag is not None and flag[:1] == OPEN]
 
     def _lonely(
         self, kv: KV, side: int, stored: list[bytes], sides: list[pa.Schema], columns: Columns
@@ -403,12 +423,9 @@ class RowsJoinOperator(JoinOperator):
             return super()._leave(kv, side, done_us, sides, columns)
         before = self.reach.expired_before(side, done_us)
         cf, batch = self.open_cfs[side], Batch()
-        lonely = []
-        for key, value in kv.scan(cf):
-            if value[:1] == OPEN and decode_i64(value[1:]) < before:
-                lonely.append(key)
-                batch.put(cf, key, MATCHED + value[1:])
-        told = self._lonely(kv, side, lonely, sides, columns)
+        left = self._waiting[side].leave(kv, batch, before)
+        batch.put_many(cf, [key for key, _ in left], [MATCHED + encode_i64(us) for _, us in left])
+        told = self._lonely(kv, side, [key for key, _ in left], sides, columns)
         if done_us == END_OF_TIME_US:
             batch.delete_range(cf, b"", b"\xff")
         kv.write(batch)
