@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, iso
 from windrow.operators.operator import Definition
 from windrow.operators.steps.watermarks import holder_of

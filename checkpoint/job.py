@@ -16,7 +16,7 @@ from typing import Any
 from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import Log, LogState
-from windrow.checkpoint.offsets import Partition, merge
+from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.records import BY_VALUE, KEYS, Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letters_kept
@@ -26,6 +26,7 @@ from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_let
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.logs import get_logger
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.steps.watermarks import watermark_of
@@ -51,7 +52,7 @@ class Plan:
 
 
 @dataclass
-class Progress:
+class Reached:
     """What the last commit left."""
 
     commit: int = 0
@@ -416,15 +417,15 @@ def _partitions(record: Commit) -> frozenset[Partition]:
     return frozenset(partition for step in record.steps for partition in step.next_offsets)
 
 
-def _progress(state: LogState) -> Progress:
+def _progress(state: LogState) -> Reached:
     last = state.last_commit
     if last is None:
-        return Progress()
+        return Reached()
     return _left_by(last, last.now_us if last.now_us is not None else last.meta.get("now_us"))
 
 
-def _left_by(last: Commit, now_us: int | None) -> Progress:
-    return Progress(
+def _left_by(last: Commit, now_us: int | None) -> Reached:
+    return Reached(
         last.commit,
         now_us,
         dict(last.marks),

@@ -19,13 +19,14 @@ from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import FileLog, RecordLog
 from windrow.checkpoint.logstate import LogState
 from windrow.checkpoint.marker import MARKER, MARKER_CF
-from windrow.checkpoint.offsets import Partition, merge
+from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
 from windrow.checkpoint.summary import SUMMARY
 from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log, refuse_others
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
+from windrow.core.positions import Partition
 from windrow.operators.operator import MESSAGES
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch

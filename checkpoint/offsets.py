@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-# (source, partition). The source carries the topic's id where there is one: a recreated topic is another one.
-Partition = tuple[str, int]
+from windrow.core.positions import Partition
+
 Offsets = Mapping[Partition, int]
 
 

@@ -21,9 +21,10 @@ from typing import Any, Literal, TypeVar
 
 import msgpack
 
-from windrow.checkpoint.offsets import Offsets, Partition
+from windrow.checkpoint.offsets import Offsets
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState
+from windrow.core.positions import Partition
 
 VERSION = 2  # of records that name kept files
 PLAIN = 1  # of all others: what read them before still does

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, ShardResult, Step
 from windrow.core.arrays import IntArray
 from windrow.core.errors import StateLost
+from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.operator import Definition
 

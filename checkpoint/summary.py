@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, ShardResult, plain_name
+from windrow.core.positions import Partition
 
 SUMMARY = "summary"
 #: Counter of a shard's answer: rows of its dead-letter file.

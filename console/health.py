@@ -14,7 +14,7 @@ from windrow.console.text import driver, modules_from_here, say_facts, say_json
 from windrow.core.clock import SystemClock
 from windrow.core.time import SECOND_US, duration_us, iso, show_duration, show_instant
 from windrow.runners.repair import Back, now_of, set_back
-from windrow.runners.state.definitions import Definitions, imported, place
+from windrow.runners.state.definitions import Definitions, imported, location_and_log
 
 OK, UNWELL = 0, 1
 
@@ -106,7 +106,7 @@ def watermark(options: argparse.Namespace, out: TextIO) -> int:
     if to != Back():
         with modules_from_here():
             given = None if options.definition is None else imported(options.definition)
-            location, log = place(options.location)
+            location, log = location_and_log(options.location)
         set_back(location, to, at_us=clock_us, driver=driver(), definition=given, transport=log)
     seen = _look(options.location)
     last = seen.last_commit
@@ -154,4 +154,4 @@ def _told(repair: dict[str, Any] | None) -> str | None:
 
 def _look(location: str) -> lifecycle.Look:
     with modules_from_here():
-        return lifecycle.look(*place(location))
+        return lifecycle.look(*location_and_log(location))

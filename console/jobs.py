@@ -18,7 +18,7 @@ from windrow.console.text import driver, modules_from_here, say_facts, say_json,
 from windrow.core.clock import SystemClock
 from windrow.core.time import iso, show_instant
 from windrow.runners.repair import now_of
-from windrow.runners.state.definitions import place
+from windrow.runners.state.definitions import location_and_log
 
 
 def describe(options: argparse.Namespace, out: TextIO) -> int:
@@ -40,7 +40,7 @@ def describe(options: argparse.Namespace, out: TextIO) -> int:
 
 def _look(location: str) -> lifecycle.Look:
     with modules_from_here():
-        return lifecycle.look(*place(location))
+        return lifecycle.look(*location_and_log(location))
 
 
 def _facts(seen: lifecycle.Look, show: Callable[[int], str | None]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Position, TupleWindow, Window
 from windrow.core.time import instant_us, iso
 from windrow.runners.state import State, read_state
-from windrow.runners.state.definitions import imported, place
+from windrow.runners.state.definitions import imported, location_and_log
 from windrow.runners.state.explain import Explanation
 
 
@@ -22,7 +22,7 @@ def _state(options: argparse.Namespace) -> State:
     """The state that is asked for; definitions of the user's are found from the folder where the command runs."""
     with modules_from_here():
         definition = None if options.definition is None else imported(options.definition)
-        location, log = place(options.location)
+        location, log = location_and_log(options.location)
     return read_state(location, log=log, as_of=options.as_of, definition=definition)
 
 

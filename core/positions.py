@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from windrow.core.errors import ConfigurationError
 from windrow.core.show import call
+
+#: (source, partition). The source carries the topic's id where there is one: a recreated topic is another one.
+Partition: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

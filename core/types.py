@@ -200,11 +200,11 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     for table in tables:
         for field in table.schema:
             known = fields.setdefault(field.name, field)
-            fields[field.name] = known.with_type(_together(known.type, field.type)).with_nullable(True)
+            fields[field.name] = known.with_type(_common(known.type, field.type)).with_nullable(True)
     return pa.concat_tables([_conformed(table, fields) for table in tables])
 
 
-def _together(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+def _common(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     """As `widened`; sums of decimals, which have digits to spare, give some up for a larger scale."""
     kind = widened(a, b)
     if kind is not None:

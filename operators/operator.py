@@ -20,11 +20,11 @@ from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
+from windrow.core.positions import Partition
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
-from windrow.operators.steps.watermarks import Partition
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from windrow.checkpoint.batches import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.health import note_alive
 from windrow.checkpoint.job import Job, Plan
-from windrow.checkpoint.offsets import Partition, SliceRelation, relation
+from windrow.checkpoint.offsets import SliceRelation, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.replay import FILING, KEPT_OF
 from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
-from windrow.core.positions import topic_of, under_another_name
+from windrow.core.positions import Partition, topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.runners.answers import Answer, Gathered, gathered

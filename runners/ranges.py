@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.checkpoint.offsets import Partition
 from windrow.connectors.kafka.offsets import Range
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import SourceLost
-from windrow.core.positions import topic_source
+from windrow.core.positions import Partition, topic_source
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 TOPIC, ID, NUMBER, START, END = "topic", "topicId", "partition", "start", "end"

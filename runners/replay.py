@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import REPAIR, Commit
 from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, steps_again
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.arrays import IntArray
 from windrow.core.errors import StateLost
 from windrow.core.logs import get_logger
+from windrow.core.positions import Partition
 from windrow.operators.operator import Definition, FileAgain, Logic, Redone, RunAgain
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
 from windrow.operators.steps.dead import MALFORMED
@@ -140,7 +140,7 @@ def bring_back(
     assert isinstance(again, FileAgain)
     redone = Redone(*(np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us", "number")))
     uncounted = 0
-    for first, last in _together(redo, ones_together, again.steps_at_once):
+    for first, last in _at_once(redo, ones_together, again.steps_at_once):
         chosen = taken.chosen(first, last)
         tables = {
             name: table.append_column(STEP, pa.array(taken.owner[chosen[mine]]))
@@ -194,7 +194,7 @@ class _Taken:
         return np.sort(self._by_step[self._bounds[first] : self._bounds[last]])
 
 
-def _together(redo: Sequence[Redo], ones: bool, most: int) -> Iterator[tuple[int, int]]:
+def _at_once(redo: Sequence[Redo], ones: bool, most: int) -> Iterator[tuple[int, int]]:
     """[first, last) of steps that are filed as one slice."""
     first = 0
     for k in range(1, len(redo) + 1):

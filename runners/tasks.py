@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation
 from windrow.core.location import local_path
+from windrow.core.positions import Partition
 from windrow.core.sql import as_given
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (

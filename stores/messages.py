@@ -2,11 +2,11 @@
 
 Seed 003's matrix chooses the layout (`choose_layout`):
 
-    OFFSET              <position>                            tuple windows FIELDS_OFFSET       <equal fields>
-    00 <position>          tuple joins on equal fields, large windows TIME_OFFSET         <time i64><position>
-    time windows; joins without equal fields FIELDS_TIME_OFFSET  <equal fields> 00 <time i64><position>
-    time joins on equal fields TIME_FIELDS_OFFSET  <time i64><equal fields> 00 <position>    the same, with a
-    time range and small windows
+    OFFSET              <position>                                tuple windows
+    FIELDS_OFFSET       <equal fields> 00 <position>              tuple joins on equal fields, large windows
+    TIME_OFFSET         <time i64><position>                      time windows; joins without equal fields
+    FIELDS_TIME_OFFSET  <equal fields> 00 <time i64><position>    time joins on equal fields
+    TIME_FIELDS_OFFSET  <time i64><equal fields> 00 <position>    the same, with a time range and small windows
 
 Fields are `encode_key` of the equal fields (a session key first, where there is one); `00` closes them, so
 that a key can be taken apart without knowing the definition. The position makes a replayed message the same
@@ -38,7 +38,7 @@ from windrow.stores.kv import KV, Batch, Pair
 HOUR_US: Final = 3_600_000_000
 _I64_MIN: Final = -(1 << 63)
 
-Rows: TypeAlias = tuple[list[bytes], list[bytes]]
+KeysAndValues: TypeAlias = tuple[list[bytes], list[bytes]]
 Bound: TypeAlias = tuple[int, int | Sequence[Any] | None]
 """(time, offset): the offset as a number, as the leading parts of a position, or None for all of that
 time."""
@@ -81,7 +81,7 @@ def choose_layout(
     return Layout.TIME_FIELDS_OFFSET if time_range and not large else Layout.FIELDS_TIME_OFFSET
 
 
-class Positions(NamedTuple):
+class PositionColumns(NamedTuple):
     """Positions of rows, column by column; scalars stand for a column of one value."""
 
     sources: Sequence[str] | pa.Array | pa.ChunkedArray
@@ -122,7 +122,7 @@ class MessageStore:
     def row_keys(
         self,
         times: IntArray | None,
-        positions: Positions | tuple[Any, Any, Any, Any],
+        positions: PositionColumns | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None = None,
     ) -> list[bytes]:
         """The store's key of each row; `keys` are the encoded equal fields of each row."""
@@ -172,7 +172,7 @@ class MessageStore:
         self,
         batch: Batch,
         times: IntArray | None,
-        positions: Positions | tuple[Any, Any, Any, Any],
+        positions: PositionColumns | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None,
         values: Sequence[bytes],
     ) -> list[bytes]:
@@ -188,7 +188,7 @@ class MessageStore:
         self,
         kv: KV,
         times: IntArray | None,
-        positions: Positions | tuple[Any, Any, Any, Any],
+        positions: PositionColumns | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None = None,
     ) -> list[bool]:
         """For each row, True if the store has it already."""
@@ -198,7 +198,7 @@ class MessageStore:
     def _index_keys(
         self,
         times: IntArray | None,
-        positions: Positions | tuple[Any, ...],
+        positions: PositionColumns | tuple[Any, ...],
         keys: Sequence[bytes],
     ) -> list[bytes]:
         """Distinct index keys of rows, in the order in which they first occur."""
@@ -222,7 +222,7 @@ class MessageStore:
         key: bytes | None = None,
         *,
         key_prefix: bytes | None = None,
-    ) -> Rows:
+    ) -> KeysAndValues:
         """(keys, values) with start_time <= time < end_time, in key order; of one `key`, of the keys whose
         first fields are `key_prefix`, or of all.
         """
@@ -240,7 +240,7 @@ class MessageStore:
         key: bytes | None = None,
         *,
         key_prefix: bytes | None = None,
-    ) -> Rows:
+    ) -> KeysAndValues:
         """(keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages.
 
         A bound's offset counts among messages of the bound's own time. Layouts without time ignore the times.

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from windrow.checkpoint.log import RecordLog
-from windrow.checkpoint.offsets import Partition, merge
+from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.records import Commit, Intent
 from windrow.checkpoint.shard import Shard
 from windrow.core.messages import Message, Pane, Position
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.testing.ledger import panes_equal

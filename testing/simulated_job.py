@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import windrow as wr
-from windrow.checkpoint.offsets import Partition
+from windrow.core.positions import Partition
 from windrow.runners.tasks import OLD
 
 S = 1_000_000

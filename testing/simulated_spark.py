@@ -12,10 +12,10 @@ import pyarrow as pa
 from windrow.checkpoint.batches import BatchDecision
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import RecordLog
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Intent, R
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced
+from windrow.core.positions import Partition
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher

@@ -35,11 +35,11 @@ from tqdm import tqdm
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import RecordLog
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, SourceBehind
+from windrow.core.positions import Partition
 from windrow.operators.operator import Logic
 from windrow.runners.tasks import TaskPlan
 from windrow.testing.simulated_checks import Checks

@@ -159,7 +159,7 @@ def as_kafka(given: Kafka | str) -> Kafka:
     return given if isinstance(given, Kafka) else Kafka(given)
 
 
-def place(topic: str, partition: int, offset: int | None = None) -> Any:
+def topic_partition(topic: str, partition: int, offset: int | None = None) -> Any:
     """A `confluent_kafka.TopicPartition`."""
     from confluent_kafka import TopicPartition
 
@@ -190,7 +190,7 @@ def passes(error: Any) -> bool:
 def topic_partitions(topic: str, next_offsets: Mapping[tuple[str, int], int]) -> list[Any]:
     """What `Consumer.assign` takes: the partitions of `topic` at the offsets where a job goes on reading."""
     return [
-        place(topic, partition, offset)
+        topic_partition(topic, partition, offset)
         for (source, partition), offset in sorted(next_offsets.items())
         if topic_of(source)[0] == topic
     ]

@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection, Mapping
 
 from windrow.checkpoint import lifecycle
-from windrow.checkpoint.offsets import Partition
 from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka, as_kafka
 from windrow.connectors.kafka.offsets import Extents, Topic, losses, refuse
@@ -15,7 +14,7 @@ from windrow.connectors.kafka.options import EARLIEST, LATEST, Bound
 from windrow.core.errors import ConfigurationError, SourceLost
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
-from windrow.core.positions import topic_of
+from windrow.core.positions import Partition, topic_of
 from windrow.stores.files import sync_directory
 
 logger = get_logger()

@@ -6,11 +6,10 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from windrow.checkpoint.offsets import Partition
 from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
 from windrow.core.errors import KafkaFailed
-from windrow.core.positions import topic_of
+from windrow.core.positions import Partition, topic_of
 
 
 class KafkaSource:

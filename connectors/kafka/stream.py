@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.replay import REMEDY
 from windrow.connectors.decoders import Decoder
 from windrow.connectors.kafka.asking import Cluster
@@ -20,7 +19,7 @@ from windrow.connectors.kafka.reading import Fetched, cluster_of, fetch
 from windrow.connectors.kafka.resuming import begun, resumed
 from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
 from windrow.core.logs import get_logger
-from windrow.core.positions import topic_of, topic_source
+from windrow.core.positions import Partition, topic_of, topic_source
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 logger = get_logger()

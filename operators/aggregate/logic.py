@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.base import together
@@ -34,7 +35,6 @@ from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
-from windrow.operators.steps.watermarks import Partition
 from windrow.stores.kv import KV
 
 #: Of a run of single messages: which of them a row is.

@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import countable
 from windrow.operators.steps.runs import Run, Runs
 from windrow.operators.steps.step import StepResult, limit, passed
-from windrow.operators.steps.watermarks import Partition, idle_partitions, watermark_of, watermark_us
+from windrow.operators.steps.watermarks import idle_partitions, watermark_of, watermark_us
 from windrow.stores.kv import KV
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from windrow.operators.aggregations import sketches as sketches
 from windrow.operators.aggregations import user as user
 from windrow.operators.aggregations import weighted as weighted
 from windrow.operators.aggregations.base import KERNELS as KERNELS
+from windrow.operators.aggregations.base import Arguments as Arguments
 from windrow.operators.aggregations.base import Failure as Failure
 from windrow.operators.aggregations.base import Kernel as Kernel
 from windrow.operators.aggregations.base import Parts as Parts
-from windrow.operators.aggregations.base import Rows as Rows
 from windrow.operators.aggregations.base import concat_parts as concat_parts
 from windrow.operators.aggregations.base import lift_where as lift_where
 from windrow.operators.aggregations.base import make_kernel as make_kernel

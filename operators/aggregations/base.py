@@ -27,7 +27,7 @@ Parts = dict[str, pa.Array]
 
 
 @dataclass(frozen=True)
-class Rows:
+class Arguments:
     """Input rows to be lifted, in position order.
 
     time_us: int64 event times; order: binary, encoded positions (sort order = position order), or None where
@@ -41,10 +41,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.time_us)
 
-    def take(self, indices: pa.Array) -> Rows:
+    def take(self, indices: pa.Array) -> Arguments:
         """These rows, in the order of `indices`."""
         order = None if self.order is None else self.order.take(indices)
-        return Rows(self.time_us.take(indices), order, tuple(plain(v).take(indices) for v in self.values))
+        return Arguments(
+            self.time_us.take(indices), order, tuple(plain(v).take(indices) for v in self.values)
+        )
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Kernel(Protocol):
 
     folds: bool = True
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         """One accumulator per row."""
         ...
 
@@ -144,7 +146,7 @@ def make_kernel(
     return KERNELS[aggregation.kind](aggregation, tuple(types), options or {})
 
 
-def lift_where(kernel: Kernel, rows: Rows, mask: pa.Array) -> Parts:
+def lift_where(kernel: Kernel, rows: Arguments, mask: pa.Array) -> Parts:
     """`kernel.lift(rows)` with the identity where `mask` is not true. Only the rows that count are lifted."""
     chosen = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     if chosen.all():

@@ -20,10 +20,10 @@ from windrow.core.errors import TypeClash
 from windrow.core.sql import quoted
 from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.base import (
+    Arguments,
     Failure,
     Kernel,
     Parts,
-    Rows,
     is_number,
     is_ordered,
     kernel,
@@ -70,7 +70,7 @@ class Count(Kernel):
     ) -> None:
         self._column = bool(aggregation.args)
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         if self._column:
             return {"n": pc.is_valid(rows.values[0]).cast(pa.int64())}
         return {"n": pa.array(np.ones(len(rows), dtype=np.int64))}
@@ -113,7 +113,7 @@ class Sum(Kernel):
             kind = pa.int8()
         self._kind = kind
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         values = as_type(plain(rows.values[0]), self._kind)
         if pa.types.is_decimal(self._kind):
             return {"d": values.cast(_wide(self._kind))}
@@ -211,7 +211,7 @@ class Avg(Kernel):
         self._sum = Sum(aggregation, types, {"integer_overflow": "decimal"})
         self._decimal = pa.types.is_decimal(plain_type(types[0]))
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         return {**self._sum.lift(rows), "n": pc.is_valid(rows.values[0]).cast(pa.int64())}
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
@@ -279,7 +279,7 @@ class Extreme(Kernel):
         self._fn = aggregation.kind
         self._kind = plain_type(types[0])
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
         if pa.types.is_float16(values.type):
             values = values.cast(pa.float32())

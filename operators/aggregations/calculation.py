@@ -14,7 +14,7 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.arrays import BoolArray
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
-from windrow.operators.aggregations import KERNELS, Failure, Kernel, Rows
+from windrow.operators.aggregations import KERNELS, Arguments, Failure, Kernel
 from windrow.operators.aggregations.base import Parts, fold, lift_where
 from windrow.operators.aggregations.user import evaluate_table_functions
 from windrow.operators.steps.columns import ACCUMULATOR
@@ -118,7 +118,7 @@ class Calculation:
             for argument in aggregation.args:
                 if argument not in arguments:
                     arguments[argument] = self._argument(rows.table, argument, aggregation)
-            lifted = Rows(times, order, tuple(arguments[a] for a in aggregation.args))
+            lifted = Arguments(times, order, tuple(arguments[a] for a in aggregation.args))
             if aggregation.condition is None:
                 parts = kernel.lift(lifted)
             else:

@@ -27,10 +27,10 @@ from windrow.operators.aggregations.arrays import (
     validity,
 )
 from windrow.operators.aggregations.base import (
+    Arguments,
     Failure,
     Kernel,
     Parts,
-    Rows,
     is_ordered,
     kernel,
     plain,
@@ -48,7 +48,7 @@ class CollectList(Kernel):
         self._kind = plain_type(types[0])
         self._timed = aggregation.param("order") == "event_time"
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
         keep = validity(values)
         none = pa.scalar(b"", pa.binary())
@@ -102,7 +102,7 @@ class CollectSet(Kernel):
         self._kind = plain_type(types[0])
         self._count = aggregation.kind == "count_distinct"
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
         if pa.types.is_floating(values.type):
             wide = pa.float32() if pa.types.is_float16(values.type) else values.type

@@ -24,10 +24,10 @@ from windrow.operators.aggregations.arrays import (
     validity,
 )
 from windrow.operators.aggregations.base import (
+    Arguments,
     Failure,
     Kernel,
     Parts,
-    Rows,
     is_number,
     kernel,
     plain,
@@ -56,7 +56,7 @@ class Percentile(Kernel):
             )
         self._fraction: float = 0.5 if aggregation.kind == "median" else aggregation.param("fraction")
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         return {"v": double_lists(plain(rows.values[0]))}
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:

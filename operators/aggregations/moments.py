@@ -21,10 +21,10 @@ from windrow.core.sql import quoted
 from windrow.core.types import plain_type
 from windrow.operators.aggregations.arrays import floats, integers, validity
 from windrow.operators.aggregations.base import (
+    Arguments,
     Failure,
     Kernel,
     Parts,
-    Rows,
     is_number,
     kernel,
     plain,
@@ -52,7 +52,7 @@ class Variance(Kernel):
         self._root = aggregation.kind == "stddev"
         self._kind = plain_type(types[0])
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
         valid = validity(values)
         numbers = floats(values)

@@ -30,10 +30,10 @@ from windrow.operators.aggregations.arrays import (
     validity,
 )
 from windrow.operators.aggregations.base import (
+    Arguments,
     Failure,
     Kernel,
     Parts,
-    Rows,
     is_ordered,
     kernel,
     plain,
@@ -54,7 +54,7 @@ class Choice(Kernel):
         self._placed = aggregation.kind != "any_value"
         self._largest = aggregation.kind in ("last", "latest")
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         parts = {"v": plain(rows.values[0])}
         if self._timed:
             parts["t"] = rows.time_us.cast(pa.int64())
@@ -95,7 +95,7 @@ class ChoiceBy(Kernel):
         self._kind = plain_type(types[0])
         self._max = aggregation.kind == "max_by"
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         parts = {"v": plain(rows.values[0]), "b": plain(rows.values[1])}
         if rows.order is not None:
             parts["o"] = rows.order
@@ -133,7 +133,7 @@ class TopK(Kernel):
         self._kind = plain_type(types[0])
         self._k: int = aggregation.param("k")
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
         return {"v": unit_lists(values, validity(values))}
 

@@ -23,10 +23,10 @@ from windrow.core.types import plain_type
 from windrow.operators.aggregations import kll
 from windrow.operators.aggregations.arrays import bounds, flatten, floats, group_lists, validity
 from windrow.operators.aggregations.base import (
+    Arguments,
     Failure,
     Kernel,
     Parts,
-    Rows,
     is_number,
     is_ordered,
     kernel,
@@ -56,7 +56,7 @@ class ApproxCountDistinct(Kernel):
             )
         self._lg_k: int = aggregation.param("lg_k")
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         return {"h": hashable(plain(rows.values[0]))}
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
@@ -160,7 +160,7 @@ class ApproxPercentile(Kernel):
         self._fraction: float = aggregation.param("fraction")
         self._k: int = aggregation.param("k")
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
         lists = double_lists(values)
         levels = pa.ListArray.from_arrays(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from windrow.core.aggregation import Aggregation, UserFunction
 from windrow.core.errors import BadAggregate
 from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
-from windrow.operators.aggregations.base import Failure, Kernel, Parts, Rows, kernel, plain, present
+from windrow.operators.aggregations.base import Arguments, Failure, Kernel, Parts, kernel, plain, present
 from windrow.operators.steps.groups import Groups, stable_order
 
 
@@ -41,7 +41,7 @@ class User(Kernel):
         self._body = aggregation.function.body
         self._returns = aggregation.function.returns
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         if not rows.values:
             return {"r": pa.array([{}] * len(rows), pa.struct([]))}
         names = [str(i) for i in range(len(rows.values))]

@@ -12,10 +12,10 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash
 from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.base import (
+    Arguments,
     Failure,
     Kernel,
     Parts,
-    Rows,
     is_number,
     kernel,
     plain,
@@ -36,7 +36,7 @@ class WeightedAvg(Kernel):
                     f"{aggregation!r}: the {role} of type {kind} is no number: cast it to a number first"
                 )
 
-    def lift(self, rows: Rows) -> Parts:
+    def lift(self, rows: Arguments) -> Parts:
         value, weight = (_doubles(v) for v in rows.values)
         product = pc.multiply(value, weight)
         return {"xw": product, "w": pc.if_else(pc.is_valid(product), weight, pa.scalar(None, pa.float64()))}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from windrow.core.messages import Position
+from windrow.core.positions import Partition
 from windrow.operators.steps.step import StepResult
-from windrow.operators.steps.watermarks import Partition
 from windrow.stores.kv import KV
 
 

@@ -11,9 +11,8 @@ from typing import Protocol
 
 from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
+from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
-
-Partition = tuple[str, int]
 
 
 class Taking(Protocol):

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Mark, Step
+from windrow.core.positions import Partition
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Overlay
 

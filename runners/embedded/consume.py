@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from windrow.checkpoint.offsets import Partition
-from windrow.connectors.kafka.cluster import ended_at, passes, place
+from windrow.connectors.kafka.cluster import ended_at, passes, topic_partition
 from windrow.connectors.kafka.offsets import Topic
 from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.logs import get_logger
-from windrow.core.positions import topic_source
+from windrow.core.positions import Partition, topic_source
 from windrow.core.time import Duration, duration_us
 from windrow.operators.operator import Definition
 from windrow.runners.embedded.replay import ReadInputsAgain
@@ -227,8 +226,8 @@ class _Loop(ABC):
         """Read nothing for an operator whose sink refuses."""
         assigned = {(p.topic, p.partition) for p in self.consumer.assignment()}
         paused = {at for at in assigned if (op := self.operator_of(at)) is not None and op.paused}
-        self.consumer.pause([place(*at) for at in paused - self.held])
-        self.consumer.resume([place(*at) for at in (self.held - paused) & assigned])
+        self.consumer.pause([topic_partition(*at) for at in paused - self.held])
+        self.consumer.resume([topic_partition(*at) for at in (self.held - paused) & assigned])
         self.held = paused
 
     def end(self) -> None:
@@ -262,7 +261,7 @@ class _Alone(_Loop):
         begin = self.stands(self._op)
         self.ids = {name: topic.id for name, topic in begin.items()}
         self._assigned = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
-        self.consumer.assign([place(t, p, o) for (t, p), o in sorted(self._assigned.items())])
+        self.consumer.assign([topic_partition(t, p, o) for (t, p), o in sorted(self._assigned.items())])
         self.held = set()
         # The watermark waits for the first messages of each, however unevenly they come.
         self._op.engine.awaited = {self._partition(self._op, at) for at in self._assigned}
@@ -347,4 +346,4 @@ class _Member(_Loop):
     def mend(self, error: Any) -> None:
         logger.warning("reading begins again", error=str(error))
         for (name, p), op in self._ops.items():
-            self.consumer.seek(place(name, p, self.stands(op)[name].next[p]))
+            self.consumer.seek(topic_partition(name, p, self.stands(op)[name].next[p]))

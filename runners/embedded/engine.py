@@ -15,7 +15,6 @@ from windrow.checkpoint.compaction import snapshot_at, snapshots_from
 from windrow.checkpoint.files import PANES_OF
 from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit, Mark
 from windrow.checkpoint.replay import FILING, STEP_OF
 from windrow.checkpoint.shard import Replay, Shard, ShardSpec
@@ -27,6 +26,7 @@ from windrow.core.clock import Clock, SystemClock
 from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.steps.dead import of_operator

@@ -7,8 +7,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Mark, Step
+from windrow.core.positions import Partition
 from windrow.operators.steps.runs import Run, Runs
 from windrow.operators.steps.sifting import culprits, is_of_data
 from windrow.runners.embedded.attempt import Attempt

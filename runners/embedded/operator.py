@@ -16,7 +16,6 @@ from typing import Any, Self
 import pyarrow as pa
 
 from windrow.checkpoint.health import Health
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import (
@@ -27,6 +26,7 @@ from windrow.core.errors import (
 )
 from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.operator import Definition

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.offsets import Partition
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.messages import Message, Position
-from windrow.core.positions import Positions
+from windrow.core.positions import Partition, Positions
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.steps.groups import combine
 

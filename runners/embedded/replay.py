@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import Ranges
 from windrow.checkpoint.shard import Replay, ShardSpec
@@ -16,7 +15,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError, PositionsMissing
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
-from windrow.core.positions import Positions
+from windrow.core.positions import Partition, Positions
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, SOURCE
 from windrow.operators.steps.learning import Needs

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from windrow.checkpoint.offsets import Partition
 from windrow.checkpoint.records import Mark, Step
+from windrow.core.positions import Partition
 from windrow.operators.steps.step import StepResult
 from windrow.runners.embedded.attempt import Attempt
 from windrow.runners.embedded.positions import Passed

@@ -20,9 +20,9 @@ from windrow.operators.operator import Definition
 from windrow.runners import tasks
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import check_answers
-from windrow.runners.spark import plan as plans
+from windrow.runners.spark import routes
 from windrow.runners.spark.inputs import Inputs
-from windrow.runners.spark.session import FixedPlan, Tagged, run_on_partition
+from windrow.runners.spark.session import FixedStages, Tagged, run_on_partition
 from windrow.runners.spark.shared import Nonce
 
 logger = get_logger()
@@ -89,14 +89,14 @@ class Action:
     ) -> list[Answer]:
         job = self._job
         keyed = self._reads is not None and self._reads.keyed
-        schema = plans.arrow_schema(df)
+        schema = routes.arrow_schema(df)
         if keyed:
             assert self._reads is not None
-            schema, frame, parts = self._reads.schema, plans.prepare_ranges(df, job.shards), None
+            schema, frame, parts = self._reads.schema, routes.prepare_ranges(df, job.shards), None
         else:
             frame, parts = self._prepare(df, plan, positioned, schema, letters)
         task = self._task(spark, plan, schema, parts)
-        on_shards = plans.to_shards(frame, job.shards).mapInArrow(
+        on_shards = routes.to_shards(frame, job.shards).mapInArrow(
             partial(run_on_partition, task), tasks.OUTPUT
         )
         answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
@@ -151,7 +151,7 @@ class Action:
         for _ in range(REDO_ATTEMPTS):
             with (
                 Tagged(spark, f"windrow-{self._job.job}-{plan.commit}") as tagged,
-                FixedPlan(df, self._job.shards),
+                FixedStages(df, self._job.shards),
             ):
                 rows = on_shards.collect()
             if not redo or not tagged.second_attempts():
@@ -168,19 +168,19 @@ class Action:
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        what = plans.pushdown(df, self._definitions, schema)
+        what = routes.pushdown(df, self._definitions, schema)
         if what is not None:
             watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
-            frame = plans.prepare_partials(
+            frame = routes.prepare_partials(
                 df,
                 what,
-                plans.sharding_of(self._job),
+                routes.sharding_of(self._job),
                 positions=positioned,
                 now_us=plan.now_us,
                 watermark_us=watermark_us,
             )
             return frame, tuple(what.parts)
-        return self._inputs.on_shards(df, plans.sharding_of(self._job)), None
+        return self._inputs.on_shards(df, routes.sharding_of(self._job)), None
 
     def _local(self, spark: SparkSession) -> str | None:
         """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from windrow.checkpoint.job import Job
-from windrow.checkpoint.offsets import Partition, gaps
+from windrow.checkpoint.offsets import gaps
 from windrow.connectors.kafka.source import KafkaSource
+from windrow.core.positions import Partition
 
 
 class Asked:

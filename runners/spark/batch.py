@@ -36,7 +36,7 @@ from windrow.runners import tasks
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, untold
 from windrow.runners.publishing import Publisher, sinks_of
-from windrow.runners.spark import plan as plans
+from windrow.runners.spark import routes
 from windrow.runners.spark.action import Action, replayable
 from windrow.runners.spark.asking import Asked
 from windrow.runners.spark.checkpoint import SparkCheckpoint
@@ -145,8 +145,8 @@ class BatchFunction:
         protocol = self._protocol(spark)
         if protocol.rests(query_id, batch_id):
             return
-        if plans.HEARTBEAT in df.columns:
-            df = df.where(F.col(plans.HEARTBEAT).isNull()).drop(plans.HEARTBEAT)
+        if routes.HEARTBEAT in df.columns:
+            df = df.where(F.col(routes.HEARTBEAT).isNull()).drop(routes.HEARTBEAT)
         self.input_schema = df.schema
         df, positioned = self._positioned(df)
 
@@ -163,12 +163,12 @@ class BatchFunction:
         if self.reads is not None and self.reads.keyed:
             return df  # the tasks leave them out
         if decision.drop_old_rows and not self.of_files:
-            return plans.mark_replayed(df, job.progress.next_offsets)
+            return routes.mark_replayed(df, job.progress.next_offsets)
         if self.of_files and job.progress.commit:
             # All batches of a query, not its first alone: it may bring the files of others one by one.
             if query_id not in self._files_taken:
                 self._files_taken[query_id] = job.files_taken(query_id)
-            return plans.drop_files(df, self._files_taken[query_id])
+            return routes.drop_files(df, self._files_taken[query_id])
         return df
 
     def drain(self, spark: SparkSession, stream: DataFrame | None = None) -> None:

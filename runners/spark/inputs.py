@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
-from windrow.checkpoint.offsets import Partition
 from windrow.core.errors import (
     ConfigurationError,
     PositionsMissing,
@@ -26,11 +25,12 @@ from windrow.core.errors import (
 )
 from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
+from windrow.core.positions import Partition
 from windrow.core.sharding import Sharding
 from windrow.core.sql import quoted, text
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.runners.spark import plan as plans
+from windrow.runners.spark import routes
 from windrow.runners.tasks import INPUT, OPERATOR, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
@@ -97,18 +97,18 @@ class OneFrame:
         self._definitions = tuple(definitions)
 
     def honoured(self, df: DataFrame, definitions: Sequence[Definition]) -> tuple[Definition, ...]:
-        return tuple(plans.honour_watermark(df, d) for d in definitions)
+        return tuple(routes.honour_watermark(df, d) for d in definitions)
 
     def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
-        plans.check_columns(df, self._definitions)
-        return plans.positioned(df, self._definitions[0].inputs[0].positions)
+        routes.check_columns(df, self._definitions)
+        return routes.positioned(df, self._definitions[0].inputs[0].positions)
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
-        schema = plans.arrow_schema(df)
+        schema = routes.arrow_schema(df)
         return {d.inputs[0].name: schema for d in self._definitions}
 
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
-        return plans.prepare_rows(df, self._definitions, sharding)
+        return routes.prepare_rows(df, self._definitions, sharding)
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         return ("files", 0) if of_files else partition
@@ -134,7 +134,7 @@ class NamedFrames:
             )
         found: dict[str, Watermark] = {}
         for given in self._inputs.values():
-            theirs = plans.watermark_said(_struct(df, given)[given.event_time], given)
+            theirs = routes.watermark_said(_struct(df, given)[given.event_time], given)
             if theirs is not None:
                 found[given.name] = theirs
         return tuple(d.with_watermarks(found) if found else d for d in definitions)
@@ -221,7 +221,7 @@ def _shard(
     logic, cases = definition.logic(), []
     for given in definition.inputs:
         keys = _keys(logic.key_types(given.name, schemas), given, frame)
-        cases.append(f"when {INPUT} = {text(given.name)} then {plans.shard_of(keys, sharding)}")
+        cases.append(f"when {INPUT} = {text(given.name)} then {routes.shard_of(keys, sharding)}")
     return f"case {' '.join(cases)} end"
 
 
@@ -309,10 +309,10 @@ def together(
 
 def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame, str]:
     """The rows of one input as they travel, and what kind of positions they have."""
-    frame, has = plans.positioned(frame, given.positions)
+    frame, has = routes.positioned(frame, given.positions)
     kind = "columns" if has else "none"
     if not has and of_files and frame.isStreaming:
-        with_files = plans.with_file_positions(frame)
+        with_files = routes.with_file_positions(frame)
         if with_files is not None:
             frame, kind = with_files, "files"
     return _carried(given, frame, positions=kind != "none"), kind
@@ -336,14 +336,14 @@ def _again(df: DataFrame, given: Input, *, of_files: bool) -> DataFrame:
             "replay= gave a streaming DataFrame: give a bounded one (spark.read, not spark.readStream)"
         )
     if of_files:
-        with_files = plans.with_file_positions(df)
+        with_files = routes.with_file_positions(df)
         if with_files is None:
             raise PositionsMissing(
                 "replay= gave a DataFrame without the files of its rows, by which the stream told them apart: read the same "
                 "Parquet files"
             )
         return with_files
-    df, has = plans.positioned(df, given.positions)
+    df, has = routes.positioned(df, given.positions)
     if not has:
         raise PositionsMissing(
             f"replay= gave a DataFrame without positions, of columns {df.columns}: keep the source's position columns"
@@ -352,7 +352,7 @@ def _again(df: DataFrame, given: Input, *, of_files: bool) -> DataFrame:
 
 
 def _check_columns(definitions: Sequence[Definition], given: Input, frame: DataFrame) -> None:
-    plans.check_unique(frame)
+    routes.check_unique(frame)
     for definition in definitions:
         if given.name not in [i.name for i in definition.inputs]:
             continue
@@ -361,4 +361,4 @@ def _check_columns(definitions: Sequence[Definition], given: Input, frame: DataF
                 raise UnknownColumn(
                     f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
                 )
-    plans.check_event_time(frame, given)
+    routes.check_event_time(frame, given)

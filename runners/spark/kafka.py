@@ -152,7 +152,7 @@ def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-class Slice(InputPartition):
+class Piece(InputPartition):
     """A range for one task."""
 
     def __init__(self, wanted: Range) -> None:
@@ -214,7 +214,7 @@ class KafkaReader(DataSourceReader):
         if options.ending is not None and options.ending.kind != "latest":
             end = begun(options.ending, extents, cluster, "endingOffsets", "latest")
         wanted = kafka_offsets.ranges(start, end, options.min_partitions)
-        return [Slice(r) for r in wanted]
+        return [Piece(r) for r in wanted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self.options, partition.value, _in_arrow(self.schema))
@@ -307,7 +307,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, extents = self._stands(kafka_offsets.load(start))
         begin = kafka_offsets.beyond_losses(before, extents)
         wanted = kafka_offsets.ranges(begin, kafka_offsets.load(end), self.options.min_partitions)
-        return [Slice(r) for r in wanted]
+        return [Piece(r) for r in wanted]
 
     # -- reading, in the workers ------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from windrow.operators.steps.groups import without
 from windrow.runners import tasks
 from windrow.runners.ranges import SCHEMA
 from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
-from windrow.runners.spark import plan as plans
+from windrow.runners.spark import routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.tasks import INPUT
@@ -60,12 +60,12 @@ def replay_messages(
             kept_from_us = _kept_from(definition, commits[-1], shard)
             ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
     if source.reads is None:
-        rows = source.inputs.on_shards(_rows(source, ranges, spark), plans.sharding_of(job))
+        rows = source.inputs.on_shards(_rows(source, ranges, spark), routes.sharding_of(job))
     elif task.reads is not None:
         rows = _nothing(spark, job.shards)
     else:
-        rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), plans.sharding_of(job))
-    on_shards = plans.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
+        rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), routes.sharding_of(job))
+    on_shards = routes.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
     answers = on_shards.mapInArrow(again, tasks.OUTPUT).collect()
     back = sorted(pickle.loads(r["payload"]) for r in answers)
@@ -86,7 +86,7 @@ def _topic(stream: KafkaStream, ranges: Ranges, spark: SparkSession) -> DataFram
 
 def _nothing(spark: SparkSession, shards: int) -> DataFrame:
     """No ranges: a shard of a keyed stream knows from the log what to read."""
-    return plans.prepare_ranges(spark.createDataFrame([], from_arrow_schema(SCHEMA)), shards)
+    return routes.prepare_ranges(spark.createDataFrame([], from_arrow_schema(SCHEMA)), shards)
 
 
 def _kept_from(definition: Definition, last: Commit, shard: int) -> int | None:

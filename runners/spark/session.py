@@ -114,7 +114,7 @@ class Tagged:
         return False
 
 
-class FixedPlan:
+class FixedStages:
     """Runs one batch of a stream as one job of fixed stages.
 
     Spark gives `foreachBatch` the rows of the user's plan, so all that is planned here are two small shuffles of ours;
@@ -132,7 +132,7 @@ class FixedPlan:
         }
         self._before: dict[str, str | None] = {}
 
-    def __enter__(self) -> FixedPlan:
+    def __enter__(self) -> FixedStages:
         if self._of_stream:
             self._before = {name: self._conf.get(name) for name in self._settings}
             for name, value in self._settings.items():

@@ -23,7 +23,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.time import instant_us
 from windrow.runners.spark.pushed import Pushed
 from windrow.runners.state import State
-from windrow.runners.state.definitions import imported, place
+from windrow.runners.state.definitions import imported, location_and_log
 
 #: Tables of the whole job; the others are those of its operators.
 JOB_TABLES = ("panes", "commits", "dead_letters")
@@ -75,7 +75,7 @@ def open_state(options: dict[str, str], *, as_of: int | None = None, shards: Seq
     if as_of is None and "asof" in given:
         as_of = int(given["asof"])
     definition = imported(given["definition"]) if "definition" in given else None
-    path, log = place(given["path"].removeprefix("file://").removeprefix("file:"))
+    path, log = location_and_log(given["path"].removeprefix("file://").removeprefix("file:"))
     return State(path, log=log, as_of=as_of, definition=definition, shards=shards)
 
 

@@ -23,13 +23,13 @@ from windrow.core.location import local_path
 from windrow.core.time import Duration, duration_us
 from windrow.operators.operator import Definition
 from windrow.runners.publishing import sinks_of
-from windrow.runners.spark import plan as plans
+from windrow.runners.spark import routes
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.checkpoint import RETAIN, RETAINED, SparkCheckpoint
 from windrow.runners.spark.inputs import check_one, inputs_of, one_way, together
 from windrow.runners.spark.kafka import ranges_of
-from windrow.runners.spark.plan import HEARTBEAT
 from windrow.runners.spark.query import WindowQuery
+from windrow.runners.spark.routes import HEARTBEAT
 from windrow.runners.spark.session import check_session, start
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink
 
@@ -59,13 +59,13 @@ class WindowStreamWriter:
         else:
             check_one(definitions)
             if isinstance(stream, KafkaStream):
-                plans.check_names(stream.schema.names, definitions)
+                routes.check_names(stream.schema.names, definitions)
             elif not stream.isStreaming:
                 raise ConfigurationError(
                     "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
                 )
             else:
-                plans.check_columns(stream, definitions)
+                routes.check_columns(stream, definitions)
                 self._stream = stream
         self._definitions = tuple(definitions)
         if self._stream is not None:
@@ -201,7 +201,7 @@ class WindowStreamWriter:
             reads=self._reads,
             log=self._log,
         )
-        batch.resumes = self._reads is not None or plans.resumes_from(self._stream, location)
+        batch.resumes = self._reads is not None or routes.resumes_from(self._stream, location)
         stream, batch.of_files = self._with_positions()
         batch.input_schema = stream.schema
         folder, available_now = os.path.join(location, "spark"), "availableNow" in self._trigger
@@ -224,8 +224,10 @@ class WindowStreamWriter:
         assert self._stream is not None
         if self._reads is not None or any(d.by_input for d in self._definitions):
             return self._stream, self._of_files
-        if all(d.inputs[0].positions is None for d in self._definitions) and not plans.of_kafka(self._stream):
-            of_files = plans.with_file_positions(self._stream)
+        if all(d.inputs[0].positions is None for d in self._definitions) and not routes.of_kafka(
+            self._stream
+        ):
+            of_files = routes.with_file_positions(self._stream)
             if of_files is not None:
                 return of_files, True
         return self._stream, False

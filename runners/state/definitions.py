@@ -129,7 +129,7 @@ def imported(text: str) -> Any:
     return _imported(text, "definition", "module:name, as in flights.jobs:delays")
 
 
-def place(text: str) -> tuple[str | None, Transport]:
+def location_and_log(text: str) -> tuple[str | None, Transport]:
     """(location, log) of a job as text has it: a folder; `log:servers/name`; or `log:module:name` of a `wr.kafka_log(...)`."""
     if not text.startswith(IN_KAFKA):
         return text, FILES

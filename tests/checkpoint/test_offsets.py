@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from windrow.checkpoint.offsets import Partition, SliceRelation, covers, gaps, merge, relation
+from windrow.checkpoint.offsets import SliceRelation, covers, gaps, merge, relation
+from windrow.core.positions import Partition
 
 A, B = ("s", 0), ("s", 1)
 ENDS = [None, 0, 2, 4]  # None: the partition is not named

@@ -12,19 +12,19 @@ import pytest
 
 from windrow.core import aggregations as wr
 from windrow.core.errors import BadAggregate, TypeClash
-from windrow.operators.aggregations import Kernel, Parts, Rows, concat_parts, lift_where, make_kernel
+from windrow.operators.aggregations import Arguments, Kernel, Parts, concat_parts, lift_where, make_kernel
 from windrow.operators.aggregations.base import KERNELS
 from windrow.operators.steps.groups import Groups, stable_order
 
 ONE = pa.int64()
 
 
-def rows(*columns: pa.Array, times: list[int] | None = None, positions: list[Any] | None = None) -> Rows:
+def rows(*columns: pa.Array, times: list[int] | None = None, positions: list[Any] | None = None) -> Arguments:
     size = len(columns[0]) if columns else len(times or [])
     order = None
     if positions is not None:
         order = pa.array([None if p is None else bytes([p]) for p in positions], pa.binary())
-    return Rows(pa.array(times or [0] * size, pa.int64()), order, columns)
+    return Arguments(pa.array(times or [0] * size, pa.int64()), order, columns)
 
 
 def one_group(kernel: Kernel, *pieces: Parts) -> Parts:
@@ -41,7 +41,7 @@ def value(aggregation: wr.Aggregation, *columns: pa.Array, **how: Any) -> Any:
     return result[0].as_py()
 
 
-def commits(aggregation: wr.Aggregation, *steps: Rows) -> Any:
+def commits(aggregation: wr.Aggregation, *steps: Arguments) -> Any:
     """The result over one group that gets one step after the other."""
     kernel = make_kernel(aggregation, [v.type for v in steps[0].values])
     state: list[Parts] = []

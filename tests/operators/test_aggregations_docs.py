@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.core import aggregations as wr
-from windrow.operators.aggregations import KERNELS, Rows, make_kernel
+from windrow.operators.aggregations import KERNELS, Arguments, make_kernel
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "aggregations.md"
 TEXT = PAGE.read_text()
@@ -43,7 +43,7 @@ def test_every_kind_is_in_the_table() -> None:
 @pytest.mark.parametrize("kind", sorted(set(KERNELS) - {"user"}))
 def test_every_part_is_in_the_table(kind: str) -> None:
     params = {"ddof": 1, "order": "event_time", "lg_k": 12, "fraction": 0.5, "k": 8}
-    rows = Rows(pa.array([0]), pa.array([b"p"]), (pa.array([1]), pa.array([2])))
+    rows = Arguments(pa.array([0]), pa.array([b"p"]), (pa.array([1]), pa.array([2])))
     aggregation = wr.Aggregation(kind, ("x", "y"), tuple(params.items()))
     lifted = make_kernel(aggregation, [pa.int64(), pa.int64()]).lift(rows)
     cells = {

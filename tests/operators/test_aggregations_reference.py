@@ -23,7 +23,15 @@ from hypothesis import strategies as st
 
 from tests.deep import examples
 from windrow.core import aggregations as wr
-from windrow.operators.aggregations import KERNELS, Kernel, Parts, Rows, concat_parts, lift_where, make_kernel
+from windrow.operators.aggregations import (
+    KERNELS,
+    Arguments,
+    Kernel,
+    Parts,
+    concat_parts,
+    lift_where,
+    make_kernel,
+)
 from windrow.operators.steps.groups import Groups
 
 # -- columns ----------------------------------------------------------------------------------------------------------
@@ -125,11 +133,11 @@ def column(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def rows_of(messages: list[Message], types: list[pa.DataType]) -> Rows:
+def rows_of(messages: list[Message], types: list[pa.DataType]) -> Arguments:
     positions = [m.position for m in messages]
     known = any(p is not None for p in positions)
     order = [None if p is None else b"source\x00\x01" + p.to_bytes(8, "big") for p in positions]
-    return Rows(
+    return Arguments(
         pa.array([m.time for m in messages], pa.int64()),
         pa.array(order, pa.binary()) if known else None,
         tuple(column([m.values[i] for m in messages], kind) for i, kind in enumerate(types)),

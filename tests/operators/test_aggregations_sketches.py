@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.core import aggregations as wr
-from windrow.operators.aggregations import Parts, Rows, concat_parts, kll, make_kernel
+from windrow.operators.aggregations import Arguments, Parts, concat_parts, kll, make_kernel
 from windrow.operators.aggregations.base import Kernel
 from windrow.operators.steps.groups import Groups
 
@@ -20,7 +20,7 @@ def state_of(kernel: Kernel, values: pa.Array, steps: int) -> Parts:
     size = -(-len(values) // steps)
     for start in range(0, len(values), size):
         part = values.slice(start, size)
-        rows = Rows(pa.array(np.zeros(len(part), dtype=np.int64)), None, (part,))
+        rows = Arguments(pa.array(np.zeros(len(part), dtype=np.int64)), None, (part,))
         step = kernel.merge(kernel.lift(rows), Groups([], len(part)), [])
         pieces = [(state, 1), (step, 1)] if state else [(step, 1)]
         state = kernel.merge(concat_parts(pieces), Groups([], len(pieces)), [])

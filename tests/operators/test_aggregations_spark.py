@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.core import aggregations as wr
-from windrow.operators.aggregations import Kernel, Parts, Rows, concat_parts, make_kernel
+from windrow.operators.aggregations import Arguments, Kernel, Parts, concat_parts, make_kernel
 from windrow.operators.steps.groups import Groups
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_partials_of_the_jvm_merge_to_the_values_of_lifted_rows(
     aggregation, column = CASES[i]
     kernel = kernel_of(aggregation, column)
     values = (table[column].combine_chunks(),) if column else ()
-    lifted = kernel.lift(Rows(pa.array([0] * len(table)), None, values))
+    lifted = kernel.lift(Arguments(pa.array([0] * len(table)), None, values))
     groups = Groups([table["key"]], len(table))
     expected = kernel.finish(kernel.merge(lifted, groups, []), groups.size)
 

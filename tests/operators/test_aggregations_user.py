@@ -12,9 +12,9 @@ import pytest
 from windrow.core import aggregations as wr
 from windrow.core.errors import BadAggregate
 from windrow.operators.aggregations import (
+    Arguments,
     Failure,
     Parts,
-    Rows,
     concat_parts,
     evaluate_table_functions,
     lift_where,
@@ -51,7 +51,9 @@ KERNEL = make_kernel(mean("x"), [pa.int64()])
 
 
 def lifted(*values: int | None) -> Parts:
-    return KERNEL.lift(Rows(pa.array([0] * len(values), pa.int64()), None, (pa.array(values, pa.int64()),)))
+    return KERNEL.lift(
+        Arguments(pa.array([0] * len(values), pa.int64()), None, (pa.array(values, pa.int64()),))
+    )
 
 
 def merged(parts: Parts, codes: list[int]) -> tuple[Parts, list[Failure]]:
@@ -99,7 +101,7 @@ def test_finish_lists_its_failures_or_raises_them() -> None:
 
 
 def test_a_filtered_row_is_not_added() -> None:
-    rows = Rows(pa.array([0, 0]), None, (pa.array([1, 13]),))
+    rows = Arguments(pa.array([0, 0]), None, (pa.array([1, 13]),))
     parts, failures = merged(lift_where(KERNEL, rows, pa.array([True, False])), [0, 0])
     assert failures == []
     assert KERNEL.finish(parts, 1).to_pylist() == [1.0]
@@ -128,7 +130,7 @@ def fixed(state: Any, value: Any, returns: pa.DataType) -> Any:
     function = wr.UserFunction("fixed", 1, returns, Fixed(state, value), False)
     kernel = make_kernel(function(), [])
     failures: list[Failure] = []
-    parts = kernel.merge(kernel.lift(Rows(pa.array([0]), None, ())), Groups([], 1), failures)
+    parts = kernel.merge(kernel.lift(Arguments(pa.array([0]), None, ())), Groups([], 1), failures)
     return kernel.finish(parts, 1, failures), failures
 
 
@@ -140,7 +142,7 @@ class RowCount(Fixed):
 def test_a_function_of_no_columns_sees_every_row() -> None:
     function = wr.UserFunction("rows", 1, pa.int64(), RowCount(0, None), False)
     kernel = make_kernel(function(), [])
-    rows = kernel.lift(Rows(pa.array([0, 0, 0]), None, ()))
+    rows = kernel.lift(Arguments(pa.array([0, 0, 0]), None, ()))
     merged = kernel.merge(rows, Groups([pa.array([0, 1, 0])], 3), [])
     assert kernel.finish(merged, 2).to_pylist() == [2, 1]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from windrow.core.keys import encode_key
 from windrow.core.message_keys import Position
 from windrow.stores.kv import Batch, MemoryKV, Overlay
-from windrow.stores.messages import Layout, MessageStore, Parts, Positions, choose_layout
+from windrow.stores.messages import Layout, MessageStore, Parts, PositionColumns, choose_layout
 
 BUCKET = 10
 
@@ -29,10 +29,10 @@ def key_of(row: Row) -> bytes:
     return encode_key(row.fields)
 
 
-def columns(rows: list[Row]) -> tuple[Any, Positions]:
+def columns(rows: list[Row]) -> tuple[Any, PositionColumns]:
     times = np.array([row.time for row in rows], dtype=np.int64)
     parts: list[Any] = [[row.position[i] for row in rows] for i in range(4)]
-    return times, Positions(*parts)
+    return times, PositionColumns(*parts)
 
 
 def file_rows(store: MessageStore, rows: list[Row], kv: MemoryKV | None = None) -> MemoryKV:
