@@ -24,18 +24,12 @@ MAX_PAYLOAD: Final = 0xFFFF_FFFF
 
 
 class Kind(enum.IntEnum):
-    """What a payload is. Numbers are persisted: never reuse one."""
+    """What a payload is. Numbers are persisted: never reuse one; 2, 5 to 8 and 10 were taken, and no file has them."""
 
     SEGMENT = 1
-    PANES = 2
     LOG_RECORD = 3
     SNAPSHOT_MANIFEST = 4
-    CHANGELOG_HEADER = 5
-    CHANGELOG = 6
-    STATE_VALUE = 7
-    MESSAGE = 8
     SINK_MANIFEST = 9
-    DEFINITION = 10
     CHUNK = 11
 
 

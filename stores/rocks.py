@@ -67,9 +67,7 @@ class _Source:
 class RocksKV:
     """One RocksDB store.
 
-    `cfs` are created where they are missing. `read_only` sees what was flushed when it was opened;
-    `secondary` (a directory of its own) also follows the process that writes, with `catch_up()`. Neither
-    takes the lock.
+    `cfs` are created where they are missing. `read_only` sees what was flushed when it was opened, and does not take the lock.
     """
 
     def __init__(
@@ -78,20 +76,17 @@ class RocksKV:
         cfs: Sequence[str],
         *,
         read_only: bool = False,
-        secondary: str | os.PathLike[str] | None = None,
         lock_wait_s: float = 10.0,
         memtable_bytes: int = MEMTABLE_BYTES,
     ) -> None:
         self.path = os.fspath(path)
         self._memtable_bytes = memtable_bytes
-        self.read_only = read_only or secondary is not None
+        self.read_only = read_only
         self._cfs = tuple(cfs)
         self._scans: weakref.WeakSet[_Source] = weakref.WeakSet()
         if self.read_only and not os.path.exists(os.path.join(self.path, "CURRENT")):
             raise CorruptState(f"there is no store at {self.path}")
-        if secondary is not None:
-            access = rocksdict.AccessType.secondary(os.fspath(secondary))
-        elif read_only:
+        if read_only:
             access = rocksdict.AccessType.read_only(False)
         else:
             access = rocksdict.AccessType.read_write()
@@ -290,13 +285,6 @@ class RocksKV:
         try:
             for cf in self._maps:
                 self._maps[cf].compact_range(None, None)
-        except Exception as error:
-            raise _translate(error, self.path) from error
-
-    def catch_up(self) -> None:
-        """A secondary's view moves to what its primary has flushed."""
-        try:
-            self._alive().try_catch_up_with_primary()
         except Exception as error:
             raise _translate(error, self.path) from error
 

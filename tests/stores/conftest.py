@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from windrow.stores.changelog import ChangeloggedKV
 from windrow.stores.kv import KV, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
 from windrow.testing.faults import FaultyKV
@@ -25,11 +24,9 @@ MakeKV = Callable[[], KV]
 KINDS: dict[str, Callable[[Path], KV]] = {
     "memory": lambda path: MemoryKV(CFS),
     "rocks": lambda path: RocksKV(path / "db", CFS),
-    "changelogged": lambda path: ChangeloggedKV(RocksKV(path / "db", CFS), path / "log"),
     "faulty": lambda path: FaultyKV(CFS),
     "overlay-memory": lambda path: Overlay(MemoryKV(CFS)),
     "overlay-rocks": lambda path: Overlay(RocksKV(path / "db", CFS)),
-    "overlay-changelogged": lambda path: Overlay(ChangeloggedKV(RocksKV(path / "db", CFS), path / "log")),
     "overlay-faulty": lambda path: Overlay(FaultyKV(CFS)),
     "overlay-overlay": lambda path: Overlay(Overlay(MemoryKV(CFS))),
 }

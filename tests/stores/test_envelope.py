@@ -51,29 +51,23 @@ def test_kinds_keep_their_numbers() -> None:
     assert envelope.MAX_PAYLOAD == 2**32 - 1
     assert [(kind.name, kind.value) for kind in Kind] == [
         ("SEGMENT", 1),
-        ("PANES", 2),
         ("LOG_RECORD", 3),
         ("SNAPSHOT_MANIFEST", 4),
-        ("CHANGELOG_HEADER", 5),
-        ("CHANGELOG", 6),
-        ("STATE_VALUE", 7),
-        ("MESSAGE", 8),
         ("SINK_MANIFEST", 9),
-        ("DEFINITION", 10),
         ("CHUNK", 11),
     ]
 
 
 def test_another_kind_is_refused() -> None:
-    with pytest.raises(CorruptState, match=r"expected a SEGMENT \(1\), found kind 2"):
-        unseal(Kind.SEGMENT, seal(Kind.PANES, b"x"))
+    with pytest.raises(CorruptState, match=r"expected a SEGMENT \(1\), found kind 3"):
+        unseal(Kind.SEGMENT, seal(Kind.LOG_RECORD, b"x"))
 
 
 def test_frames_stand_one_after_the_other() -> None:
-    data = b"".join(seal(Kind.CHANGELOG, payload) for payload in (b"one", b"", b"three"))
+    data = b"".join(seal(Kind.LOG_RECORD, payload) for payload in (b"one", b"", b"three"))
     at, read = 0, []
     while at < len(data):
-        payload, at = unseal_at(Kind.CHANGELOG, data, at)
+        payload, at = unseal_at(Kind.LOG_RECORD, data, at)
         read.append(payload)
     assert read == [b"one", b"", b"three"]
     assert at == len(data) == 3 * HEADER_SIZE + 8
@@ -81,6 +75,6 @@ def test_frames_stand_one_after_the_other() -> None:
 
 def test_a_payload_above_the_length_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envelope, "MAX_PAYLOAD", 3)
-    assert seal(Kind.PANES, b"abc")
-    with pytest.raises(ValueError, match="PANES of 4 bytes is above 3"):
-        seal(Kind.PANES, b"abcd")
+    assert seal(Kind.CHUNK, b"abc")
+    with pytest.raises(ValueError, match="CHUNK of 4 bytes is above 3"):
+        seal(Kind.CHUNK, b"abcd")

@@ -18,8 +18,7 @@ import xxhash
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.keys import decode_key, encode_key
 from windrow.core.message_keys import decode_position, encode_position
-from windrow.stores.changelog import ChangeloggedKV, rebuild
-from windrow.stores.kv import Batch, MemoryKV
+from windrow.stores.kv import Batch
 from windrow.stores.messages import HOUR_US, Layout, MessageStore
 from windrow.stores.segment import decode_segment, digest_of, encode_segment, read_segment
 from windrow.stores.snapshots import SnapshotStore, StoredFile
@@ -104,11 +103,10 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "segment": lambda: encode_segment(7, 2, example_batch(), {"offsets": {"flights": 5}}),
     "snapshot-manifest": example_manifest,
 }
-FILES = {"changelog", "changelog-compacted"}  # compared in a test of their own
 
 
 def test_every_example_of_the_page_is_tested_and_none_is_missing() -> None:
-    assert set(EXAMPLES) == set(WRITERS) | FILES
+    assert set(EXAMPLES) == set(WRITERS)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -147,25 +145,6 @@ def test_the_pages_manifest_is_read_under_its_digest(tmp_path: Path) -> None:
     assert snapshot.files[1].content == b"MANIFEST-000005\n"
 
 
-def test_the_pages_changelogs_are_written_and_replayed(tmp_path: Path) -> None:
-    kv = MemoryKV(("meta", "messages"))
-    logged = ChangeloggedKV(kv, tmp_path / "log", ["meta"])
-    batch = Batch()
-    batch.put("meta", b"k", b"v")
-    logged.write(batch)
-    assert (tmp_path / "log").read_bytes().hex(" ") == EXAMPLES["changelog"].hex(" ")
-    logged.compact()
-    logged.close()
-    assert (tmp_path / "log").read_bytes().hex(" ") == EXAMPLES["changelog-compacted"].hex(" ")
-    for name in FILES:
-        (tmp_path / name).write_bytes(EXAMPLES[name])
-        again = MemoryKV(("meta", "messages"))
-        rebuild(tmp_path / name, again)
-        assert list(again.scan("meta")) == [(b"k", b"v")]
-
-
 def test_the_page_names_every_kind() -> None:
     for kind in Kind:
-        assert f"{kind.value} {kind.name.lower().replace('_', ' ')}" in re.sub(
-            r"\s+", " ", PAGE.read_text()
-        ).replace("6 changelog record", "6 changelog")
+        assert f"{kind.value} {kind.name.lower().replace('_', ' ')}" in re.sub(r"\s+", " ", PAGE.read_text())

@@ -259,31 +259,25 @@ def test_a_column_family_made_between_looking_and_opening_is_looked_at_again(
     assert next(looks, None) is None
 
 
-@pytest.mark.parametrize("secondary", [False, True])
-def test_another_reader_needs_no_lock_and_changes_nothing(tmp_path: Path, secondary: bool) -> None:
-    path, own = tmp_path / "db", tmp_path / "reader"
+def test_another_reader_needs_no_lock_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "db"
     with RocksKV(path, CFS) as kv:
         kv.write(batch("data", b"a"))
         kv.flush()
         kv.write(batch("data", b"b"))
-        reader = RocksKV(path, [*CFS, "new"], read_only=not secondary, secondary=own if secondary else None)
+        reader = RocksKV(path, [*CFS, "new"], read_only=True)
         assert [key for key, _ in reader.scan("data")] == [b"a"]
         assert reader.get("new", b"k") is None
         assert reader.multi_get("new", [b"k"]) == [None]
         assert list(reader.scan("new")) == []
         with pytest.raises(StateError, match="Not supported"):
             reader.write(batch("data", b"c"))
-        if secondary:
-            kv.flush()
-            reader.catch_up()
-            assert [key for key, _ in reader.scan("data")] == [b"a", b"b"]
         reader.close()
 
 
 def test_a_reader_of_no_store_is_refused_and_makes_none(tmp_path: Path) -> None:
-    for options in ({"read_only": True}, {"secondary": tmp_path / "own"}):
-        with pytest.raises(CorruptState, match="there is no store at"):
-            RocksKV(tmp_path / "db", CFS, **options)  # type: ignore[arg-type]
+    with pytest.raises(CorruptState, match="there is no store at"):
+        RocksKV(tmp_path / "db", CFS, read_only=True)
     assert not (tmp_path / "db").exists()
 
 

@@ -15,7 +15,6 @@ from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
 from windrow.stores import blocks
 from windrow.stores.blocks import BlockWindows
-from windrow.stores.changelog import ChangeloggedKV
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
 from windrow.stores.windows import PlainWindows, pack_table, unpack_table
@@ -23,11 +22,9 @@ from windrow.stores.windows import PlainWindows, pack_table, unpack_table
 CFS = ("windows", "aux")
 
 
-@pytest.fixture(params=["memory", "rocks", "changelogged", "overlay"])
+@pytest.fixture(params=["memory", "rocks", "overlay"])
 def kv(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KV]:
     store: Any = MemoryKV(CFS) if request.param in ("memory", "overlay") else RocksKV(tmp_path / "store", CFS)
-    if request.param == "changelogged":
-        store = ChangeloggedKV(store, tmp_path / "changelog")
     if request.param == "overlay":
         store = Overlay(store)
     yield store
