@@ -18,7 +18,7 @@ from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.clock import SystemClock
-from windrow.runners import tasks
+from windrow.runners import tasks, wire
 
 from .data import ROWS_PER_FILE, SCHEMA, medians, rows
 
@@ -69,9 +69,9 @@ def _arriving(first: int) -> list[pa.RecordBatch]:
     table = rows(first, ROWS_PER_FILE)
     n = len(table)
     for name, column in (
-        (tasks.OPERATOR, pa.array([0] * n, pa.int32())),
-        (tasks.SHARD, pa.array([0] * n, pa.int32())),
-        (tasks.CONTROL, pa.nulls(n, pa.bool_())),
+        (wire.OPERATOR, pa.array([0] * n, pa.int32())),
+        (wire.SHARD, pa.array([0] * n, pa.int32())),
+        (wire.CONTROL, pa.nulls(n, pa.bool_())),
     ):
         table = table.append_column(name, column)
     return table.to_batches(max_chunksize=10_000)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +18,10 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation
 from windrow.core.location import local_path
 from windrow.core.positions import Partition
-from windrow.core.sql import as_given
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (
     OFFSET,
-    ORDINAL,
     PARTITION,
-    POSITION_COLUMNS,
     REPLAYED,
     SOURCE,
 )
@@ -37,14 +32,9 @@ from windrow.operators.steps.sifting import sifted
 from windrow.operators.steps.step import StepResult
 from windrow.runners import ranges
 from windrow.runners.answers import Answer
+from windrow.runners.wire import OLD, OPERATOR, PART, reply, rows_of_shard, rows_that_came, tables_of_inputs
 from windrow.stores.kv import KV, Overlay
 
-#: Accumulators travel as `__part<i>`, in the order of `TaskPlan.parts`.
-PART = "__part"
-SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
-#: Whose row it is, where two inputs travel as one frame; a struct of the input's name holds its columns.
-INPUT = "__input"
-OUTPUT = "shard int, payload binary"
 SNAPSHOT_EVERY = 32
 #: Shards take theirs in different commits: so many apart.
 APART = 7
@@ -132,49 +122,6 @@ def run(
     yield reply(number, answer)
 
 
-def rows_of_shard(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.Table] | None:
-    """The shard whose partition this is, and its rows; None where it is of none."""
-    received = [b for b in batches if b.num_rows]
-    if not received:
-        return None
-    table = pa.Table.from_batches(received)
-    table = table.rename_columns([as_given(c) for c in table.column_names])
-    shards = table.column(SHARD).unique().to_pylist()
-    if len(shards) != 1:
-        raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
-    control = combine(table.column(CONTROL)).is_valid()
-    return shards[0], with_ordinals(table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL]))
-
-
-def with_ordinals(table: pa.Table) -> pa.Table:
-    """Rows without an ordinal get one: their number among the rows of their record, in the order they came in."""
-    if ORDINAL not in table.column_names or not table.column(ORDINAL).null_count:
-        return table
-    n = len(table)
-    records = [c for c in (OPERATOR, SOURCE, PARTITION, OFFSET) if c in table.column_names]
-    ordinals = np.zeros(n, dtype=np.int64)
-    if len(table.group_by(records).aggregate([])) < n:
-        where = table.select(records)
-        order = pc.sort_indices(where, sort_keys=[(c, "ascending") for c in records]).to_numpy()  # stable
-        begins = np.zeros(n, dtype=bool)
-        begins[0] = True
-        for column in where.take(order).columns:
-            values = combine(column)
-            begins[1:] |= pc.not_equal(values[1:], values[:-1]).to_numpy(zero_copy_only=False)
-        numbers = np.arange(n)
-        ordinals[order] = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
-    filled = pc.coalesce(table.column(ORDINAL), pa.chunked_array([ordinals]))
-    return table.set_column(table.column_names.index(ORDINAL), ORDINAL, filled)
-
-
-def reply(number: int, answer: Any) -> pa.RecordBatch:
-    """What a task gives Spark."""
-    return pa.record_batch(
-        [pa.array([number], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())],
-        names=["shard", "payload"],
-    )
-
-
 def _open(plan: TaskPlan, number: int) -> Shard | MessagesLost:
     """The store of a shard, caught up with the commits before this one; or why that takes a replay first."""
     try:
@@ -191,103 +138,114 @@ def _lost(number: int, why: MessagesLost) -> Answer:
 
 def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
     """The steps of one commit on an open shard, over its rows, and the files that say what they changed (3.2)."""
-    schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
-    overlay = shard.overlay()
-    panes: dict[str, pa.Table] = {}
-    dead: list[pa.Table] = []
-    counters: dict[str, int] = {}
-    answer = Answer(ShardResult(shard=shard.spec.shard))
+    work = Work(plan, shard)
     if plan.reads is not None:
-        table = _read(plan, plan.reads, table, answer, counters)
+        table = work.read(plan.reads, table)
     if OLD in table.column_names:
-        _extent(table, answer)
-        new = pc.invert(table.column(OLD))
-        counters[REPLAYED] = len(table) - int(pc.sum(new).as_py() or 0)
-        table = table.filter(new).drop_columns([OLD])
+        table = work.leave_out_old(table)
     operators = combine(table.column(OPERATOR)).to_numpy() if OPERATOR in table.column_names else np.zeros(0)
     for i, definition in enumerate(plan.definitions):
         mine = table.filter(pa.array(operators == i)) if OPERATOR in table.column_names else table
-        mine = without(mine, OPERATOR)
-        panes.update(_steps(plan, definition, overlay, mine, schema, answer, dead, counters))
+        work.steps(definition, without(mine, OPERATOR))
     if plan.parts is None and len(table):
         if plan.reads is None:
-            _extent(table, answer)
-        answer.rows = _counted(plan.definitions, table)
-    counters["rows"] = answer.rows
-    snapshot = None
-    if shard.applied and (shard.applied + APART * shard.spec.shard) % plan.snapshot_every == 0:
-        snapshot = shard.snapshot()
-    letters = pa.concat_tables(dead) if dead else None
-    answer.still = not panes and letters is None and only_time_passed(shard.kv, overlay.batch)
-    answer.result = shard.write(plan.commit, overlay.batch, panes, letters, counters, snapshot=snapshot)
-    return answer
+            work.extent(table)
+        work.answer.rows = rows_that_came(plan.definitions, table)
+    return work.written()
 
 
-def _counted(definitions: Sequence[Definition], table: pa.Table) -> int:
-    """How many rows came: each is there once for every definition that takes it."""
-    if OPERATOR not in table.column_names:
-        return len(table)
-    whose = combine(table.column(OPERATOR)).to_numpy()
-    if INPUT not in table.column_names:
-        return int((whose == 0).sum())
-    first: dict[str, int] = {}
-    for i, definition in enumerate(definitions):
-        for given in definition.inputs:
-            first.setdefault(given.name, i)
-    inputs = combine(table.column(INPUT))
-    named = pc.index_in(inputs, pa.array(list(first))).to_numpy(zero_copy_only=False)
-    return int((whose == np.array(list(first.values()))[named]).sum())
+class Work:
+    """What the steps of one shard's part of a commit add up to."""
 
+    def __init__(self, plan: TaskPlan, shard: Shard) -> None:
+        self.plan, self.shard, self.overlay = plan, shard, shard.overlay()
+        self.schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
+        self.answer = Answer(ShardResult(shard=shard.spec.shard))
+        self.panes: dict[str, pa.Table] = {}
+        self.dead: list[pa.Table] = []
+        self.counters: dict[str, int] = {}
 
-def _read(
-    plan: TaskPlan, stream: KafkaStream, table: pa.Table, answer: Answer, counters: dict[str, int]
-) -> pa.Table:
-    """The rows of the shard's ranges. The slice reaches to their ends, whether records lie there or not."""
-    wanted = ranges.from_table(table)
-    ranges.check_partitions(wanted, plan.partitions)
-    for one in wanted:
-        answer.seen(ranges.partition_of(one), one.start, one.end - 1)
-    rows, counts = ranges.read_rows(stream, wanted, plan.taken)
-    counters.update(counts)
-    return rows
+    def read(self, stream: KafkaStream, table: pa.Table) -> pa.Table:
+        """The rows of the shard's ranges. The slice reaches to their ends, whether records lie there or not."""
+        wanted = ranges.from_table(table)
+        ranges.check_partitions(wanted, self.plan.partitions)
+        for one in wanted:
+            self.answer.seen(ranges.partition_of(one), one.start, one.end - 1)
+        rows, counts = ranges.read_rows(stream, wanted, self.plan.taken)
+        self.counters.update(counts)
+        return rows
 
+    def leave_out_old(self, table: pa.Table) -> pa.Table:
+        """The rows that were not counted before."""
+        self.extent(table)
+        new = pc.invert(table.column(OLD))
+        self.counters[REPLAYED] = len(table) - int(pc.sum(new).as_py() or 0)
+        return table.filter(new).drop_columns([OLD])
 
-def _steps(
-    plan: TaskPlan,
-    definition: Definition,
-    overlay: Overlay,
-    mine: pa.Table,
-    schema: pa.Schema,
-    answer: Answer,
-    dead: list[pa.Table],
-    counters: dict[str, int],
-) -> dict[str, pa.Table]:
-    """The steps of one definition, and what they told, as rows, by operator."""
-    logic = definition.logic(plan.tell)
-    watermark_us = plan.watermarks_us[definition.name]
-    step = logic.advance(overlay, watermark_us, plan.now_us)
-    if plan.parts is not None:
+    def extent(self, table: pa.Table) -> None:
+        """First and following offsets of the slice, from rows that carry positions."""
+        if OFFSET not in table.column_names:
+            return
+        grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate(
+            [(OFFSET, "min"), (OFFSET, "max")]
+        )
+        for row in grouped.to_pylist():
+            self.answer.seen((row[SOURCE], row[PARTITION]), row[f"{OFFSET}_min"], row[f"{OFFSET}_max"])
+
+    def steps(self, definition: Definition, mine: pa.Table) -> None:
+        """The steps of one definition over its rows."""
+        plan, logic, name = self.plan, definition.logic(self.plan.tell), definition.name
+        step = logic.advance(self.overlay, plan.watermarks_us[name], plan.now_us)
+        if plan.parts is not None:
+            step = step.then(self._take_groups(logic, plan.parts, mine, plan.watermarks_us[name]))
+        else:
+            tables = tables_of_inputs(definition, mine)
+            # Inputs without rows too, where columns of all of them have to be known.
+            if logic.takes_columns or any(len(t) for t in tables.values()):
+                step = step.then(_ingest(logic, self.overlay, tables, plan.now_us))
+        self._note(step, name)
+        if (keeping := logic.refiling()) is not None:
+            self.counters[STEP_OF + name] = logic.progress(self.overlay).step
+            self.counters[KEPT_OF + name] = keeping.kept_from(self.overlay)
+            self.counters[ROWS_OF + name] = len(mine)
+        self.panes.update(logic.told(step, plan.commit))
+
+    def _take_groups(
+        self, logic: Logic, parts: Sequence[str], mine: pa.Table, watermark_us: int
+    ) -> StepResult:
+        """An `ingest` of rows that Spark has pre-aggregated."""
         grouping = logic.grouping()
         assert grouping is not None
-        names = {f"{PART}{i}": name for i, name in enumerate(plan.parts)}
+        names = {f"{PART}{i}": name for i, name in enumerate(parts)}
         groups = mine.rename_columns([names.get(c, c) for c in mine.column_names])
-        grouped = grouping.ingest_groups(overlay, groups, schema, watermark_us, plan.now_us)
-        answer.rows += grouped.rows
-        answer.uncounted_rows += grouped.uncounted
+        grouped = grouping.ingest_groups(self.overlay, groups, self.schema, watermark_us, self.plan.now_us)
+        self.answer.rows += grouped.rows
+        self.answer.uncounted_rows += grouped.uncounted
         for partition, (lowest, highest) in grouped.extent.items():
-            answer.seen(partition, lowest, highest)
-        step = step.then(grouped.step)
-    else:
-        tables = tables_of_inputs(definition, mine)
-        # Inputs without rows too, where columns of all of them have to be known.
-        if logic.takes_columns or any(len(t) for t in tables.values()):
-            step = step.then(_ingest(logic, overlay, tables, plan.now_us))
-    _note(step, answer, dead, counters, definition.name)
-    if (keeping := logic.refiling()) is not None:
-        counters[STEP_OF + definition.name] = logic.progress(overlay).step
-        counters[KEPT_OF + definition.name] = keeping.kept_from(overlay)
-        counters[ROWS_OF + definition.name] = len(mine)
-    return logic.told(step, plan.commit)
+            self.answer.seen(partition, lowest, highest)
+        return grouped.step
+
+    def _note(self, step: StepResult, name: str) -> None:
+        if step.dead is not None:
+            self.dead.append(of_operator(step.dead, name))
+        for counter, n in step.counts.items():
+            self.counters[counter] = self.counters.get(counter, 0) + n
+        for partition, largest in step.marks.items():
+            self.answer.mark(partition, largest)
+
+    def written(self) -> Answer:
+        """The answer, its files written; where one is due, with a snapshot of the commit before."""
+        plan, shard, answer = self.plan, self.shard, self.answer
+        self.counters["rows"] = answer.rows
+        due = (shard.applied + APART * shard.spec.shard) % plan.snapshot_every == 0
+        snapshot = shard.snapshot() if shard.applied and due else None
+        letters = pa.concat_tables(self.dead) if self.dead else None
+        changes = self.overlay.batch
+        answer.still = not self.panes and letters is None and only_time_passed(shard.kv, changes)
+        answer.result = shard.write(
+            plan.commit, changes, self.panes, letters, self.counters, snapshot=snapshot
+        )
+        return answer
 
 
 def _ingest(logic: Logic, overlay: Overlay, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
@@ -300,40 +258,3 @@ def _ingest(logic: Logic, overlay: Overlay, tables: Mapping[str, pa.Table], now_
     result: StepResult = sifted(step, attempt, tables)
     overlay.write(attempt.batch)
     return result
-
-
-def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Table]:
-    """The rows of a shard by input, with the columns of each."""
-    if INPUT not in table.column_names:
-        return {} if definition.by_input else {definition.inputs[0].name: table}
-    found = {}
-    whose = combine(table.column(INPUT))
-    where = [c for c in POSITION_COLUMNS if c in table.column_names]
-    for given in definition.inputs:
-        mine = table.filter(pc.fill_null(pc.equal(whose, given.name), False))
-        struct = combine(mine.column(given.name))
-        columns = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
-        found[given.name] = pa.table({**columns, **{c: combine(mine.column(c)) for c in where}})
-    return found
-
-
-def _note(
-    step: StepResult, answer: Answer, dead: list[pa.Table], counters: dict[str, int], name: str
-) -> None:
-    if step.dead is not None:
-        dead.append(of_operator(step.dead, name))
-    for counter, n in step.counts.items():
-        counters[counter] = counters.get(counter, 0) + n
-    for partition, largest in step.marks.items():
-        answer.mark(partition, largest)
-
-
-def _extent(table: pa.Table, answer: Answer) -> None:
-    """First and following offsets of the slice, from rows that carry positions."""
-    if OFFSET not in table.column_names:
-        return
-    grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate(
-        [(OFFSET, "min"), (OFFSET, "max")]
-    )
-    for row in grouped.to_pylist():
-        answer.seen((row[SOURCE], row[PARTITION]), row[f"{OFFSET}_min"], row[f"{OFFSET}_max"])

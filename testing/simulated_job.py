@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import windrow as wr
 from windrow.core.positions import Partition
-from windrow.runners.tasks import OLD
+from windrow.runners.wire import OLD
 
 S = 1_000_000
 INPUT, PARTITIONS, EXECUTORS = "input", 2, 2

@@ -17,13 +17,14 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import StateError
 from windrow.core.logs import get_logger
 from windrow.operators.operator import Definition
-from windrow.runners import tasks
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import check_answers
 from windrow.runners.spark import routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.session import FixedStages, Tagged, run_on_partition
 from windrow.runners.spark.shared import Nonce
+from windrow.runners.tasks import TaskPlan
+from windrow.runners.wire import OUTPUT
 
 logger = get_logger()
 
@@ -32,7 +33,7 @@ REDO_ATTEMPTS = 3
 LETTERS_FOR = 16
 
 #: Gives shards their messages back: (session, the commit as a task sees it, which shards).
-BringBack = Callable[[SparkSession, tasks.TaskPlan, Sequence[int]], None]
+BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
 
 
 class Action:
@@ -96,9 +97,7 @@ class Action:
         else:
             frame, parts = self._prepare(df, plan, positioned, schema, letters)
         task = self._task(spark, plan, schema, parts)
-        on_shards = routes.to_shards(frame, job.shards).mapInArrow(
-            partial(run_on_partition, task), tasks.OUTPUT
-        )
+        on_shards = routes.to_shards(frame, job.shards).mapInArrow(partial(run_on_partition, task), OUTPUT)
         answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
@@ -114,11 +113,11 @@ class Action:
 
     def _task(
         self, spark: SparkSession, plan: Plan, schema: pa.Schema, parts: tuple[str, ...] | None
-    ) -> tasks.TaskPlan:
+    ) -> TaskPlan:
         """The commit, as a task sees it."""
         job, keyed = self._job, self._reads is not None and self._reads.keyed
         logics = [d.logic() for d in self._definitions]
-        return tasks.TaskPlan(
+        return TaskPlan(
             ShardSpec(
                 job.folders,
                 job.job,

@@ -31,7 +31,7 @@ from windrow.core.sql import quoted, text
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.runners.spark import routes
-from windrow.runners.tasks import INPUT, OPERATOR, SHARD
+from windrow.runners.wire import INPUT, OPERATOR, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
 

@@ -26,13 +26,13 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.steps.groups import without
-from windrow.runners import tasks
+from windrow.runners import wire
 from windrow.runners.ranges import SCHEMA
 from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
 from windrow.runners.spark import routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.kafka import rows_of
-from windrow.runners.tasks import INPUT
+from windrow.runners.tasks import TaskPlan
 from windrow.stores.kv import LocalStore
 
 
@@ -48,7 +48,7 @@ class Source:
 
 
 def replay_messages(
-    source: Source, job: Job, spark: SparkSession, task: tasks.TaskPlan, lost: Sequence[int]
+    source: Source, job: Job, spark: SparkSession, task: TaskPlan, lost: Sequence[int]
 ) -> None:
     """Build the shards `lost` anew, as of the last commit. Each leaves a snapshot, which every executor finds."""
     ranges: Ranges = {}
@@ -65,9 +65,9 @@ def replay_messages(
         rows = _nothing(spark, job.shards)
     else:
         rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), routes.sharding_of(job))
-    on_shards = routes.to_shards(rows, job.shards).where(F.col(tasks.SHARD).isin(list(lost)))
+    on_shards = routes.to_shards(rows, job.shards).where(F.col(wire.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
-    answers = on_shards.mapInArrow(again, tasks.OUTPUT).collect()
+    answers = on_shards.mapInArrow(again, wire.OUTPUT).collect()
     back = sorted(pickle.loads(r["payload"]) for r in answers)
     if back != list(lost):
         raise StateLost(
@@ -130,7 +130,9 @@ def _rows(source: Source, ranges: Ranges, spark: SparkSession) -> DataFrame:
         & (F.col(OFFSET) >= F.col("__first"))
         & (F.col(OFFSET) < F.col("__next"))
     )
-    columns = [quoted(f.name) for f in wanted] + [c for c in (INPUT, *POSITION_COLUMNS) if c in df.columns]
+    columns = [quoted(f.name) for f in wanted] + [
+        c for c in (wire.INPUT, *POSITION_COLUMNS) if c in df.columns
+    ]
     return df.join(F.broadcast(named), inside).select(*columns)
 
 
@@ -144,9 +146,9 @@ _RANGES = T.StructType(
 )
 
 
-def run(task: tasks.TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run(task: TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """`mapInArrow` over the rows of one shard: it is built anew, and left as a snapshot."""
-    received = tasks.rows_of_shard(batches)
+    received = wire.rows_of_shard(batches)
     if received is None:
         return
     number, table = received
@@ -158,12 +160,12 @@ def run(task: tasks.TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) ->
             else:
                 mine = table
                 if len(task.definitions) > 1:
-                    mine = without(table.filter(pc.equal(table.column(tasks.OPERATOR), i)), tasks.OPERATOR)
-                read = partial(_given, tasks.tables_of_inputs(definition, mine))
+                    mine = without(table.filter(pc.equal(table.column(wire.OPERATOR), i)), wire.OPERATOR)
+                read = partial(_given, wire.tables_of_inputs(definition, mine))
             bring_back(definition, spec, kv, commits, read)
 
     task.open(number, replay).close()
-    yield tasks.reply(number, number)
+    yield wire.reply(number, number)
 
 
 def _given(tables: Mapping[str, pa.Table], ranges: Ranges) -> GivenByInput:

@@ -46,7 +46,7 @@ from windrow.operators.steps.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, 
 from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_times
 from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.step import limit, passed
-from windrow.runners.tasks import CONTROL, OLD, OPERATOR, PART, SHARD
+from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"

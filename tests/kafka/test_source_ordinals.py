@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.runners.tasks import OPERATOR, with_ordinals
+from windrow.runners.wire import OPERATOR, with_ordinals
 
 
 def rows(*where: tuple[int, str, int, int, int | None]) -> pa.Table:
