@@ -3,19 +3,28 @@
 Decided at the beginning of an `advance` from what the steps before left; the oldest windows, by end, go first. What they
 leave is a floor: windows of that key that end at or below it are out of retention and never come back.
 
-Auxiliary keys: `k<key>` -> msgpack [floor, [[start, end, messages], ...]], the retained windows of a key (per job: of all);
-`t<key>` marks those that changed since the last `advance`.
+Auxiliary keys, of the retained windows of a key (per job: of all, under no key):
+
+    k<key>                       msgpack [floor, windows, messages]
+    w<key><end i64><start i64>   messages of a window, u64
+    x<end i64><key><start i64>   nothing: the same by end, where limits are per key; x: all is kept so
+    t<key>                       marks those that changed since the last `advance`
+
+State of former versions has msgpack [floor, [[start, end, messages], ...]] under `k<key>`, and is written anew when it is used.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgpack
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
+from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64, prefix_end
 from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -23,7 +32,24 @@ from windrow.operators.steps.columns import END, MESSAGES, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.stores.kv import KV, Batch
 
-_LEDGER, _TOUCHED = b"k", b"t"
+_COUNTED, _TOUCHED, _WINDOW, _ENDS = b"k", b"t", b"w", b"x"
+
+
+@dataclass
+class Counted:
+    """What is retained of a key. floor: windows that end at or below it are gone."""
+
+    floor: int = START_OF_TIME_US
+    windows: int = 0
+    messages: int = 0
+
+    @classmethod
+    def load(cls, value: bytes | None) -> Counted:
+        return cls() if value is None else cls(*msgpack.unpackb(value))
+
+    def dump(self) -> bytes:
+        packed: bytes = msgpack.packb([self.floor, self.windows, self.messages])
+        return packed
 
 
 class SizeLimits:
@@ -52,22 +78,26 @@ class SizeLimits:
         if len(table) == 0:
             return np.zeros(0, dtype=np.int64)
         keys, groups = self._keys(table)
-        values = kv.multi_get(self.aux_cf, [_LEDGER + k for k in keys])
+        values = kv.multi_get(self.aux_cf, [_COUNTED + k for k in keys])
         floors = [START_OF_TIME_US if v is None else msgpack.unpackb(v)[0] for v in values]
         return np.array(floors, dtype=np.int64)[groups.codes]
 
     def note(self, kv: KV, deltas: pa.Table) -> None:
         """Count what was filed."""
+        self._modernise(kv)
         keys, groups = self._keys(deltas)
-        stored = kv.multi_get(self.aux_cf, [_LEDGER + k for k in keys])
-        ledgers = [_load(v) for v in stored]
         columns = (combine(deltas.column(c)).to_pylist() for c in (START, END, MESSAGES))
+        added: Counter[tuple[int, int, int]] = Counter()
         for code, start, end, n in zip(groups.codes.tolist(), *columns, strict=True):
-            windows = ledgers[code][1]
-            known = windows.get((start, end), 0)
-            windows[start, end] = known + n
+            added[code, end, start] += n
+        counted = [Counted.load(v) for v in kv.multi_get(self.aux_cf, [_COUNTED + k for k in keys])]
+        known = kv.multi_get(self.aux_cf, [_row(keys[code], end, start) for code, end, start in added])
         batch = Batch()
-        batch.put_many(self.aux_cf, [_LEDGER + k for k in keys], [_dump(*ledger) for ledger in ledgers])
+        for ((code, end, start), n), value in zip(added.items(), known, strict=True):
+            self._put(batch, keys[code], end, start, n + (0 if value is None else decode_u64(value)))
+            counted[code].windows += value is None
+            counted[code].messages += n
+        batch.put_many(self.aux_cf, [_COUNTED + k for k in keys], [c.dump() for c in counted])
         batch.put_many(self.aux_cf, [_TOUCHED + k for k in keys], [b""] * len(keys))
         kv.write(batch)
 
@@ -76,41 +106,96 @@ class SizeLimits:
         touched = [k[1:] for k, _ in kv.scan(self.aux_cf, _TOUCHED, b"u")]
         if not touched:
             return
+        self._modernise(kv)
         batch = Batch()
         gone: list[tuple[bytes, int]] = []
         for key in touched:
-            floor, windows = _load(kv.get(self.aux_cf, _LEDGER + key))
-            windows = {w: n for w, n in windows.items() if w[1] > retention_floor_us}
-            total = sum(windows.values())
-            for window in sorted(windows, key=lambda w: (w[1], w[0])):
-                too_many = self.windows is not None and len(windows) > self.windows
-                if not too_many and not (self.messages is not None and total > self.messages):
+            counted = Counted.load(kv.get(self.aux_cf, _COUNTED + key))
+            for end, start, messages in self._oldest(kv, key):
+                expired = end <= retention_floor_us
+                if not expired and not self._too_much(counted):
                     break
-                total -= windows.pop(window)
-                floor = max(floor, window[1])
-                gone.append((key, window[0]))
-            batch.put(self.aux_cf, _LEDGER + key, _dump(floor, windows))
+                self._remove(batch, key, end, start, messages, counted)
+                if not expired:
+                    counted.floor = max(counted.floor, end)
+                    gone.append((key, start))
+            batch.put(self.aux_cf, _COUNTED + key, counted.dump())
+            if self.by and not counted.windows:
+                # Nothing but its floor is left of it: that is looked at when no window could be below it any more.
+                batch.put(self.aux_cf, _by_end(key, counted.floor, START_OF_TIME_US), b"")
         batch.delete_range(self.aux_cf, _TOUCHED, b"u")
         kv.write(batch)
         yield from gone
 
     def forget(self, kv: KV, retention_floor_us: int) -> None:
         """Free what is counted of keys whose windows have all expired by time."""
+        self._modernise(kv)
         batch = Batch()
-        for key, value in kv.scan(self.aux_cf, _LEDGER, b"l"):
-            floor, windows = _load(value)
-            if floor <= retention_floor_us and all(end <= retention_floor_us for _, end in windows):
-                batch.delete(self.aux_cf, key)
+        if self.by:
+            low, high = _ENDS + b"\x00", _ENDS + encode_i64(retention_floor_us + 1)
+            keys = list(dict.fromkeys(name[9:-8] for name, _ in kv.scan(self.aux_cf, low, high)))
+        else:
+            keys = [b""]
+        values = kv.multi_get(self.aux_cf, [_COUNTED + key for key in keys])
+        for key, value in zip(keys, values, strict=True):
+            counted = Counted.load(value)
+            for end, start, messages in self._oldest(kv, key):
+                if end > retention_floor_us:
+                    break
+                self._remove(batch, key, end, start, messages, counted)
+            if value is None or (not counted.windows and counted.floor <= retention_floor_us):
+                batch.delete(self.aux_cf, _COUNTED + key)
+            else:
+                batch.put(self.aux_cf, _COUNTED + key, counted.dump())
+        if self.by and keys:
+            batch.delete_range(self.aux_cf, low, high)
+        kv.write(batch)
+
+    def _too_much(self, counted: Counted) -> bool:
+        return (self.windows is not None and counted.windows > self.windows) or (
+            self.messages is not None and counted.messages > self.messages
+        )
+
+    def _oldest(self, kv: KV, key: bytes) -> Iterator[tuple[int, int, int]]:
+        """(end, start, messages) of the windows of a key, oldest first."""
+        head = _WINDOW + key
+        for name, value in kv.scan(self.aux_cf, head, prefix_end(head)):
+            yield decode_i64(name, len(head)), decode_i64(name, len(head) + 8), decode_u64(value)
+
+    def _put(self, batch: Batch, key: bytes, end: int, start: int, messages: int) -> None:
+        batch.put(self.aux_cf, _row(key, end, start), encode_u64(messages))
+        if self.by:
+            batch.put(self.aux_cf, _by_end(key, end, start), b"")
+
+    def _remove(
+        self, batch: Batch, key: bytes, end: int, start: int, messages: int, counted: Counted
+    ) -> None:
+        counted.windows -= 1
+        counted.messages -= messages
+        batch.delete(self.aux_cf, _row(key, end, start))
+        if self.by:
+            batch.delete(self.aux_cf, _by_end(key, end, start))
+
+    def _modernise(self, kv: KV) -> None:
+        """Give each window a row where a former version had one value for all of a key."""
+        if kv.get(self.aux_cf, _ENDS) is not None:
+            return
+        batch = Batch()
+        batch.put(self.aux_cf, _ENDS, b"")
+        for name, value in kv.scan(self.aux_cf, _COUNTED, b"l"):
+            floor, windows = msgpack.unpackb(value)
+            for start, end, messages in windows:
+                self._put(batch, name[1:], end, start, messages)
+            counted = Counted(floor, len(windows), sum(n for _, _, n in windows))
+            batch.put(self.aux_cf, name, counted.dump())
+            if self.by and not windows:
+                batch.put(self.aux_cf, _by_end(name[1:], floor, START_OF_TIME_US), b"")
         kv.write(batch)
 
 
-def _load(value: bytes | None) -> tuple[int, dict[tuple[int, int], int]]:
-    if value is None:
-        return START_OF_TIME_US, {}
-    floor, windows = msgpack.unpackb(value)
-    return floor, {(start, end): n for start, end, n in windows}
+def _row(key: bytes, end: int, start: int) -> bytes:
+    return _WINDOW + key + encode_i64(end) + encode_i64(start)
 
 
-def _dump(floor: int, windows: dict[tuple[int, int], int]) -> bytes:
-    packed: bytes = msgpack.packb([floor, [[start, end, n] for (start, end), n in sorted(windows.items())]])
-    return packed
+def _by_end(key: bytes, end: int, start: int) -> bytes:
+    return _ENDS + encode_i64(end) + key + encode_i64(start)
