@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.log_contract import claim, run
-from windrow.checkpoint import log, records, recovery, storage
+from windrow.checkpoint import batches, log, records, recovery, storage
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit, Epoch, Intent, Mark, Record, ShardResult, Step, decode, encode
 
@@ -93,8 +93,8 @@ def test_the_fields_on_the_page_are_those_that_are_written_in_that_order(title: 
     assert (named[0] == "record") == title.startswith("`")
 
 
-@pytest.mark.parametrize("actions", [recovery.BatchAction, recovery.ShardAction, recovery.PublishAction])
-def test_every_action_has_its_row(actions: type[recovery.BatchAction]) -> None:
+@pytest.mark.parametrize("actions", [batches.BatchAction, recovery.ShardAction, recovery.PublishAction])
+def test_every_action_has_its_row(actions: type[batches.BatchAction]) -> None:
     decisions = PAGE.split("## Decisions")[1].split("## Sweeping")[0]
     rows = [line.split("|")[2] for line in decisions.splitlines() if line.startswith("|")]
     for action in actions:
@@ -107,5 +107,5 @@ def test_every_step_that_the_log_cites_is_on_the_page_and_the_other_way_round() 
         assert module.__file__ is not None
         cited |= set(re.findall(r"# ([LOT]\d)", Path(module.__file__).read_text(encoding="utf-8")))
     assert cited == set(re.findall(r"^- \*\*([LOT]\d)\*\*", PAGE, re.MULTILINE))
-    for step in re.findall(r"\b\d\.\d\b", recovery.__doc__ or ""):
+    for step in re.findall(r"\b\d\.\d\b", f"{recovery.__doc__} {batches.__doc__}"):
         assert f"- {step} " in PAGE, step
