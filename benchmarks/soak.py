@@ -43,6 +43,8 @@ GROWTH_MOST = 1.2
 TOLD = ("files of the sink", "commit, slowest", "commits over 3x p50")
 PANES_MOST_S = 2.0
 PROBES = 3
+#: Files come and go with snapshots: they are looked for every so many of the last commits, and the most of them told.
+CYCLE, LOOK = 2_000, 20
 #: What is measured, its unit, and below which figure all is noise.
 FIGURES = {
     "files": ("files", 200.0),
@@ -175,8 +177,9 @@ class _Life:
         self.age = 0
 
     def until(self, age: int) -> dict[str, float]:
-        """Live on up to this commit. What it was like."""
+        """Live on up to this commit. What it was like; what was on disk, at most, since the last snapshots but some."""
         spent: list[float] = []
+        on_disk: list[tuple[int, int]] = []
         with _open(self.folder, self.log, self.clock) as operator:
             while self.age < age:
                 self.clock.advance("1 second")
@@ -185,8 +188,11 @@ class _Life:
                 operator.timeout()
                 spent.append((time.perf_counter() - begin) * 1_000)
                 self.age += 1
+                if self.age > age - CYCLE and self.age % LOOK == 0:
+                    on_disk.append(_on_disk(os.path.join(self.folder, "job")))
             memory = _resident_mib()
-        return {"memory of the driver": memory, **_commits(spent)}
+        files, size = (max(some) for some in zip(*on_disk, strict=True))
+        return {"memory of the driver": memory, **_commits(spent), "files": files, "bytes": size / 2**20}
 
 
 def _open(folder: str, log: Transport, clock: ManualClock) -> Any:
@@ -212,15 +218,12 @@ def _message(i: int) -> wr.Message:
 
 def _probe(folder: str, place: str | None) -> dict[str, float]:
     """What there is, and the medians of processes that look at it."""
-    files, size = _on_disk(os.path.join(folder, "job"))
     command = [sys.executable, "-m", "benchmarks.soak", folder, *([place] if place else [])]
     told = []
     for _ in range(PROBES):
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         told.append(json.loads(done.stdout.splitlines()[-1]))
     return {
-        "files": files,
-        "bytes": size / 2**20,
         "files of the sink": _on_disk(os.path.join(folder, "sink"))[0],
         **{name: median([t[name] for t in told]) for name in told[0]},
     }
