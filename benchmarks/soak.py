@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta
@@ -36,7 +37,6 @@ KEYS = 10
 #: Keys of a window that is filled by commits of `FILLED` rows, and then gets commits of `FEW`.
 MANY_KEYS, FILLED, FEW, FEW_COMMITS = (100_000, 2_000_000), 100_000, 1_000, 1_000
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
-NAME = "soak"
 #: From the last decade but one to the last nothing grows but by noise.
 GROWTH_MOST = 1.2
 #: What a sink has grows with what it was given.
@@ -75,7 +75,8 @@ def soak(context: Context) -> list[Row]:
 def soak_kafka(context: Context) -> list[Row]:
     """Growth by decade, the log in Kafka."""
     with topics.broker() as cluster:
-        return _soak(context, "log in Kafka", wr.kafka_log(cluster, NAME), f"log:{cluster.servers}/{NAME}")
+        name = f"soak-{uuid.uuid4().hex[:12]}"  # of a broker that was used before
+        return _soak(context, "log in Kafka", wr.kafka_log(cluster, name), f"log:{cluster.servers}/{name}")
 
 
 def _soak(context: Context, label: str, log: Transport, place: str | None) -> list[Row]:
@@ -245,7 +246,10 @@ def _look(folder: str, place: str | None) -> dict[str, float]:
         yield
         found[name] = time.perf_counter() - begin
 
-    log = FILES if place is None else wr.kafka_log(place.removeprefix("log:").rpartition("/")[0], NAME)
+    log: Transport = FILES
+    if place is not None:
+        servers, _, name = place.removeprefix("log:").rpartition("/")
+        log = wr.kafka_log(servers, name)
     with timed("describe"), redirect_stdout(io.StringIO()):
         assert windrow(["describe", place or job]) == 0
     with timed("read_state"), wr.read_state(job, log=log) as state:
