@@ -26,7 +26,8 @@ def count(column: Column | None = None) -> Aggregation:
 
     Gives int64, 0 of nothing. Raises `BadAggregate` (WR109) where an argument is no column.
 
-    >>> count().where(pc.field("delay") > 15)
+    >>> import windrow as wr
+    >>> count().where(wr.col("delay") > 15)
     wr.count().where((delay > 15))
     """
     return _make("count") if column is None else _make("count", column)
