@@ -196,9 +196,16 @@ class Definition(ABC):
     def behind_us(self, event_time: str) -> int:
         """How far behind its watermark lie the times of what it tells in which nothing late had a part."""
 
+    def times_of(self, event_time: str) -> Input | None:
+        """The input whose times a column of its rows has, written as they came; None where it has timestamps with a zone."""
+        return None
+
     @abstractmethod
     def of_handed_rows(self, given: Input) -> Self:
-        """The same definition where an input takes rows of another operator, whose messages were judged already."""
+        """The same definition where an input takes rows of another operator, whose messages were judged already.
+
+        given: that input, which says how these rows write their times
+        """
 
     # -- what does it -----------------------------------------------------------------------------------------------
 

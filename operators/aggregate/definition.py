@@ -185,7 +185,9 @@ class AggregateDefinition(Definition):
         return 0
 
     def of_handed_rows(self, given: Input) -> Self:
-        return self._changed(max_ahead_us=None)
+        return self._changed(
+            max_ahead_us=None, time_zone=given.time_zone, event_time_unit=given.event_time_unit
+        )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.aggregate.logic import WindowAggregator

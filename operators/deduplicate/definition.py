@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windrow.core.errors import BadDuration, ConfigurationError
+from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration, TimeUnit, duration_us
@@ -88,6 +89,9 @@ class DeduplicateDefinition(OneInput):
 
     def describe(self) -> dict[str, Any]:
         return self._described("deduplicate")
+
+    def times_of(self, event_time: str) -> Input | None:
+        return self.inputs[0]
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.deduplicate.logic import Deduplicator

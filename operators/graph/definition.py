@@ -5,7 +5,7 @@ Seed 002 "window propagation"; semantics "Chains". A frozen value, checked when 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -71,7 +71,22 @@ class ChainDefinition(Definition):
         """Of each operator, whose rows it takes: of those before it that its inputs name; of the one before it, where an
         operator has one input that it did not name. (See `_begins`.)
         """
-        return tuple(tuple(_feeds(self.parts, i)) for i in range(len(self.parts)))
+        return tuple(feeds for feeds, _ in self._fed)
+
+    @cached_property
+    def taking(self) -> tuple[Definition, ...]:
+        """The operators as they take the rows of others, which were judged already."""
+        return tuple(part for _, part in self._fed)
+
+    @cached_property
+    def _fed(self) -> tuple[tuple[tuple[Feed, ...], Definition], ...]:
+        found: list[tuple[tuple[Feed, ...], Definition]] = []
+        for i, part in enumerate(self.parts):
+            feeds = tuple(_feeds(self.parts, i, [before for _, before in found]))
+            for feed in feeds:
+                part = part.of_handed_rows(feed.input)
+            found.append((feeds, part))
+        return tuple(found)
 
     def inputs_of(self, part: int) -> tuple[Input, ...]:
         """The inputs of an operator that come from outside."""
@@ -234,6 +249,9 @@ class ChainDefinition(Definition):
     def behind_us(self, event_time: str) -> int:
         return self.last.behind_us(event_time)
 
+    def times_of(self, event_time: str) -> Input | None:
+        return self.taking[-1].times_of(event_time)
+
     def of_handed_rows(self, given: Input) -> Self:
         return self
 
@@ -243,8 +261,8 @@ class ChainDefinition(Definition):
         return ChainOperator(self, tell)
 
 
-def _feeds(parts: tuple[Definition, ...], part: int) -> Iterable[Feed]:
-    """Whose rows an operator takes; refuses rows that it could not count."""
+def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition]) -> Iterable[Feed]:
+    """Whose rows an operator takes; refuses rows that it could not count. taking: those before it, as they take theirs."""
     definition = parts[part]
     earlier = {p.name: j for j, p in enumerate(parts[:part])}
     named = [i.name for i in definition.inputs if i.name in earlier]
@@ -254,7 +272,10 @@ def _feeds(parts: tuple[Definition, ...], part: int) -> Iterable[Feed]:
         before = parts[earlier[name]]
         taker = definition.taker(name)
         before.check_followed(taker)
-        yield Feed(earlier[name], taker.input, before.behind_us(taker.event_time))
+        given, times = taker.input, taking[earlier[name]].times_of(taker.event_time)
+        if times is not None:
+            given = replace(given, time_zone=times.time_zone, event_time_unit=times.event_time_unit)
+        yield Feed(earlier[name], given, before.behind_us(taker.event_time))
 
 
 def _begins(parts: tuple[Definition, ...], part: int) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.operators.graph.definition import ChainDefinition
-from windrow.operators.operator import Definition, Logic
+from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead import letters_by_input, of_operator
 from windrow.operators.steps.learning import Needs, Together, learn
@@ -28,9 +28,7 @@ class ChainOperator(Logic):
 
     def __init__(self, definition: ChainDefinition, tell: Collection[str] = ()) -> None:
         self.definition: ChainDefinition = definition
-        self.parts: tuple[Logic, ...] = tuple(
-            _taking(definition, i).logic() for i in range(len(definition.parts))
-        )
+        self.parts: tuple[Logic, ...] = tuple(part.logic() for part in definition.taking)
         self.aux_cf: str = self.parts[0].aux_cf
         self._tell = frozenset(tell)
 
@@ -247,10 +245,3 @@ class ChainOperator(Logic):
         """That of the last operator; each has its own."""
         return self.parts[-1].view(stores, watermark_us, prefix)
 
-
-def _taking(definition: ChainDefinition, i: int) -> Definition:
-    """An operator as it takes the rows of others, which were judged already."""
-    part = definition.parts[i]
-    for feed in definition.feeds[i]:
-        part = part.of_handed_rows(feed.input)
-    return part

@@ -183,10 +183,12 @@ class JoinDefinition(Definition):
     def behind_us(self, event_time: str) -> int:
         return handing.behind_us(self, event_time)
 
+    def times_of(self, event_time: str) -> Input | None:
+        return handing.times_of(self, event_time)
+
     def of_handed_rows(self, given: Input) -> Self:
-        left, right = (
-            replace(i, max_ahead_us=None) if i.name == given.name else i for i in (self.left, self.right)
-        )
+        handed = replace(given, max_ahead_us=None)
+        left, right = (handed if i.name == given.name else i for i in (self.left, self.right))
         return self._changed(left=left, right=right)
 
     def logic(self, tell: Collection[str] = ()) -> Logic:

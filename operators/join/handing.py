@@ -102,6 +102,11 @@ def _times(join: JoinDefinition) -> dict[str, str]:
     return found
 
 
+def times_of(join: JoinDefinition, event_time: str) -> Input:
+    """The input whose times a column of its rows has."""
+    return join.left if _times(join)[event_time] == "left" else join.right
+
+
 def behind_us(join: JoinDefinition, event_time: str) -> int:
     """How far behind the join's watermark lie the times of rows in which nothing late had a part.
 

@@ -18,6 +18,9 @@ from windrow.operators.process.keyed import Of, State, Timers, state_prefix
 from windrow.operators.steps.columns import TIMING
 from windrow.stores.kv import Overlay
 
+#: Under it stands the `ttl` by which keys are filed.
+TTL = b"\x00ttl"
+
 
 @dataclass(frozen=True)
 class Families:
@@ -135,6 +138,21 @@ class Calls:
         value = encode_i64(last_us) + encode_i64(ends_us) + key.row
         if value != known:
             kv.put(self.cfs.keys, key.encoded, value)
+
+    def follow_ttl(self) -> None:
+        """Where `ttl` is another than before, keys that are filed to be looked at later than it says are filed anew."""
+        told, ttl_us = encode_i64(self.definition.late_us), self.definition.late_us
+        if self.kv.get(self.cfs.aux, TTL) == told:
+            return
+        self.kv.put(self.cfs.aux, TTL, told)
+        if ttl_us >= UNBOUNDED_US:
+            return
+        for encoded, known in list(self.kv.scan(self.cfs.keys)):
+            ends_us = decode_i64(known) + ttl_us
+            if ends_us < decode_i64(known, 8):
+                self.kv.delete(self.cfs.expiry, known[8:16] + encoded)
+                self.kv.put(self.cfs.expiry, encode_i64(ends_us) + encoded, b"")
+                self.kv.put(self.cfs.keys, encoded, known[:8] + encode_i64(ends_us) + known[16:])
 
     def ends_us(self, encoded: bytes) -> int | None:
         """When a key is looked at next; None where it has no state."""

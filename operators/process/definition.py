@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,8 +83,7 @@ class ProcessDefinition(OneInput):
         input: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        if not callable(getattr(function, "on_message", None)):
-            raise ConfigurationError(f"function={function!r}: give {_METHODS}")
+        _check_function(function)
         if ttl is None:
             raise RetentionMissing(f"ttl=None of {name!r}: say how long a key's state is kept, or wr.forever")
         ttl_us = None if isinstance(ttl, Forever) else duration_us(ttl, "ttl")
@@ -101,11 +101,17 @@ class ProcessDefinition(OneInput):
             late_us=UNBOUNDED_US if ttl_us is None else ttl_us,
             written=self._shown(given, kind),
         )
-        taken = [*self.by, self.event_time]
-        twice = [c for c in self.emits.names if c in taken] or [c for c in self.by if c == self.event_time]
+        taken, names = [*self.by, self.event_time], self.emits.names
+        twice = [c for c in names if c in taken or names.count(c) > 1]
+        twice = twice or [c for c in self.by if c == self.event_time]
         if twice:
             raise ReservedColumn(
                 f"column {twice[0]!r} of {self.name!r} is named twice: rows have the columns {taken} beside those of emits="
+            )
+        ours = [c for c in names if c.startswith("__")]
+        if ours:
+            raise ReservedColumn(
+                f"column {ours[0]!r} of {self.name!r}: names with two underscores first are ours, rename it"
             )
 
     def _shown(self, given: Mapping[str, Any], kind: type) -> tuple[tuple[str, str], ...]:
@@ -128,6 +134,43 @@ class ProcessDefinition(OneInput):
         from windrow.operators.process.logic import Processor
 
         return Processor(self)
+
+
+def _check_function(function: Any) -> None:
+    """Refuse what could not be called: every message would be a dead letter."""
+    if not callable(getattr(function, "on_message", None)):
+        raise ConfigurationError(f"function={function!r}: give {_METHODS}")
+    if isinstance(function, type) and not _takes(function, 0):
+        raise ConfigurationError(
+            f"function={function.__name__}: it is made without arguments, in each process once, which {function.__name__} "
+            f"does not allow: give an instance, {function.__name__}(...)"
+        )
+    for name in ("on_message", "on_timer"):
+        method = getattr(function, name, None)
+        if method is None:
+            continue
+        bound = not isinstance(function, type) or not inspect.isfunction(
+            inspect.getattr_static(function, name)
+        )
+        if not _takes(method, 4 if bound else 5):
+            raise ConfigurationError(
+                f"function={function!r}: its {name} cannot be called so; give {_METHODS}"
+            )
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise ConfigurationError(
+                f"function={function!r}: its {name} is async, and nothing awaits it; use `def {name}`"
+            )
+
+
+def _takes(function: Any, many: int) -> bool:
+    """True if it can be called with so many arguments, as far as it says."""
+    try:
+        inspect.signature(function).bind(*range(many))
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        return True
+    return True
 
 
 def _schema(emits: Any) -> pa.Schema:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.errors import ConfigurationError
 from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.one_input import OneInputLogic, Work
@@ -45,6 +46,7 @@ class Processor(OneInputLogic):
         function = definition.function
         self._families = Families(definition.name)
         self._function = function() if isinstance(function, type) else function
+        self._has_on_timer = hasattr(self._function, "on_timer")
 
     def cfs(self) -> tuple[str, ...]:
         cfs = self._families
@@ -82,6 +84,7 @@ class Processor(OneInputLogic):
         if work.progress.schema is None:
             return
         calls = self._calls(work, watermark_us)
+        calls.follow_ttl()
         self._fire(calls, "event", watermark_us)
         self._fire(calls, "now", work.now_us)
         calls.finish()
@@ -116,6 +119,11 @@ class Processor(OneInputLogic):
     ) -> list[tuple[int, Of]]:
         """Call `on_timer`. A timer of `now` has the event time of whoever set it, or the watermark where that is further."""
         work, reached_us = calls.work, calls.watermark_us
+        if not self._has_on_timer:
+            raise ConfigurationError(
+                f"{self.definition.name!r} has a timer at {to_datetime(at_us)}, and {self.definition.function_name} has no "
+                "on_timer(key, at, state, timers): give it one"
+            )
         key = Key(encoded, value[8:], self._values(work, value[8:]))
         time_us, late = at_us, at_us < work.progress.watermark_us
         if of == "now":

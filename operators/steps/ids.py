@@ -101,10 +101,11 @@ class SeenIds:
 
     def _near(self, buckets: list[int], times: IntArray) -> list[int]:
         """The buckets with times that may make one of these a duplicate."""
-        if self._within_us is None or self._width_us is None or not len(times):
+        if self._within_us is None or not len(times):
             return buckets
-        low, high = int(times.min()) - self._within_us, int(times.max()) + self._within_us
-        return [end for end in buckets if low < end and end - self._width_us <= high]
+        # Where a bucket begins nobody knows: it may be as wide as a `within` before made it.
+        low = int(times.min()) - self._within_us
+        return [end for end in buckets if low < end]
 
     def _known(self, kv: KV, names: list[bytes], buckets: list[int], floor_us: int) -> dict[bytes, list[int]]:
         """The event times at which names were seen; of those that were not, nothing."""

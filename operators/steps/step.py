@@ -41,7 +41,7 @@ class StepResult:
         return StepResult(
             self.panes + later.panes,
             pa.concat_tables(dead) if dead else None,
-            {**self.marks, **later.marks},
+            {p: max(t, self.marks.get(p, t)) for p, t in {**self.marks, **later.marks}.items()},
             counts,
             self.ended | later.ended,
             {n: self.inner.get(n, []) + later.inner.get(n, []) for n in {**self.inner, **later.inner}},

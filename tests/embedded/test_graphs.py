@@ -88,3 +88,16 @@ def test_a_chain_takes_schemas_and_a_sink_for_dead_letters_and_refuses_replay(tm
         graph.open(str(tmp_path / "other"), schema={"order": declared["orders"]})
     with pytest.raises(ConfigurationError, match="replay= of 'both'"):
         graph.open(str(tmp_path / "other"), replay=lambda ranges: {})
+
+
+def test_the_watermark_is_as_far_as_any_operator_counted_whatever_their_order(tmp_path: Path) -> None:
+    of_all = wr.Aggregate(**{**TEN, "by": ()}, agg={"n": wr.count()}, name="of_all", input="x")
+    of_key = wr.Aggregate(**TEN, agg={"n": wr.count()}, name="of_key", input="x", null_keys="dead_letter")
+    both = wr.Join(
+        left=wr.Input("of_all", event_time="window_time"), right=wr.Input("of_key", event_time="window_time"),
+        within=("0 seconds", "0 seconds"), name="both",
+    )  # fmt: skip
+    for parts in ((of_all, of_key), (of_key, of_all)):
+        with wr.chain(*parts, both).open(str(tmp_path / parts[0].name), clock=ManualClock()) as op:
+            op.add_messages([at(1), at(25, k=None)], "x")
+            assert op.watermark == 25 * S and len(op.get_result()) == 1

@@ -164,6 +164,10 @@ def test_what_cannot_be_is_refused_when_it_is_built() -> None:
         visits(emits={"k": pa.int64()})
     with pytest.raises(ReservedColumn):
         visits(emits={"pane": pa.int64()})
+    with pytest.raises(ReservedColumn, match="twice"):
+        visits(emits=pa.schema([("n", pa.int64()), ("n", pa.int64())]))
+    with pytest.raises(ReservedColumn, match="underscores"):
+        visits(emits={"__timing": pa.string()})
     with pytest.raises(UnknownColumn, match="event_time='u'"):
         wr.chain(once(), counts(event_time="u"))
     with pytest.raises(UnknownColumn, match="none of"):
@@ -207,3 +211,109 @@ def test_a_timer_that_is_taken_back_when_it_is_due_does_not_fire(tmp_path: Path)
         op.add_message({"t": 0, "k": "a"})
         op.drain()
         assert [r["n"] for r in op.get_result()] == [1]
+
+
+class Made(Visits):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+
+class OfTwo:
+    def on_message(self, key: Any, message: Any) -> None: ...
+
+
+class Awaited(Visits):
+    async def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> None: ...
+
+
+class Plain(Visits):
+    @staticmethod
+    def on_message(key: Any, message: Any, state: Any, timers: Any) -> Any:
+        return {"n": 1}
+
+
+def test_a_function_that_could_not_be_called_is_refused_before_its_messages_are_dead_letters() -> None:
+    for function, why in (
+        (OfTwo, "on_message cannot"),
+        (Awaited, "async"),
+        (Made, r"instance, Made\(\.\.\.\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            visits(function=function)
+    assert (
+        visits(function=Made(1)).function_name == "Made" and visits(function=Plain).function_name == "Plain"
+    )
+
+
+def test_a_timer_that_nothing_answers_to_stops_the_job_until_something_does(tmp_path: Path) -> None:
+    class Silent:
+        def on_message(self, key: Any, message: Any, state: Any, timers: Any) -> None:
+            timers.set(timers.time + timedelta(seconds=1))
+
+    with visits(function=Silent).open(str(tmp_path)) as op:
+        op.add_message({"t": 0, "k": "a"})
+        op.flush()
+        with pytest.raises(ConfigurationError, match="Silent has no on_timer"):
+            op.drain()
+    Silent.on_timer = lambda self, key, at, state, timers: {"n": 7}  # type: ignore[attr-defined]
+    with visits(function=Silent).open(str(tmp_path)) as op:
+        op.drain()
+        assert [r["n"] for r in op.get_result()] == [7]
+
+
+@pytest.mark.parametrize("before", [wr.forever, "1 hour"])
+def test_keys_are_forgotten_by_the_ttl_of_now_whatever_it_was(before: Any, tmp_path: Path) -> None:
+    class Counts:
+        def on_message(self, key: Any, message: Any, state: Any, timers: Any) -> Any:
+            state["n"] = state.get("n", 0) + 1
+            return {"n": state["n"]}
+
+    with visits(function=Counts, ttl=before).open(str(tmp_path)) as op:
+        op.add_messages([{"t": 0, "k": "a"}, {"t": 8 * S, "k": "b"}])
+    with visits(function=Counts, ttl="5 seconds").open(str(tmp_path)) as op:
+        op.add_message({"t": 10 * S, "k": "c"})
+        op.add_messages([{"t": 10 * S, "k": key} for key in "ab"])
+        assert [r["n"] for r in op.get_result()][-2:] == [1, 2]
+
+
+@pytest.mark.parametrize("before", [wr.forever, "10 hours"])
+def test_a_duplicate_is_one_of_what_was_passed_on_within_another_time(before: Any, tmp_path: Path) -> None:
+    message = {"t": 9_000 * 1_000 * S, "k": "a", "i": 1}  # where a quarter of ten hours begins
+    with once(within=before).open(str(tmp_path)) as op:
+        op.add_message(message)
+        op.flush()
+    with once(within="1 hour").open(str(tmp_path)) as op:
+        op.add_message(message)
+        assert op.get_result() == [] and op.counters["duplicates"] == 1
+
+
+NOON_MS = 1_372_680_000_000
+
+
+@pytest.mark.parametrize(
+    ("option", "times"),
+    [
+        ({"event_time_unit": "ms"}, pa.array([NOON_MS])),
+        ({"time_zone": "Europe/Berlin"}, pa.array(["2013-07-01 14:00"])),
+        ({"time_zone": "Europe/Berlin"}, pa.array([NOON_MS + 7_200_000]).cast(pa.timestamp("ms"))),
+    ],
+)
+def test_times_that_are_handed_on_as_they_came_are_read_as_whoever_handed_them_on_read_them(
+    option: dict[str, Any], times: pa.Array, tmp_path: Path
+) -> None:
+    table = pa.table({"t": times, "k": ["a"], "i": [1], "l": times})
+    join = wr.Join(
+        left=wr.Input("once", event_time="t"), right=wr.Input("r", event_time="t", **option), on="k",
+        within=("0 seconds", "0 seconds"), name="join",
+    )  # fmt: skip
+    for n, graph in enumerate(
+        (
+            wr.chain(once(**option), once(name="again"), counts()),
+            wr.chain(once(**option), join, counts(event_time="once_t")),
+        )
+    ):
+        with graph.open(str(tmp_path / str(n))) as op:
+            op.add_messages({"once": table, "r": table} if n else table)
+            op.drain()
+            assert op.dead_letters() == []
+            assert [p.window.start.isoformat() for p in op.get_result()] == ["2013-07-01T12:00:00+00:00"]
