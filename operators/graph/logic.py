@@ -244,4 +244,3 @@ class ChainOperator(Logic):
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         """That of the last operator; each has its own."""
         return self.parts[-1].view(stores, watermark_us, prefix)
-
