@@ -21,6 +21,7 @@ from .latency import latency
 from .soak import soak, soak_kafka
 from .state import memory, purge, replay, restore
 from .throughput import throughput
+from .update import update
 
 BENCHMARKS = {
     "throughput": throughput,
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "latency": latency,
     "embedded": embedded,
     "full-state": full_state,
+    "update": update,
     "restore": restore,
     "replay": replay,
     "purge": purge,

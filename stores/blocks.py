@@ -14,7 +14,6 @@ by the directory, not by a scan, which would have to pass all that were there si
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -23,35 +22,39 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Overlay, Pair
+from windrow.stores.paged import Pages
+from windrow.stores.pages import PAGE, Head, unpack
 from windrow.stores.spread import NUMBERS, spread
-from windrow.stores.windows import UPSERT, Schemas, bound, put_schema, split_by_start, unpack_table
+from windrow.stores.values import (
+    BESIDE,
+    BLOCK_FORMAT,
+    DIVIDED,
+    END_OF_CF,
+    HEADER,
+    NUMBER,
+    PAGES,
+    SINCE,
+    Block,
+    first_block,
+    header_of,
+    key_of,
+    record_batch,
+    rows_of,
+)
+from windrow.stores.windows import START, UPSERT, Near, Schemas, bound, put_schema, split_by_start
 
 #: Rows of one window, oldest first, to one row a key; None where they cannot be merged now.
 Merge: TypeAlias = Callable[[pa.Table], pa.Table | None]
-
-
-class _Block(NamedTuple):
-    """What stands before the rows of a block.
-
-    first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included. In
-    a divided window, where the version is `DIVIDED`: first of what has come since, and how much that may be.
-    """
-
-    version: int
-    schema: bytes
-    first: int
-    whole: int
-    since: int
 
 
 class _Newest(NamedTuple):
     """The newest block of a window: its number, what stands before its rows, and bytes of these."""
 
     number: int
-    block: _Block
+    block: Block
     size: int
 
 
@@ -77,8 +80,6 @@ class _Directory(NamedTuple):
         return bytes((DIVIDED,)) + packed
 
 
-_BLOCK = struct.Struct(">B7x8sQQQ")
-BLOCK_FORMAT, DIVIDED = 2, 3
 #: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
 #: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.
 FOLD_AT = 16
@@ -91,9 +92,6 @@ DEAL_BYTES = 4 << 10
 #: A commit looks at one of so many groups of parts, or at several where it brings much, and folds of those that have doubled
 #: about so many times the bytes that it has brought.
 _GROUPS, _FOLDED = 64, 4
-_SINCE = 0xFFFF << 48
-_NUMBER = (1 << 48) - 1
-_END = b"\xff" * 17
 
 
 class BlockWindows:
@@ -106,6 +104,7 @@ class BlockWindows:
 
     def __init__(self, cf: str, aux: str, by: Sequence[str] = ()) -> None:
         self.cf, self.aux, self.by = cf, aux, tuple(by)
+        self._pages = Pages(cf, aux, by)
 
     # -- what every layout has ----------------------------------------------------------------------------------------
 
@@ -114,31 +113,33 @@ class BlockWindows:
         rows = rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert)))
         schema = put_schema(kv, self.aux, batch, rows.schema)
         for start, part in split_by_start(rows):
-            prefix, data = encode_i64(start), _record_batch(part)
+            prefix, data = encode_i64(start), record_batch(part)
             newest = self._newest(kv, prefix)
             if newest is None:
-                number, block = 0, _Block(BLOCK_FORMAT, schema, 0, len(data), 0)
+                number, block = 0, Block(BLOCK_FORMAT, schema, 0, len(data), 0)
             else:
                 number, before = newest.number + 1, newest.block
-                block = before._replace(schema=schema, since=before.since + len(data))
+                size = len(part) if before.version == BESIDE else len(data)
+                block = before._replace(schema=schema, since=before.since + size)
                 if before.version == DIVIDED or self._is_due(block, number - before.first):
                     due.append(start)
-            batch.put(self.cf, prefix + number.to_bytes(8, "big"), _BLOCK.pack(*block) + data)
+            batch.put(self.cf, prefix + number.to_bytes(8, "big"), HEADER.pack(*block) + data)
         kv.write(batch)
         return due
 
-    def _is_due(self, block: _Block, gathered: int) -> bool:
+    def _is_due(self, block: Block, gathered: int) -> bool:
         """True if a window is to be folded that has so many blocks after its first, as the newest says."""
-        large = block.whole + block.since > PART_BYTES
+        large = block.version != BESIDE and block.whole + block.since > PART_BYTES
         if gathered % (FOLD_LARGE_AT if large else FOLD_AT):
             return False
         return block.whole <= block.since or (large and bool(self.by))
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
-        schemas, tables = Schemas(kv, self.aux), list[pa.Table]()
+        schemas, pages, blocks = Schemas(kv, self.aux), list[bytes](), list[bytes]()
         for start in sorted(set(starts)):
-            prefix = encode_i64(start)
-            tables += [_rows(value, schemas) for value in self._values(kv, prefix)]
+            for value in self._values(kv, encode_i64(start)):
+                (pages if value[0] == PAGE else blocks).append(value)
+        tables = [*unpack(pages, schemas), *(rows_of(value, schemas) for value in blocks)]
         return concat(tables) if tables else None
 
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
@@ -159,21 +160,19 @@ class BlockWindows:
         entry = self._first(kv, b"", None)
         return None if entry is None else decode_i64(entry[0][:8])
 
-    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
-        prefix, batch = encode_i64(start), Batch()
-        newest = self._newest(kv, prefix)
-        number = 0 if newest is None else newest.number + 1
-        batch.delete_range(self.cf, prefix, prefix_end(prefix) or _END)
-        if len(rows):
-            rows = _upserts(rows)
-            schema = put_schema(kv, self.aux, batch, rows.schema)
-            batch.put(self.cf, _key(prefix, number), _first(schema, number, _record_batch(rows)))
-        kv.write(batch)
-
     def drop(self, kv: KV, low: int, high: int) -> None:
         batch = Batch()
-        batch.delete_range(self.cf, encode_i64(low), bound(high) or _END)
+        batch.delete_range(self.cf, encode_i64(low), bound(high) or END_OF_CF)
         kv.write(batch)
+
+    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
+        return self._pages.near(kv, starts, keys, self._values)
+
+    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
+        self._pages.put(kv, near, rows)
+
+    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
+        self._pages.replace(kv, starts, rows)
 
     # -- folding ------------------------------------------------------------------------------------------------------
 
@@ -182,13 +181,19 @@ class BlockWindows:
         prefix = encode_i64(start)
         newest = self._newest(kv, prefix)
         assert newest is not None
+        if newest.block.version == BESIDE:
+            near = self.near(kv, [start], pa.table({name: pa.nulls(0) for name in (START, *self.by)}))
+            merged = None if near.rows is None else merge(near.rows)
+            if merged is not None:
+                self.put(kv, near, merged)
+            return
         if newest.block.version != DIVIDED:
             stored = self.read(kv, [start])
             merged = None if stored is None else merge(stored)
             if merged is not None and self.by and merged.nbytes > PART_BYTES:
                 self._divide(kv, prefix, newest, _upserts(merged))
             elif merged is not None:
-                self.replace(kv, start, merged)
+                self._fold_whole(kv, prefix, newest.number + 1, _upserts(merged))
             return
         directory, work = self._directory(kv, prefix), Overlay(kv)
         assert directory is not None
@@ -196,15 +201,22 @@ class BlockWindows:
             directory = self._deal(work, prefix, newest, directory)
         parts = self._fold_parts(work, prefix, newest, directory, merge)
         if len(work.batch):
-            work.put(self.cf, _key(prefix, _SINCE), directory._replace(parts=parts).pack())
+            work.put(self.cf, key_of(prefix, SINCE), directory._replace(parts=parts).pack())
             kv.write(work.batch)
+
+    def _fold_whole(self, kv: KV, prefix: bytes, number: int, rows: pa.Table) -> None:
+        batch = Batch()
+        batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
+        schema = put_schema(kv, self.aux, batch, rows.schema)
+        batch.put(self.cf, key_of(prefix, number), first_block(schema, number, record_batch(rows)))
+        kv.write(batch)
 
     def _divide(self, kv: KV, prefix: bytes, newest: _Newest, rows: pa.Table) -> None:
         work, count = Overlay(kv), min(2 * rows.nbytes // PART_BYTES, NUMBERS)
-        work.delete_range(self.cf, prefix, prefix_end(prefix) or _END)
+        work.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
         parts = self._put_parts(work, prefix, rows, [(i * NUMBERS // count, 0) for i in range(count)])
-        since_from = max(newest.number, _SINCE) + 1
-        work.put(self.cf, _key(prefix, _SINCE), _Directory(since_from, _deal_bytes(parts), parts).pack())
+        since_from = max(newest.number, SINCE) + 1
+        work.put(self.cf, key_of(prefix, SINCE), _Directory(since_from, _deal_bytes(parts), parts).pack())
         kv.write(work.batch)
 
     def _deal(self, work: Overlay, prefix: bytes, newest: _Newest, directory: _Directory) -> _Directory:
@@ -214,10 +226,10 @@ class BlockWindows:
         schema, parts = put_schema(work, self.aux, work.batch, rows.schema), list(directory.parts)
         for i, data in self._split(rows, [p.part for p in parts]):
             part = parts[i]
-            block = _Block(BLOCK_FORMAT, schema, part.first, part.whole, part.since + len(data))
-            work.put(self.cf, _key(prefix, part.after), _BLOCK.pack(*block) + data)
+            block = Block(BLOCK_FORMAT, schema, part.first, part.whole, part.since + len(data))
+            work.put(self.cf, key_of(prefix, part.after), HEADER.pack(*block) + data)
             parts[i] = part._replace(after=part.after + 1, since=block.since)
-        work.batch.delete_many(self.cf, [_key(prefix, n) for n in numbers])
+        work.batch.delete_many(self.cf, [key_of(prefix, n) for n in numbers])
         return _Directory(newest.number + 1, _deal_bytes(parts), parts)
 
     def _fold_parts(
@@ -237,9 +249,9 @@ class BlockWindows:
                 numbers = range(part.first, part.after)
                 merged = merge(self._table(work, prefix, numbers))
                 if merged is not None:
-                    work.batch.delete_many(self.cf, [_key(prefix, n) for n in numbers])
+                    work.batch.delete_many(self.cf, [key_of(prefix, n) for n in numbers])
                     above = directory.parts[i + 1].part if i + 1 < len(directory.parts) else NUMBERS
-                    places = [(part.part, part.after & _NUMBER)]
+                    places = [(part.part, part.after & NUMBER)]
                     if merged.nbytes > PART_BYTES and above - part.part > 1:
                         places.append(((part.part + above) // 2, 0))
                     parts += self._put_parts(work, prefix, _upserts(merged), places)
@@ -254,7 +266,7 @@ class BlockWindows:
         schema, parts = put_schema(work, self.aux, work.batch, rows.schema), list[_Part]()
         for i, data in self._split(rows, [part for part, _ in places]):
             part, number = places[i][0], places[i][0] << 48 | places[i][1]
-            work.put(self.cf, _key(prefix, number), _first(schema, number, data))
+            work.put(self.cf, key_of(prefix, number), first_block(schema, number, data))
             parts.append(_Part(part, number, number + 1, len(data), 0))
         return parts
 
@@ -281,7 +293,7 @@ class BlockWindows:
 
     def _directory(self, kv: KV, prefix: bytes) -> _Directory | None:
         """The directory of a window; None where it is not divided."""
-        value = kv.get(self.cf, _key(prefix, _SINCE))
+        value = kv.get(self.cf, key_of(prefix, SINCE))
         if value is None or value[:1] != bytes((DIVIDED,)):
             return None
         since_from, deal_bytes, parts = msgpack.unpackb(value[1:])
@@ -294,17 +306,21 @@ class BlockWindows:
             return None
         key, value = newest
         number = int.from_bytes(key[8:], "big")
-        if number == _SINCE and value[0] == DIVIDED:
+        if value[0] == PAGE:
+            first = value if number == PAGES else kv.get(self.cf, key_of(prefix, PAGES))
+            assert first is not None
+            return _Newest(SINCE, Block(BESIDE, b"", SINCE, Head.of(first).stored, 0), 0)
+        if number == SINCE and value[0] == DIVIDED:
             directory = self._directory(kv, prefix)
             assert directory is not None
-            block = _Block(DIVIDED, b"", directory.since_from, directory.deal_bytes, 0)
+            block = Block(DIVIDED, b"", directory.since_from, directory.deal_bytes, 0)
             return _Newest(directory.since_from - 1, block, 0)
         if value[:1] != b"\x01":
-            return _Newest(number, _header(value), len(value) - _BLOCK.size)
+            return _Newest(number, header_of(value), len(value) - HEADER.size)
         # Of an older windrow: blocks did not say what came before them.
         scan = kv.scan(self.cf, prefix, prefix_end(prefix))
         (first, whole), *rest = [(int.from_bytes(k[8:], "big"), len(v)) for k, v in scan]
-        block = _Block(BLOCK_FORMAT, b"", first, whole, sum(size for _, size in rest))
+        block = Block(BLOCK_FORMAT, b"", first, whole, sum(size for _, size in rest))
         return _Newest(number, block, len(value))
 
     def _values(self, kv: KV, prefix: bytes) -> list[bytes]:
@@ -313,27 +329,18 @@ class BlockWindows:
         if directory is None:
             return [value for _, value in kv.scan(self.cf, prefix, end)]
         parts = [n for part in directory.parts for n in range(part.first, part.after)]
-        since = kv.scan(self.cf, _key(prefix, directory.since_from), end)
+        since = kv.scan(self.cf, key_of(prefix, directory.since_from), end)
         return [*self._get(kv, prefix, parts), *(value for _, value in since)]
 
     def _get(self, kv: KV, prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
-        values = kv.multi_get(self.cf, [_key(prefix, n) for n in numbers])
+        values = kv.multi_get(self.cf, [key_of(prefix, n) for n in numbers])
         if None in values:
             raise CorruptState(f"a block of the divided window {decode_i64(prefix)} is gone")
         return values  # type: ignore[return-value]
 
     def _table(self, kv: KV, prefix: bytes, numbers: Sequence[int]) -> pa.Table:
         schemas = Schemas(kv, self.aux)
-        return concat([_rows(value, schemas) for value in self._get(kv, prefix, numbers)])
-
-
-def _key(prefix: bytes, number: int) -> bytes:
-    return prefix + number.to_bytes(8, "big")
-
-
-def _first(schema: bytes, number: int, data: bytes) -> bytes:
-    """The first block of a window or a part."""
-    return _BLOCK.pack(*_Block(BLOCK_FORMAT, schema, number, len(data), 0)) + data
+        return concat([rows_of(value, schemas) for value in self._get(kv, prefix, numbers)])
 
 
 def _deal_bytes(parts: Sequence[_Part]) -> int:
@@ -342,31 +349,3 @@ def _deal_bytes(parts: Sequence[_Part]) -> int:
 
 def _upserts(rows: pa.Table) -> pa.Table:
     return rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
-
-
-def _record_batch(rows: pa.Table) -> bytes:
-    [batch] = rows.combine_chunks().to_batches()
-    data: bytes = batch.serialize().to_pybytes()
-    return data
-
-
-def _header(value: bytes) -> _Block:
-    if value[:1] > bytes((DIVIDED,)):
-        raise NewerFormat(
-            f"window block of format {value[0]}, this windrow reads up to {DIVIDED}: upgrade windrow"
-        )
-    try:
-        return _Block(*_BLOCK.unpack_from(value))
-    except struct.error as error:
-        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
-
-
-def _rows(value: bytes, schemas: Schemas) -> pa.Table:
-    if value[:1] == b"\x01":
-        return unpack_table(value)
-    header = _header(value)
-    schema = schemas.of(header.schema)
-    try:
-        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(value)[_BLOCK.size :], schema)])
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error

@@ -20,13 +20,18 @@ _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 def spread(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int64]:
     """For each row of key columns a number below `NUMBERS`. Persisted: it must never change."""
+    return (hashes(columns) >> np.uint64(49)).astype(np.int64)
+
+
+def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
+    """For each row of key columns a number of 64 bits. Persisted: it must never change."""
     total = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
         total = _mix(
             total * _FACTOR
             + _hashes(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         )
-    return (total >> np.uint64(49)).astype(np.int64)
+    return total
 
 
 def _hashes(column: pa.Array) -> Hashes:

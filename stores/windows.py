@@ -11,7 +11,8 @@ seed 003) or, for tuple windows and sessions, `<key><start>`. It cannot merge on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgpack
@@ -27,7 +28,15 @@ from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
 
 FORMAT = 1
-START, END, UPSERT = "__start", "__end", "__upsert"
+START, END, UPSERT, PENDING = "__start", "__end", "__upsert", "__pending"
+
+
+@dataclass(frozen=True)
+class Near:
+    """rows: with `__upsert`, oldest first; None where there are none. held: what `put` has to know, by start."""
+
+    rows: pa.Table | None
+    held: Mapping[int, Any]
 
 
 class WindowStore(Protocol):
@@ -53,8 +62,18 @@ class WindowStore(Protocol):
         """The starts of stored windows with `low <= start < high`, sorted."""
         ...
 
-    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
-        """`rows` are from now on all that the window at `start` holds."""
+    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
+        """Rows of the windows that start at `starts`, all that there are of a (window, key) if there is one: of `keys`, a table
+        of `__start` and the key columns, and of those that lie beside them; without `keys`, of all that wait to be told.
+        """
+        ...
+
+    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
+        """`rows`, merged, are from now on what there is in the place of `near`."""
+        ...
+
+    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
+        """`rows`, merged, are from now on all that the windows at `starts` hold."""
         ...
 
     def drop(self, kv: KV, low: int, high: int) -> None:
@@ -196,9 +215,16 @@ class PlainWindows:
             return sorted({s for k, _ in kv.scan(self.cf) if low <= (s := self._start(k)) < high})
         return sorted({self._start(k) for k, _ in kv.scan(self.cf, encode_i64(low), bound(high))})
 
-    def replace(self, kv: KV, start: int, rows: pa.Table) -> None:
+    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
+        return Near(self.read(kv, starts, keys), {})
+
+    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
+        self.append(kv, rows, upsert=True)
+
+    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
         if not self.key_first:
-            self.drop(kv, start, start + 1)
+            for start in starts:
+                self.drop(kv, start, start + 1)
         self.append(kv, rows, upsert=True)
 
     def drop(self, kv: KV, low: int, high: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray
 from windrow.core.emit import EveryBatch, EveryCount
@@ -56,15 +57,16 @@ class StoredWindows(Steps):
         self, kv: KV, starts: list[int], dead: DeadLetters, *, unsaid: bool = False
     ) -> pa.Table | None:
         stored = self.store.read(kv, starts)
-        if stored is None:
-            return None
-        merged, broken = merge_rows(self.calculation, stored, notes=self._notes(unsaid))
+        return None if stored is None else self._merge(stored, dead, notes=self._notes(unsaid))
+
+    def _merge(self, stored: pa.Table, dead: DeadLetters, *, notes: bool) -> pa.Table:
+        merged, broken = merge_rows(self.calculation, stored, notes=notes)
         bury_broken(merged, broken, self.definition, dead)
         return merged
 
-    def _append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> None:
+    def _append(self, kv: KV, rows: pa.Table) -> None:
         """Add rows. What is due of windows that have gathered enough is folded, a left fold in commit order, as reading is."""
-        for start in self.store.append(kv, rows, upsert=upsert):
+        for start in self.store.append(kv, rows, upsert=False):
             self.store.fold(kv, start, self._folded)
 
     def _folded(self, stored: pa.Table) -> pa.Table | None:
@@ -80,15 +82,10 @@ class StoredWindows(Steps):
             kept_from = START_OF_TIME_US
         if not starts or starts[-1] < kept_from:
             return
-        column = combine(rows.column(START)).to_numpy()
-        order = np.argsort(column, kind="stable")
-        column = column[order]
-        rows = rows.take(pa.array(order))
-        for start in starts:
-            if start < kept_from:
-                continue
-            low, high = np.searchsorted(column, [start, start + 1])
-            self.store.replace(kv, start, rows.slice(int(low), int(high - low)))
+        if starts[0] < kept_from:
+            starts = [start for start in starts if start >= kept_from]
+            rows = rows.filter(pc.greater_equal(rows.column(START), kept_from))
+        self.store.replace(kv, starts, rows)
 
     def _fire(
         self,

@@ -26,7 +26,7 @@ from windrow.operators.aggregate.firing import StoredWindows
 from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.runs import WindowRuns
-from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_rows, merge_slices
+from windrow.operators.aggregate.state_rows import Windows, apart, delta_rows, merge_slices
 from windrow.operators.operator import FileAgain, Grouped, Grouping, Pushdown
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
@@ -209,7 +209,7 @@ class WindowAggregator(StoredWindows, Grouping):
             if isinstance(trigger, (EveryBatch, EveryCount)):
                 self._judge(kv, progress, result, dead, part, timing, trigger)
                 continue
-            self._append(kv, part, upsert=False)
+            self._append(kv, part)
             waits = isinstance(trigger, EveryPeriod) or (timing == EARLY and not emit.on_time)
             if waits:
                 progress.dirty.update(np.unique(combine(part.column(START)).to_numpy()).tolist())
@@ -226,23 +226,24 @@ class WindowAggregator(StoredWindows, Grouping):
         trigger: Trigger,
     ) -> None:
         starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
-        stored = self.store.read(kv, starts)
-        fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
-        together = fresh if stored is None else concat([stored, fresh])
-        known = 0 if stored is None else len(stored)
-        notes = self._notes(isinstance(trigger, EveryCount))
-        merged, broken = merge_rows(self.calculation, together, known, notes=notes)
-        bury_broken(merged, broken, self.definition, dead)
-        pending = combine(merged.column(PENDING)).to_numpy()
+        near = self.store.near(kv, starts, deltas.select([START, *self.definition.by]))
+        rows = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
+        parts, notes = list[pa.Table](), self._notes(isinstance(trigger, EveryCount))
+        if near.rows is not None:
+            rows, others = apart(self.calculation, concat([near.rows, rows]), len(near.rows))
+            if len(others):
+                parts = [self._merge(others, dead, notes=self._notes(True))]
+        rows = self._merge(rows, dead, notes=notes)
+        pending = combine(rows.column(PENDING)).to_numpy()
         fires = pending >= (trigger.n if isinstance(trigger, EveryCount) else 1)
-        rows = merged
         if fires.any():
-            chosen = merged if fires.all() else merged.filter(pa.array(fires))
-            after = self._fire(kv, progress, result, dead, chosen, timing)
-            rows = after if fires.all() else concat([after, merged.filter(pa.array(~fires))])
-        if timing == EARLY and not fires.all() and not self.definition.emit.on_time:
-            progress.dirty.update(starts)  # what waits is told after the end of its window
-        self._append(kv, rows, upsert=True)
+            chosen = rows if fires.all() else rows.filter(pa.array(fires))
+            parts.append(self._fire(kv, progress, result, dead, chosen, timing))
+        if not fires.all():
+            parts.append(rows.filter(pa.array(~fires)))
+            if timing == EARLY and not self.definition.emit.on_time:
+                progress.dirty.update(starts)  # what waits is told after the end of its window
+        self.store.put(kv, near, concat(parts))
 
     # -- advance ----------------------------------------------------------------------------------------------------
 
@@ -261,21 +262,37 @@ class WindowAggregator(StoredWindows, Grouping):
         if not emit.on_time and emit.tells_late:
             return
         for chunk in _chunks(starts):
-            rows = self._merged(kv, chunk, dead)
-            if rows is None:
-                continue
-            silent: pa.Table | None = None
-            if not emit.on_time:
-                # What is pending and will find nobody to say it later is said now.
-                waiting = combine(rows.column(PENDING)).to_numpy() > 0
-                if not waiting.any():
-                    continue
-                silent, rows = rows.filter(pa.array(~waiting)), rows.filter(pa.array(waiting))
-            rows = self._fire(kv, progress, result, dead, rows, ON_TIME)
-            if silent is not None and len(silent):
-                rows = concat([silent, rows])
-            self._rewrite(kv, progress, chunk, rows, watermark_us)
+            if emit.on_time:
+                rows = self._merged(kv, chunk, dead)
+                if rows is not None:
+                    rows = self._fire(kv, progress, result, dead, rows, ON_TIME)
+                    self._rewrite(kv, progress, chunk, rows, watermark_us)
+            else:  # what is pending and will find nobody to say it later is said now
+                self._tell_waiting(kv, progress, result, dead, chunk, ON_TIME)
             progress.dirty.difference_update(chunk)
+
+    def _tell_waiting(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        starts: list[int],
+        timing: str,
+        *,
+        closing: bool = False,
+    ) -> None:
+        """Fire what no pane has told yet; nothing else is read or written."""
+        near = self.store.near(kv, starts, None)
+        if near.rows is None:
+            return
+        rows = self._merge(near.rows, dead, notes=self._notes(False))
+        waiting = combine(rows.column(PENDING)).to_numpy() > 0
+        if waiting.any():
+            after = self._fire(
+                kv, progress, result, dead, rows.filter(pa.array(waiting)), timing, closing=closing
+            )
+            self.store.put(kv, near, concat([rows.filter(pa.array(~waiting)), after]))
 
     def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
         """Starts of all windows with something that no pane has told."""
@@ -311,14 +328,7 @@ class WindowAggregator(StoredWindows, Grouping):
                 continue
             due = starts[which].tolist()
             for chunk in _chunks(due):
-                rows = self._merged(kv, chunk, dead)
-                if rows is None:
-                    continue
-                waiting = combine(rows.column(PENDING)).to_numpy() > 0
-                if waiting.any():
-                    after = self._fire(kv, progress, result, dead, rows.filter(pa.array(waiting)), timing)
-                    rows = concat([rows.filter(pa.array(~waiting)), after])
-                    self._rewrite(kv, progress, chunk, rows, watermark_us)
+                self._tell_waiting(kv, progress, result, dead, chunk, timing)
             progress.dirty.difference_update(due)
         result.panes[told:] = together(result.panes[told:], self.definition.by)
 
@@ -339,17 +349,19 @@ class WindowAggregator(StoredWindows, Grouping):
         if not self._closes:
             starts = [s for s in starts if s in progress.dirty]
         for chunk in _chunks(starts):
+            progress.dirty.difference_update(chunk)
+            if not emit.closing_pane:
+                self._tell_waiting(kv, progress, result, dead, chunk, LATE, closing=True)
+                continue
             rows = self._merged(kv, chunk, dead)
             if rows is None:
                 continue
-            waiting = combine(rows.column(PENDING)).to_numpy() > 0
-            speaks = ~self._ended(rows, result.ended) if emit.closing_pane else waiting
+            speaks = ~self._ended(rows, result.ended)
             if speaks.any():
                 fired = rows.filter(pa.array(speaks))
                 after = self._fire(kv, progress, result, dead, fired, LATE, closing=True)
                 rows = concat([rows.filter(pa.array(~speaks)), after])
             self._rewrite(kv, progress, chunk, rows, watermark_us)
-            progress.dirty.difference_update(chunk)
 
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
         """Drop what the size limits put out of retention; returns what it had still to say."""
@@ -377,7 +389,7 @@ class WindowAggregator(StoredWindows, Grouping):
                 speaks &= goes & mask
                 if speaks.any():
                     self._fire(kv, progress, said, dead, rows.filter(pa.array(speaks)), timing, closing=True)
-            self.store.replace(kv, start, rows.filter(pa.array(~goes)))
+            self.store.replace(kv, [start], rows.filter(pa.array(~goes)))
             if goes.all():
                 progress.dirty.discard(start)
         progress.watermark_us = before_us

@@ -132,23 +132,29 @@ def merge_slices(
     return pa.table(columns), broken
 
 
+def apart(calculation: Calculation, rows: pa.Table, touched_from: int) -> tuple[pa.Table, pa.Table]:
+    """(rows of those (window, key) that have one at that index or later, the others)."""
+    by = calculation.definition.by
+    codes = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows)).codes
+    touched = np.zeros(len(rows), dtype=bool)
+    touched[codes[touched_from:]] = True
+    keep = touched[codes]
+    return (
+        (rows, rows.slice(0, 0))
+        if keep.all()
+        else (rows.filter(pa.array(keep)), rows.filter(pa.array(~keep)))
+    )
+
+
 def merge_rows(
-    calculation: Calculation, rows: pa.Table, touched_from: int | None = None, *, notes: bool = False
+    calculation: Calculation, rows: pa.Table, *, notes: bool = False
 ) -> tuple[pa.Table, list[Broken]]:
     """One row per (window, key) of `rows`, which come oldest first.
 
-    With `touched_from`, only those (window, key) that have a row at that index or later. `notes`: what last panes said is noted
-    where what came since is merged in.
+    `notes`: what last panes said is noted where what came since is merged in.
     """
     by = calculation.definition.by
     groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
-    if touched_from is not None and touched_from > 0:
-        touched = np.zeros(groups.size, dtype=bool)
-        touched[groups.codes[touched_from:]] = True
-        keep = touched[groups.codes]
-        if not keep.all():
-            rows = rows.filter(pa.array(keep))
-            groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
     if groups.size == len(rows):
         return without(rows, UPSERT), []
     upsert = rows.column(UPSERT).to_numpy(zero_copy_only=False)

@@ -139,7 +139,7 @@ class TupleAggregator(Steps):
         fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
         together = fresh if known is None else concat([known, fresh])
         notes = self._notes(not isinstance(self.definition.emit.early, EveryBatch))
-        merged, _ = merge_rows(self.calculation, together, 0 if known is None else len(known), notes=notes)
+        merged, _ = merge_rows(self.calculation, together, notes=notes)
         self._judge(kv, progress, result, dead, merged)
 
     def _keys(self, rows: Slice) -> tuple[list[bytes], Groups]:

@@ -9,6 +9,7 @@ import pytest
 
 import windrow as wr
 from windrow.stores import blocks as layout
+from windrow.stores import paged
 from windrow.testing import ManualClock
 
 STEPS = 36
@@ -89,11 +90,25 @@ def test_nobody_can_tell_whether_windows_were_folded(
     assert len(plain) > 3
 
 
-@pytest.mark.parametrize("emit", [EMISSIONS[0], EMISSIONS[1], EMISSIONS[2]], ids=repr)
+@pytest.mark.parametrize("emit", EMISSIONS, ids=repr)
 @pytest.mark.parametrize("widens", [False, True])
-def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
+def test_nobody_can_tell_of_how_many_keys_pages_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, widens: bool
 ) -> None:
+    many = {"keys": 50, "messages": 20, "widens": widens}
+    large, _, _ = live(tmp_path / "large", emit, wr.tumbling("1 hour"), **many)
+    monkeypatch.setattr(paged, "PAGE_ROWS", 2)
+    small, most, _ = live(tmp_path / "small", emit, wr.tumbling("1 hour"), **many)
+    assert small == large
+    judged = emit in EMISSIONS[1:4]
+    assert (most > 20) == judged
+
+
+@pytest.mark.parametrize("widens", [False, True])
+def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widens: bool
+) -> None:
+    emit = wr.Emit()
     many = {"keys": 50, "messages": 20, "widens": widens}
     monkeypatch.setattr(layout, "FOLD_AT", 10**6)
     plain, _, _ = live(tmp_path / "plain", emit, wr.tumbling("1 hour"), **many)

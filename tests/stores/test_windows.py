@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,7 +35,7 @@ def kv(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KV]:
 @pytest.fixture(params=["blocks", "plain, by start", "plain, by key"])
 def store(request: pytest.FixtureRequest) -> Any:
     if request.param == "blocks":
-        return BlockWindows("windows", "aux")
+        return BlockWindows("windows", "aux", ["k"])
     return PlainWindows("windows", "aux", ["k"], key_first=request.param.endswith("key"))
 
 
@@ -88,9 +89,9 @@ def test_blocks_keep_deltas_in_the_order_they_came(kv: KV) -> None:
     assert table is not None
     assert table.column("n").to_pylist() == [1, 2, 3]
     assert store.blocks(kv, 0) == 3
-    store.replace(kv, 0, rows((0, "a", 6)))
+    store.replace(kv, [0], rows((0, "a", 6)))
     assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 6)], 1)
-    store.replace(kv, 0, rows((0, "a", 6)).slice(1))
+    store.replace(kv, [0], rows((0, "a", 6)).slice(1))
     assert store.read(kv, [0]) is None
 
 
@@ -99,7 +100,8 @@ def test_a_window_is_due_to_be_folded_when_what_came_since_is_as_large_as_what_i
     due = [store.append(kv, rows((0, "a", n), (10, "a", n)), upsert=False) for n in range(33)]
     assert [n for n, starts in enumerate(due) if starts] == [16, 32]
     assert due[16] == [0, 10]
-    store.replace(kv, 0, rows(*((0, f"key-{n}", n) for n in range(1_000))))
+    store.append(kv, rows(*((0, f"key-{n}", n) for n in range(1_000))), upsert=True)
+    store.fold(kv, 0, lambda table: table.drop_columns(["__upsert"]))
     again = [store.append(kv, rows((0, "a", n)), upsert=False) for n in range(200)]
     [first, *_] = [n for n, starts in enumerate(again) if starts]
     whole, *since = [len(value) - 40 for _, value in kv.scan("windows", encode_i64(0), encode_i64(1))]
@@ -142,12 +144,131 @@ def test_no_commit_writes_much_of_a_window_of_many_keys(
     assert max(wrote[:64]) > 80_000  # it was divided
     assert max(wrote[64:]) < 33_000
     assert whole < 250_000  # and does not grow, though blocks of a row or two are dealt out
-    store.replace(kv, 0, rows((0, "a", 1)))
+    store.replace(kv, [0], rows((0, "a", 1)))
     assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 1)], 1)
     store.append(kv, rows((0, "b", 2)), upsert=True)
     assert plain(store.read(kv, [0])) == [(0, "a", 1), (0, "b", 2)]
     store.drop(kv, 0, 1)
     assert store.read(kv, [0]) is None and store.starts(kv, -1, 1) == []
+
+
+@pytest.mark.parametrize("layout", ["pages", "plain"])
+def test_what_is_put_in_the_place_of_some_keys_leaves_all_others(kv: KV, layout: str) -> None:
+    """Whatever came before, and however: the newest row of each (window, key) is what it was put last."""
+    store: Any = (
+        BlockWindows("windows", "aux", ["k"])
+        if layout == "pages"
+        else PlainWindows("windows", "aux", ["k"], key_first=False)
+    )
+    chance, said = Random(7), dict[tuple[int, str], int]()
+    for n in range(120):
+        starts = chance.sample([-10, 0, 10], chance.randint(1, 3))
+        some = {
+            (start, f"key-{chance.randrange(n + 20)}")
+            for start in starts
+            for _ in range(chance.randint(1, 9))
+        }
+        given = [(*name, n) for name in sorted(some)]
+        kind = chance.choice(["append", "put", "put", "put", "waiting", "replace"] if n else ["put"])
+        if kind == "append" and n % 5 == 0:
+            store.append(kv, rows(*given), upsert=True)
+            said.update({name: n for name in some})
+        elif kind == "replace" and n % 20 == 0:
+            store.replace(kv, starts, rows(*given))
+            said = {name: v for name, v in said.items() if name[0] not in starts} | {name: n for name in some}
+        elif kind == "waiting":
+            near = store.near(kv, starts, None)
+            assert set(plain(near.rows)) <= {(*name, v) for name, v in said.items()}
+        else:
+            near = store.near(kv, starts, rows(*given).select(["__start", "k"]))
+            held = {(s, k): v for s, k, v in plain(near.rows)}
+            assert held == {name: said[name] for name in held}
+            assert {name for name in some if name in said} <= set(held)
+            said.update({name: n for name in some})
+            store.put(kv, near, rows(*((s, k, said[s, k]) for s, k in {**held, **dict.fromkeys(some)})))
+        assert plain(store.read(kv, [-10, 0, 10])) == sorted((*name, v) for name, v in said.items())
+    assert len(said) > 200 and store.starts(kv, -100, 100) == [-10, 0, 10]
+
+
+@pytest.mark.proves("Windows: what a commit costs follows what changed, not what is stored")
+def test_a_commit_of_few_keys_reads_and_writes_few_pages(kv: KV) -> None:
+    """As much as of a hundredth of the keys; a window that grows key by key rewrites no more than it needs."""
+    store, wrote = BlockWindows("windows", "aux", ["k"]), dict[int, int]()
+    for size in (1_000, 100_000):
+        store.replace(kv, [size], rows(*((size, f"key-{n}", 1) for n in range(size))))
+        commit = Overlay(kv)
+        asked = [(size, f"key-{n * 997 % size}", 2) for n in range(10)] + [
+            (size, f"new-{n}", 2) for n in range(10)
+        ]
+        near = store.near(commit, [size], rows(*asked).select(["__start", "k"]))
+        assert near.rows is not None and len(near.rows) < 700
+        new = {k for _, k, _ in asked}
+        others = near.rows.filter(pa.array([k not in new for k in near.rows["k"].to_pylist()]))
+        store.put(commit, near, pa.concat_tables([others.drop_columns(["__upsert"]), rows(*asked)]))
+        wrote[size] = len(commit.batch.encode())
+        kv.write(commit.batch)
+        assert dict.fromkeys(new, 2).items() <= {k: n for _, k, n in plain(store.read(kv, [size]))}.items()
+    assert wrote[100_000] < 1.3 * wrote[1_000]
+
+
+def test_what_waits_is_what_came_since_or_was_left_waiting(kv: KV) -> None:
+    def waiting(*of: tuple[int, str | None, int]) -> pa.Table:
+        return rows(*of).append_column("__pending", pa.array([n for _, _, n in of], pa.int64()))
+
+    def names(near: Any) -> list[str]:
+        return [] if near.rows is None else sorted(set(near.rows["k"].to_pylist()))
+
+    store = BlockWindows("windows", "aux", ["k"])
+    many = [f"key-{n:03d}" for n in range(400)]
+    store.replace(kv, [0], waiting(*((0, k, 0) for k in many)))
+    assert names(store.near(kv, [0], None)) == []
+    store.append(kv, waiting((0, "key-007", 1)), upsert=False)
+    near = store.near(kv, [0], None)
+    assert "key-007" in names(near) and len(names(near)) < 100
+    merged = {k: 0 for k in names(near)}
+    store.put(kv, near, waiting(*((0, k, n) for k, n in merged.items())))
+    assert names(store.near(kv, [0], None)) == []
+    # One by one it is left: by a trigger that counts.
+    near = store.near(kv, [0], rows((0, "key-009", 0)).select(["__start", "k"]))
+    store.put(kv, near, waiting(*((0, k, int(k == "key-009")) for k in names(near))))
+    again = store.near(kv, [0], rows((0, "key-300", 0)).select(["__start", "k"]))
+    store.put(kv, again, waiting(*((0, k, int(k == "key-009")) for k in names(again))))
+    assert len(names(again)) < 100 and names(store.near(kv, [0], None)) == many
+    store.put(kv, store.near(kv, [0], None), waiting(*((0, k, 0) for k in many)))
+    assert names(store.near(kv, [0], None)) == []
+
+
+def test_columns_of_every_type_lie_in_pages_as_they_came(kv: KV) -> None:
+    kinds: list[tuple[Any, pa.DataType]] = [
+        ([1, None, 3], pa.int8()),
+        ([1.5, None, float("nan")], pa.float64()),
+        ([1, 2, None], pa.float16()),
+        ([True, None, False], pa.bool_()),
+        ([None, "", "Zürich"], pa.string()),
+        ([b"x", None, b""], pa.large_binary()),
+        ([Decimal("1.25"), None, Decimal("-3.00")], pa.decimal128(10, 2)),
+        ([Decimal("1.25"), None, Decimal("-3.00")], pa.decimal256(50, 2)),
+        ([1, None, 2**40], pa.timestamp("us", "UTC")),
+        ([1, None, 3], pa.date32()),
+        ([b"abc", None, b"def"], pa.binary(3)),
+        ([[1, None], None, []], pa.list_(pa.int64())),
+        (
+            [{"a": 1, "b": "x"}, None, {"a": None, "b": None}],
+            pa.struct([("a", pa.int64()), ("b", pa.string())]),
+        ),
+        ([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        ([None, None, None], pa.null()),
+    ]
+    table = rows((0, "a", 1), (0, "b", 2), (10, None, 3))
+    for i, (values, kind) in enumerate(kinds):
+        table = table.append_column(f"c{i}", pa.array([None, *values], kind)[1:])
+    store = BlockWindows("windows", "aux", ["k"])
+    store.replace(kv, [0, 10], table)
+    found = store.read(kv, [0, 10])
+    assert found is not None
+    assert found.schema.equals(table.append_column("__upsert", pa.array([True] * 3)).schema)
+    order = [found["k"].to_pylist().index(k) for k in ("a", "b", None)]
+    assert repr(found.take(order).drop_columns(["__upsert"]).to_pylist()) == repr(table.to_pylist())
 
 
 def test_blocks_of_an_older_windrow_are_read_and_counted(kv: KV) -> None:
@@ -206,12 +327,17 @@ def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
     store = BlockWindows("windows", "aux")
     store.append(kv, rows((0, "a", 1)), upsert=False)
     [(key, block)] = kv.scan("windows")
-    for damaged in (b"\x09" + block[1:], block[:20], block[:60]):
-        batch = Batch()
-        batch.put("windows", key, damaged)
-        kv.write(batch)
-        with pytest.raises((NewerFormat, CorruptState), match=r"upgrade windrow|cannot be read"):
-            store.read(kv, [0])
+    store.put(kv, store.near(kv, [10], None), rows((10, "a", 1)))
+    [(paged, page)] = kv.scan("windows", encode_i64(10))
+    for name, value, start in ((key, block, 0), (paged, page, 10)):
+        for damaged in (b"\x09" + value[1:], value[:20], value[:60]):
+            batch = Batch()
+            batch.put("windows", name, damaged)
+            kv.write(batch)
+            with pytest.raises((NewerFormat, CorruptState), match=r"upgrade windrow|cannot be read"):
+                store.read(kv, [start])
+    with pytest.raises((NewerFormat, CorruptState), match=r"upgrade windrow|cannot be read"):
+        store.near(kv, [10], None)
 
 
 def golden(name: str) -> bytes:
@@ -238,6 +364,14 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() ->
     batch.put("windows", key, value[:16] + block[16:])  # Arrow may write the schema in other bytes one day
     kv.write(batch)
     assert store.read(kv, [0]) == row.append_column("__upsert", pa.array([False]))
+    paged = MemoryKV(CFS)
+    two = pa.table({"__start": pa.array([0, 0]), "k": ["a", "b"], "a.n.n": pa.array([2, None], pa.int64())})
+    store.replace(paged, [0], two)
+    [(key, value)] = paged.scan("windows")
+    page = golden("window-page")
+    assert key == encode_i64(0) + b"\xff\xfd" + bytes(6)
+    assert value[:8] + value[16:] == page[:8] + page[16:]
+    assert store.read(paged, [0]) == two.append_column("__upsert", pa.array([True, True]))
     part = blocks._Part
     directory = blocks._Directory(
         0xFFFF << 48 | 3,

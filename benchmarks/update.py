@@ -1,0 +1,139 @@
+"""What results before and after the end of a window cost, where a window holds a million keys and few of them change."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import windrow as wr
+from windrow.testing import ManualClock
+
+from .data import FIRST_US, SCHEMA
+from .harness import Context, Row, cost, median, scratch
+
+MANY, FEW, CHANGED, LATE = 1_000_000, 1_000, 100, 1_440
+COMMITS, TICKS = 40, 12
+DEARER_MOST = 1.3
+TICK_MOST_MS = 20
+DAY_US = 86_400_000_000
+BEGIN_US = FIRST_US // DAY_US * DAY_US
+
+
+def update(context: Context) -> list[Row]:
+    """CPU milliseconds of a commit of 100 rows, of a tick that tells 100 keys, and of one that tells 1,440 late ones."""
+    many = MANY // (50 if context.quick else 1)
+    found: list[Row] = []
+    for name, emit in (
+        ("Emit.update()", wr.Emit.update()),
+        ("every(50)", wr.Emit(early=wr.every(50))),
+        ("only_if_changed", wr.Emit(early=wr.every_batch, only_if_changed=True)),
+    ):
+        sides = {
+            f"{keys:,} keys": lambda keys=keys, emit=emit: median(_commits(keys, emit))
+            for keys in (many, FEW)
+        }
+        samples = context.interleave(sides)
+        ours, other = (median(samples[side]) for side in sides)
+        found.append(
+            cost(
+                f"update: commit of {CHANGED} rows, {name}, {many:,} keys in the window",
+                "ms CPU",
+                ours,
+                other,
+                f"{FEW:,} keys",
+                required=1 / DEARER_MOST,
+                samples=samples,
+            )
+        )
+    for name, ticks, most in (
+        (f"update: a tick of {CHANGED} changed keys among {many:,}", _ticks, TICK_MOST_MS),
+        (f"update: {LATE:,} late rows of as many keys, told by a tick, of a window of {many:,}", _late, None),
+    ):
+        found.append(_alone(context, name, lambda ticks=ticks: median(ticks(many)), most))
+    return found
+
+
+def _alone(context: Context, name: str, run: Callable[[], float], most: float | None) -> Row:
+    samples = context.interleave({"windrow": run})
+    ours = median(samples["windrow"])
+    bound = "" if most is None else f"required <= {most} ms"
+    return Row(
+        name, "ms CPU", ours, bound=bound, meets=None if most is None else ours <= most, samples=samples
+    )
+
+
+@contextmanager
+def _opened(keys: int, emit: wr.Emit) -> Iterator[tuple[Any, ManualClock]]:
+    """A job with all keys in one window, of which what there was to tell has been told."""
+    aggregate = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("1 day"),
+        agg={"n": wr.count(), "s": wr.sum("v"), "hi": wr.max("v")},
+        retention="10 days",
+        emit=emit,
+    )
+    clock = ManualClock(0)
+    with scratch() as folder, aggregate.open(folder, clock=clock) as operator:
+        operator.add_messages(_rows(np.arange(keys)))
+        clock.advance("10 seconds")
+        operator.timeout()
+        operator.get_result()
+        yield operator, clock
+
+
+def _rows(keys: Any) -> pa.Table:
+    names = pa.array([f"key-{key:07d}" for key in keys.tolist()])
+    times = pa.array(np.full(len(keys), BEGIN_US)).cast(SCHEMA.field("t").type)
+    return pa.table([times, names, pa.array(keys)], schema=SCHEMA)
+
+
+def _chosen(keys: int, n: int) -> Iterator[pa.Table]:
+    chance = np.random.default_rng(keys)
+    while True:
+        yield _rows(chance.choice(keys, n, replace=False))
+
+
+def _measured(act: Callable[[], None]) -> float:
+    begin = time.process_time()
+    act()
+    return 1_000 * (time.process_time() - begin)
+
+
+def _commits(keys: int, emit: wr.Emit) -> list[float]:
+    with _opened(keys, emit) as (operator, _):
+        gc.collect()
+        tables = _chosen(keys, CHANGED)
+        return [_measured(lambda: operator.add_messages(next(tables))) for _ in range(COMMITS)]
+
+
+def _ticks(keys: int) -> list[float]:
+    with _opened(keys, wr.Emit(early=wr.every("10 seconds"))) as (operator, clock):
+        return _told(operator, clock, _chosen(keys, CHANGED))
+
+
+def _late(keys: int) -> list[float]:
+    with _opened(keys, wr.Emit()) as (operator, clock):
+        operator.advance_watermark(BEGIN_US + DAY_US)
+        operator.timeout()
+        operator.get_result()
+        return _told(operator, clock, _chosen(keys, LATE))
+
+
+def _told(operator: Any, clock: ManualClock, tables: Iterator[pa.Table]) -> list[float]:
+    found = []
+    gc.collect()
+    for _ in range(TICKS):
+        table = next(tables)
+        operator.add_messages(table)
+        clock.advance("10 seconds")
+        found.append(_measured(operator.timeout))
+        told = len(operator.get_result())
+        assert told == len(table), f"{told} keys were told, {len(table)} changed"
+    return found

@@ -1,0 +1,189 @@
+"""Windows whose single keys are judged: their merged rows in pages by a hash of the key, what has come since beside them.
+
+    <start i64><0xfffd><page u48>     a page (`stores/pages.py`); page 0 says how many there are
+    <start i64><0xffff><number u48>   a block of what has come since, from number 1 on
+
+A trigger that looks at single keys reads their pages and what has come since, and writes those pages: its cost follows what it
+looks at. What waits for a period is what has come since, and where that had to be folded meanwhile, or a trigger by count left
+something, page 0 says so, and all pages are looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.keys import encode_i64, prefix_end
+from windrow.core.types import concat
+from windrow.stores.kv import KV, Batch
+from windrow.stores.pages import PAGE_ROWS, Head, Packed, hashes_of, page_of, split_from, unpack
+from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, rows_of
+from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
+
+
+class Held(NamedTuple):
+    """What `near` has of a window: the head of page 0, pages, keys of what has come since; True if that is all that waits to
+    be told. Of a window that is not of pages yet: no head, and its prefix where there is something.
+    """
+
+    head: Head | None
+    there: dict[int, bytes]
+    since: list[bytes]
+    all_waiting: bool
+
+
+class Plan(NamedTuple):
+    """How a window's pages will be: how many, rows in them all, whether some wait; those that are there already."""
+
+    pages: int
+    stored: int
+    waits: bool
+    there: Mapping[int, bytes]
+
+    @classmethod
+    def anew(cls, rows: int) -> Plan:
+        return cls(max(1, -(-rows // PAGE_ROWS)), rows, False, {})
+
+
+class Pages:
+    """The pages of the windows of a column family."""
+
+    def __init__(self, cf: str, aux: str, by: Sequence[str]) -> None:
+        self.cf, self.aux, self.by = cf, aux, tuple(by)
+
+    def near(
+        self,
+        kv: KV,
+        starts: Sequence[int],
+        keys: pa.Table | None,
+        blocks_of: Callable[[KV, bytes], Sequence[bytes]],
+    ) -> Near:
+        """Those of `keys` and of what has come since; of a window that is not of pages all blocks, as `blocks_of` has them."""
+        starts, schemas = sorted(set(starts)), Schemas(kv, self.aux)
+        asked = _hashes_by_start(starts, keys, self.by)
+        first = kv.multi_get(self.cf, [key_of(encode_i64(start), PAGES) for start in starts])
+        pages, tables, held = list[bytes](), list[pa.Table](), dict[int, Held]()
+        for start, value, mine in zip(starts, first, asked, strict=True):
+            prefix = encode_i64(start)
+            if value is None:
+                values = blocks_of(kv, prefix)
+                tables += [rows_of(block, schemas) for block in values]
+                held[start] = Held(None, {}, [prefix] if values else [], True)
+                continue
+            head, since = Head.of(value), list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))
+            blocks = [rows_of(block, schemas) for _, block in since]
+            mine = np.concatenate([mine, *(hashes_of(block, self.by) for block in blocks)])
+            wanted = set(page_of(mine, head.pages).tolist())
+            if keys is None and head.waits:
+                wanted = set(range(head.pages))
+            if wanted:
+                there = self._get(kv, prefix, wanted | {0}, head.pages, value)
+                held[start] = Held(head, there, [key for key, _ in since], keys is None)
+                pages += there.values()
+                tables += blocks
+        tables = [*unpack(pages, schemas), *tables]
+        return Near(concat(tables) if tables else None, held)
+
+    def _get(self, kv: KV, prefix: bytes, wanted: set[int], pages: int, first: bytes) -> dict[int, bytes]:
+        """Those of the wanted pages that there are; `first` is page 0."""
+        if pages == 1:
+            return {0: first}
+        if 4 * len(wanted) < pages:
+            some = sorted(wanted)
+            values = kv.multi_get(self.cf, [key_of(prefix, PAGES | page) for page in some])
+            return {page: value for page, value in zip(some, values, strict=True) if value is not None}
+        scan = kv.scan(self.cf, key_of(prefix, PAGES), key_of(prefix, SINCE))
+        found = ((int.from_bytes(key[10:], "big"), value) for key, value in scan)
+        return {page: value for page, value in found if page in wanted}
+
+    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
+        """A window that was not of pages is from now on."""
+        starts, batch, schemas, moved = sorted(near.held), Batch(), Schemas(kv, self.aux), list[bytes]()
+        counts = np.bincount(_places(starts, rows), minlength=len(starts)).tolist()
+        plans: list[Plan] = []
+        for start, count in zip(starts, counts, strict=True):
+            prefix, held = encode_i64(start), near.held[start]
+            if held.head is None:
+                if held.since:
+                    batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
+                plans.append(Plan.anew(count))
+                continue
+            stored = held.head.stored + count - sum(Head.of(value).rows for value in held.there.values())
+            pages = max(held.head.pages, -(-stored // PAGE_ROWS))
+            missing = split_from(held.head.pages, pages) - held.there.keys()
+            there = dict(held.there)
+            if missing:
+                more = self._get(kv, prefix, missing, held.head.pages, b"")
+                moved += more.values()
+                there.update(more)
+            batch.delete_many(self.cf, held.since)
+            plans.append(Plan(pages, stored, held.head.waits and not held.all_waiting, there))
+        if moved:
+            rows = concat([rows, *(table.drop_columns([UPSERT]) for table in unpack(moved, schemas))])
+        self._put_pages(kv, batch, starts, plans, rows)
+        kv.write(batch)
+
+    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
+        starts, batch = sorted(set(starts)), Batch()
+        for start in starts:
+            prefix = encode_i64(start)
+            batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
+        counts = np.bincount(_places(starts, rows), minlength=len(starts)).tolist()
+        kept = [start for start, count in zip(starts, counts, strict=True) if count]
+        if kept:
+            self._put_pages(kv, batch, kept, [Plan.anew(count) for count in counts if count], rows)
+        kv.write(batch)
+
+    def _put_pages(
+        self, kv: KV, batch: Batch, starts: Sequence[int], plans: Sequence[Plan], rows: pa.Table
+    ) -> None:
+        """Write what differs from what is there."""
+        of = _places(starts, rows)
+        if PENDING in rows.column_names:
+            for i in np.unique(of[rows.column(PENDING).to_numpy() > 0]).tolist():
+                plans[i] = plans[i]._replace(waits=True)
+        counts = np.array([plan.pages for plan in plans], dtype=np.int64)
+        base = np.r_[0, np.cumsum(counts)]
+        codes = base[of] + page_of(hashes_of(rows, self.by), counts[of])
+        order = np.argsort(codes.astype(np.uint16) if base[-1] <= 1 << 16 else codes, kind="stable")
+        codes = codes[order]
+        written = np.union1d(
+            codes, base[:-1]
+        )  # page 0 says what there is of a window, even where no row is in it
+        packed = Packed(
+            rows.combine_chunks().take(pa.array(order)),
+            put_schema(kv, self.aux, batch, rows.schema),
+            np.r_[np.searchsorted(codes, written), len(codes)],
+        )
+        window = np.searchsorted(base, written, side="right") - 1
+        keys, values = list[bytes](), list[bytes]()
+        prefixes, gone = [encode_i64(start) for start in starts], [set(plan.there) - {0} for plan in plans]
+        for i, (w, page) in enumerate(zip(window.tolist(), (written - base[window]).tolist(), strict=True)):
+            plan = plans[w]
+            value = packed.page(i) if page else packed.page(i, plan.waits, plan.pages, plan.stored)
+            gone[w].discard(page)
+            if plan.there.get(page) != value:
+                keys.append(key_of(prefixes[w], PAGES | page))
+                values.append(value)
+        batch.put_many(self.cf, keys, values)
+        for prefix, pages in zip(prefixes, gone, strict=True):
+            batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in pages])
+
+
+def _places(starts: Sequence[int], rows: pa.Table) -> npt.NDArray[np.int64]:
+    """For each row the place of its window among `starts`, which are sorted."""
+    return np.searchsorted(np.array(starts, dtype=np.int64), rows.column(START).to_numpy())
+
+
+def _hashes_by_start(
+    starts: Sequence[int], keys: pa.Table | None, by: Sequence[str]
+) -> list[npt.NDArray[np.uint64]]:
+    if keys is None or len(keys) == 0:
+        return [np.zeros(0, dtype=np.uint64)] * len(starts)
+    of = _places(starts, keys)
+    order = np.argsort(of, kind="stable")
+    return np.split(hashes_of(keys, by)[order], np.searchsorted(of[order], np.arange(1, len(starts))))

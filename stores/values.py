@@ -1,0 +1,74 @@
+"""Blocks of rows as values: `<start i64><number u64>` -> header, Arrow record batch.
+
+Numbers, where a window is more than blocks in a row: `SINCE` and on is what has come since it was folded, below are its parts
+(`stores/blocks.py`) or pages (`stores/paged.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.stores.windows import Schemas, unpack_table
+
+#: A block; one of a divided window; one of a window of pages (`PAGE` is what comes between).
+BLOCK_FORMAT, DIVIDED, BESIDE = 2, 3, 5
+SINCE, PAGES = 0xFFFF << 48, 0xFFFD << 48
+NUMBER = (1 << 48) - 1
+END_OF_CF = b"\xff" * 17
+
+HEADER = struct.Struct(">B7x8sQQQ")
+
+
+class Block(NamedTuple):
+    """What stands before the rows of a block.
+
+    first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included. In
+    a divided window, where the version is `DIVIDED`: first of what has come since, and how much that may be.
+    """
+
+    version: int
+    schema: bytes
+    first: int
+    whole: int
+    since: int
+
+
+def key_of(prefix: bytes, number: int) -> bytes:
+    return prefix + number.to_bytes(8, "big")
+
+
+def first_block(schema: bytes, number: int, data: bytes) -> bytes:
+    """The first block of a window or a part."""
+    return HEADER.pack(*Block(BLOCK_FORMAT, schema, number, len(data), 0)) + data
+
+
+def record_batch(rows: pa.Table) -> bytes:
+    [batch] = rows.combine_chunks().to_batches()
+    data: bytes = batch.serialize().to_pybytes()
+    return data
+
+
+def header_of(value: bytes) -> Block:
+    if value[:1] > bytes((BESIDE,)):
+        raise NewerFormat(
+            f"window block of format {value[0]}, this windrow reads up to {BESIDE}: upgrade windrow"
+        )
+    try:
+        return Block(*HEADER.unpack_from(value))
+    except struct.error as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
+
+
+def rows_of(value: bytes, schemas: Schemas) -> pa.Table:
+    if value[:1] == b"\x01":
+        return unpack_table(value)
+    header = header_of(value)
+    schema = schemas.of(header.schema)
+    try:
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(value)[HEADER.size :], schema)])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
