@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,12 +80,12 @@ def _opened(keys: int, emit: wr.Emit) -> Iterator[tuple[Any, ManualClock]]:
         retention="10 days",
         emit=emit,
     )
-    clock = ManualClock(0)
+    clock = ManualClock(BEGIN_US)
     with scratch() as folder, aggregate.open(folder, clock=clock) as operator:
-        operator.add_messages(_rows(np.arange(keys)))
+        _commit(operator, _rows(np.arange(keys)))
         clock.advance("10 seconds")
         operator.timeout()
-        operator.get_result()
+        operator.flush()
         yield operator, clock
 
 
@@ -106,11 +107,16 @@ def _measured(act: Callable[[], None]) -> float:
     return 1_000 * (time.process_time() - begin)
 
 
+def _commit(operator: Any, table: pa.Table) -> None:
+    operator.add_messages(table)
+    operator.timeout()
+
+
 def _commits(keys: int, emit: wr.Emit) -> list[float]:
     with _opened(keys, emit) as (operator, _):
         gc.collect()
         tables = _chosen(keys, CHANGED)
-        return [_measured(lambda: operator.add_messages(next(tables))) for _ in range(COMMITS)]
+        return [_measured(partial(_commit, operator, next(tables))) for _ in range(COMMITS)]
 
 
 def _ticks(keys: int) -> list[float]:
@@ -122,7 +128,7 @@ def _late(keys: int) -> list[float]:
     with _opened(keys, wr.Emit()) as (operator, clock):
         operator.advance_watermark(BEGIN_US + DAY_US)
         operator.timeout()
-        operator.get_result()
+        operator.flush()
         return _told(operator, clock, _chosen(keys, LATE))
 
 
@@ -131,9 +137,10 @@ def _told(operator: Any, clock: ManualClock, tables: Iterator[pa.Table]) -> list
     gc.collect()
     for _ in range(TICKS):
         table = next(tables)
-        operator.add_messages(table)
+        _commit(operator, table)
         clock.advance("10 seconds")
         found.append(_measured(operator.timeout))
-        told = len(operator.get_result())
+        told = len(operator.result_table())
+        operator.flush()
         assert told == len(table), f"{told} keys were told, {len(table)} changed"
     return found

@@ -307,9 +307,9 @@ class BlockWindows:
         key, value = newest
         number = int.from_bytes(key[8:], "big")
         if value[0] == PAGE:
-            first = value if number == PAGES else kv.get(self.cf, key_of(prefix, PAGES))
-            assert first is not None
-            return _Newest(SINCE, Block(BESIDE, b"", SINCE, Head.of(first).stored, 0), 0)
+            page = value if number == PAGES else kv.get(self.cf, key_of(prefix, PAGES))
+            assert page is not None
+            return _Newest(SINCE, Block(BESIDE, b"", SINCE, Head.of(page).stored, 0), 0)
         if number == SINCE and value[0] == DIVIDED:
             directory = self._directory(kv, prefix)
             assert directory is not None

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.keys import encode_i64, prefix_end
+from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
 from windrow.stores.pages import PAGE_ROWS, Head, Packed, hashes_of, page_of, split_from, unpack
@@ -139,7 +139,7 @@ class Pages:
         kv.write(batch)
 
     def _put_pages(
-        self, kv: KV, batch: Batch, starts: Sequence[int], plans: Sequence[Plan], rows: pa.Table
+        self, kv: KV, batch: Batch, starts: Sequence[int], plans: list[Plan], rows: pa.Table
     ) -> None:
         """Write what differs from what is there."""
         of = _places(starts, rows)
@@ -176,7 +176,8 @@ class Pages:
 
 def _places(starts: Sequence[int], rows: pa.Table) -> npt.NDArray[np.int64]:
     """For each row the place of its window among `starts`, which are sorted."""
-    return np.searchsorted(np.array(starts, dtype=np.int64), rows.column(START).to_numpy())
+    sought: npt.NDArray[np.int64] = np.array(starts, dtype=np.int64)
+    return np.asarray(np.searchsorted(sought, rows.column(START).to_numpy()), dtype=np.int64)
 
 
 def _hashes_by_start(

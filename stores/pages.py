@@ -145,7 +145,7 @@ class Packed:
                 records[f"{i}"] = np.diff(ends)
                 self._bytes.append((memoryview(b"" if data is None else data), ends[bounds].tolist()))
         width = columns.record.itemsize
-        whole = memoryview(records.view(np.uint8) if len(rows) else b"")
+        whole = memoryview(records.view(np.uint8).data if len(rows) else b"")
         self._bytes.insert(0, (whole, (bounds * width).tolist()))
         self._rows = bounds.tolist()
         self._tails: list[bytes] = []

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import event, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.deep import examples
@@ -36,6 +36,4 @@ def test_windows_in_small_pages_say_what_the_oracle_says(
     case: Case, actions: list[tuple[str, Any]], page_rows: int, fold_at: int
 ) -> None:
     with mock.patch.object(paged, "PAGE_ROWS", page_rows), mock.patch.object(blocks, "FOLD_AT", fold_at):
-        run = play(case, [*actions, ("clock", 10), ("timeout", None), ("drain", None)])
-    told = {str(pane.timing) for pane in run.driver.committed_panes()}
-    event(", ".join(sorted(told)) or "nothing told")
+        play(case, [*actions, ("clock", 10), ("timeout", None), ("drain", None)])

@@ -337,7 +337,7 @@ def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
             with pytest.raises((NewerFormat, CorruptState), match=r"upgrade windrow|cannot be read"):
                 store.read(kv, [start])
     with pytest.raises((NewerFormat, CorruptState), match=r"upgrade windrow|cannot be read"):
-        store.near(kv, [10], None)
+        store.near(kv, [10], rows((10, "a", 1)))
 
 
 def golden(name: str) -> bytes:
