@@ -307,7 +307,7 @@ class TestDriver:
         for cf in operator.cfs():
             for key, value in kv.scan(cf):
                 kept = cf == operator.aux_cf and (
-                    key in (PROGRESS_KEY, EMISSION, KEYS_MARK) or key[:1] in b"hs"
+                    key in (PROGRESS_KEY, EMISSION, KEYS_MARK) or key[:1] in b"\0hs"
                 )
                 kept = kept or (cf == operator.aux_cf and key == BUCKETS_KEY and value == NO_BUCKETS)
                 counter = self.definition.tuple_window and cf == operator.aux_cf and key[:1] == b"c"

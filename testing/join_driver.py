@@ -170,7 +170,7 @@ class JoinDriver(TestDriver):
             (cf, key)
             for cf in self.op.engine.logic.cfs()
             for key, _ in self.op.engine.shard.kv.scan(cf)
-            if cf != self.op.engine.logic.aux_cf or (key != PROGRESS_KEY and key[:1] not in b"hlns")
+            if cf != self.op.engine.logic.aux_cf or (key != PROGRESS_KEY and key[:1] not in b"\0hlns")
         ]
         if left:
             raise AssertionError(f"{len(left)} keys are left, among them {left[:5]}")

@@ -7,7 +7,8 @@ Auxiliary keys, of the retained windows of a key (per job: of all, under no key)
 
     k<key>                       msgpack [floor, windows, messages]
     w<key><end i64><start i64>   messages of a window, u64
-    x<end i64><key><start i64>   nothing: the same by end, where limits are per key; x: all is kept so
+    x<end i64><key><start i64>   nothing: the same by end, where limits are per key
+    \0sizes                      nothing: all is kept so
     t<key>                       marks those that changed since the last `advance`
 
 State of former versions has msgpack [floor, [[start, end, messages], ...]] under `k<key>`, and is written anew when it is used.
@@ -32,7 +33,7 @@ from windrow.operators.steps.columns import END, MESSAGES, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.stores.kv import KV, Batch
 
-_COUNTED, _TOUCHED, _WINDOW, _ENDS = b"k", b"t", b"w", b"x"
+_COUNTED, _TOUCHED, _WINDOW, _ENDS, _ROWS = b"k", b"t", b"w", b"x", b"\x00sizes"
 
 
 @dataclass
@@ -132,7 +133,7 @@ class SizeLimits:
         self._modernise(kv)
         batch = Batch()
         if self.by:
-            low, high = _ENDS + b"\x00", _ENDS + encode_i64(retention_floor_us + 1)
+            low, high = _ENDS, _ENDS + encode_i64(retention_floor_us + 1)
             keys = list(dict.fromkeys(name[9:-8] for name, _ in kv.scan(self.aux_cf, low, high)))
         else:
             keys = [b""]
@@ -178,10 +179,10 @@ class SizeLimits:
 
     def _modernise(self, kv: KV) -> None:
         """Give each window a row where a former version had one value for all of a key."""
-        if kv.get(self.aux_cf, _ENDS) is not None:
+        if kv.get(self.aux_cf, _ROWS) is not None:
             return
         batch = Batch()
-        batch.put(self.aux_cf, _ENDS, b"")
+        batch.put(self.aux_cf, _ROWS, b"")
         for name, value in kv.scan(self.aux_cf, _COUNTED, b"l"):
             floor, windows = msgpack.unpackb(value)
             for start, end, messages in windows:

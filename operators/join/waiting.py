@@ -1,7 +1,7 @@
 """Followed messages of a side whose window counts that have matched nobody yet, by event time: which of them leave is found
 without a look at the others.
 
-Auxiliary keys: `w<side>` says that all of them are listed, `w<side><event time i64><key in the store>` lists one; values are
+Auxiliary keys: `w<side><event time i64><key in the store>` lists one, `\0w<side>` says that all of them are listed; values are
 empty. State of former versions has neither; it is listed when it is opened.
 """
 
@@ -13,14 +13,14 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.operators.join.stored import OPEN
 from windrow.stores.kv import KV, Batch
 
-_LISTED = (b"w0", b"w1")
+_WAITING, _LISTED = (b"w0", b"w1"), (b"\x00w0", b"\x00w1")
 
 
 class Waiting:
     """Those of one side. `cf` has (flag, event time) of each followed message, under its key in the store."""
 
     def __init__(self, side: int, cf: str, aux_cf: str) -> None:
-        self._listed, self._cf, self._aux_cf = _LISTED[side], cf, aux_cf
+        self._head, self._listed, self._cf, self._aux_cf = _WAITING[side], _LISTED[side], cf, aux_cf
 
     def begin(self, kv: KV) -> None:
         """List what a former version has filed."""
@@ -33,18 +33,18 @@ class Waiting:
 
     def add(self, batch: Batch, followed: Iterable[tuple[bytes, bytes]]) -> None:
         """(key, flag and event time) of followed messages; those that matched are left out."""
-        keys = [self._listed + value[1:] + key for key, value in followed if value[:1] == OPEN]
+        keys = [self._head + value[1:] + key for key, value in followed if value[:1] == OPEN]
         batch.put_many(self._aux_cf, keys, [b""] * len(keys))
 
     def remove(self, batch: Batch, followed: Iterable[tuple[bytes, bytes]]) -> None:
         """They match, or are pushed out of the window."""
-        keys = [self._listed + value[1:] + key for key, value in followed if value[:1] == OPEN]
+        keys = [self._head + value[1:] + key for key, value in followed if value[:1] == OPEN]
         batch.delete_many(self._aux_cf, keys)
 
     def leave(self, kv: KV, batch: Batch, before_us: int) -> list[tuple[bytes, int]]:
         """(key, event time) of those from before a time; they wait no more."""
-        at, end = len(self._listed), self._listed + encode_i64(before_us)
-        found = [key for key, _ in kv.scan(self._aux_cf, self._listed + b"\x00", end)]
+        at, end = len(self._head), self._head + encode_i64(before_us)
+        found = [key for key, _ in kv.scan(self._aux_cf, self._head, end)]
         if found:
-            batch.delete_range(self._aux_cf, self._listed + b"\x00", end)
+            batch.delete_range(self._aux_cf, self._head, end)
         return [(key[at + 8 :], decode_i64(key, at)) for key in found]

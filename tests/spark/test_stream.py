@@ -18,7 +18,7 @@ import windrow as wr
 from tests.deep import usually
 from windrow.core.errors import ConfigurationError, DuplicateColumn, QueryStopped, TypeClash, UnknownColumn
 from windrow.runners import protocol
-from windrow.runners.spark import plan
+from windrow.runners.spark import routes
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import ManualClock
 
@@ -334,8 +334,8 @@ def test_no_error_is_logged_of_a_stream_without_files_and_workers_run_this_pytho
     spark: Any, feed: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rate = spark.readStream.format("rate").load()
-    assert plan.with_file_positions(rate) is None
-    assert plan.with_file_positions(feed().stream(spark).where("v > 0")) is not None
+    assert routes.with_file_positions(rate) is None
+    assert routes.with_file_positions(feed().stream(spark).where("v > 0")) is not None
     assert "ERROR" not in capfd.readouterr().err
     monkeypatch.delenv("PYSPARK_PYTHON")
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3-of-nowhere")
