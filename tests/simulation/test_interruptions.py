@@ -13,7 +13,7 @@ import pytest
 
 from tests.deep import usually
 from windrow.checkpoint.job import Job
-from windrow.connectors.sinks import DEAD_LETTERS
+from windrow.connectors.pane_files import DEAD_LETTERS
 from windrow.runners.publishing import Publisher
 from windrow.testing.hits import Hit, disk_full
 from windrow.testing.interruptions import JOBS, main, play, shrink

@@ -20,7 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 import windrow as wr
-from windrow.connectors.sinks import DEAD_LETTERS
+from windrow.connectors.pane_files import DEAD_LETTERS
 from windrow.core.errors import WindrowError
 from windrow.testing.interruptions import Outlet, Wrong
 
