@@ -10,6 +10,8 @@ POSITION_COLUMNS = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
 #: of a row that never was one: what is wrong with it, and its payload as it came
 MALFORMED_ROW, RAW = "__malformed", "__raw"
+#: What is wrong with a row that is only passed over, without a dead letter.
+PASSED_OVER = ""
 
 # of state rows, one per (window, key)
 START, END, UPSERT = "__start", "__end", "__upsert"

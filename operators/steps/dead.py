@@ -6,6 +6,7 @@ All are counted; of each step at most `limit` are kept whole, with payloads cut 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -53,9 +54,14 @@ class DeadLetters:
         return sum(self.counts.values())
 
     def add_rows(
-        self, reason: str, detail: str, table: pa.Table, rows: IntArray, times: pa.Array | None
+        self,
+        reason: str,
+        detail: str | Sequence[str],
+        table: pa.Table,
+        rows: IntArray,
+        times: pa.Array | None,
     ) -> None:
-        """Rows of a slice, by index."""
+        """Rows of a slice, by index. detail: of all of them, or of each."""
         if len(rows) == 0:
             return
         room = self._room(reason, len(rows))
@@ -65,13 +71,14 @@ class DeadLetters:
         stamps = [None] * room if times is None else times.take(pa.array(rows[:room])).to_pylist()
         values = {name: _values(some.column(name)) for name in some.column_names}
         user = [c for c in some.column_names if not c.startswith("__")]
+        details = [detail] * room if isinstance(detail, str) else detail[:room]
         for i, time_us in enumerate(stamps):
             row = {name: column[i] for name, column in values.items()}
             payload = {name: row[name] for name in user}
             self._rows.append(
                 {
                     "reason": reason,
-                    "detail": detail,
+                    "detail": details[i],
                     "source": row.get(SOURCE),
                     "partition": row.get(PARTITION),
                     "offset": row.get(OFFSET),

@@ -27,6 +27,7 @@ from windrow.operators.steps.columns import (
     OFFSET,
     ORDINAL,
     PARTITION,
+    PASSED_OVER,
     POSITION_COLUMNS,
     RAW,
     SOURCE,
@@ -241,8 +242,8 @@ def take_in(
     if MALFORMED_ROW in table.column_names:
         details = combine(table.column(MALFORMED_ROW))
         told = details.is_valid().to_numpy(zero_copy_only=False)
-        for row in np.flatnonzero(told).tolist():
-            dead.add_rows(MALFORMED, details[row].as_py(), table, np.array([row]), times)
+        letters = np.flatnonzero(pc.fill_null(pc.not_equal(details, PASSED_OVER), False))
+        dead.add_rows(MALFORMED, details.take(pa.array(letters)).to_pylist(), table, letters, times)
         if told.any():
             rows = np.flatnonzero(~told)
             table, times, keep = table.take(pa.array(rows)), times.take(pa.array(rows)), keep[rows]

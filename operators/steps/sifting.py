@@ -7,13 +7,13 @@ of the slice, and marked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from windrow.core.errors import WindrowError
-from windrow.operators.steps.columns import MALFORMED_ROW, RAW
+from windrow.operators.steps.columns import MALFORMED_ROW, PASSED_OVER, RAW
 from windrow.stores.kv import KV, Overlay
 
 Row = tuple[str, int]
@@ -50,20 +50,25 @@ def sifted_into(step: Callable[[KV, Tables], R], kv: KV, tables: Tables) -> R:
     return result
 
 
-def culprits(step: Callable[[KV, Tables], Any], kv: KV, tables: Tables, error: Exception) -> dict[Row, str]:
-    """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame."""
+def culprits(
+    step: Callable[[KV, Tables], Any], kv: KV, tables: Tables, error: Exception, *, in_place: bool = False
+) -> dict[Row, str]:
+    """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame.
+
+    Parts are tried without the other rows; in_place: with them, passed over, for a step that counts on where rows stand.
+    """
     rows = [(name, row) for name, table in tables.items() for row in range(len(table))]
     found: dict[Row, str] = {}
+    part_of = _passing_over if in_place else _chosen
 
-    def raised(some: Collection[Row]) -> Exception | None:
-        chosen = set(some)
+    def raised(some: Sequence[Row]) -> Exception | None:
         try:
-            step(Overlay(kv), marked(tables, {row: "" for row in rows if row not in chosen}))
+            step(Overlay(kv), part_of(tables, some))
         except Exception as raised:
             return raised
         return None
 
-    def look(some: list[Row]) -> None:
+    def look(some: Sequence[Row]) -> None:
         why = raised(some)
         if why is None:
             return
@@ -81,6 +86,21 @@ def culprits(step: Callable[[KV, Tables], Any], kv: KV, tables: Tables, error: E
     if not found:
         raise error
     return found
+
+
+def _chosen(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:
+    """These rows alone."""
+    by_table: dict[str, list[int]] = {name: [] for name in tables}
+    for name, row in some:
+        by_table[name].append(row)
+    return {name: table.take(pa.array(by_table[name], pa.int64())) for name, table in tables.items()}
+
+
+def _passing_over(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:
+    """All rows where they stand, of which these count."""
+    chosen = set(some)
+    rows = ((name, row) for name, table in tables.items() for row in range(len(table)))
+    return marked(tables, {row: PASSED_OVER for row in rows if row not in chosen})
 
 
 def marked(tables: Tables, wrong: Mapping[Row, str]) -> dict[str, pa.Table]:

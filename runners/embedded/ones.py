@@ -85,7 +85,8 @@ class Ones:
             tried = Attempt(kv, staged.marks, staged.watermark_us, run.nows_us[-1])
             self._run(runs, tables[""], run, {}, tried)
 
-        for (_, row), why in culprits(ingest, staged.overlay, {"": rows}, error).items():
+        wrong = culprits(ingest, staged.overlay, {"": rows}, error, in_place=True)
+        for (_, row), why in wrong.items():
             message, now_us, _ = waiting[indices[row] - done]
             waiting[indices[row] - done] = (message, now_us, why)
 
