@@ -165,7 +165,7 @@ def oracle_panes(folder: Path) -> Iterator[wr.Pane]:
     """The panes of the plain oracle, fed with the recorded steps."""
     from windrow.checkpoint.log import FileLog
     from windrow.core.time import START_OF_TIME_US
-    from windrow.testing.oracle import AggregateOracle
+    from windrow.testing import AggregateOracle
 
     log = FileLog(str(folder / "checkpoint" / "windrow" / "log"))
     log.tail()

@@ -11,7 +11,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
@@ -21,8 +21,11 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
 from windrow.core.positions import Partition
+from windrow.operators.plain.oracle import Oracle
+from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
@@ -128,6 +131,17 @@ class Definition(ABC):
         """The columns, beside the window, by which a row replaces one that was told before; None where each is told once."""
 
     @property
+    def told_mode(self) -> str:
+        """What a row is to those told before it of its key and window: in their place ("accumulating"), after they were taken
+        back ("retracting"), beside them ("discarding"); "once": there are none.
+        """
+        return "once"
+
+    def unsettled(self) -> str | None:
+        """Why the last row of a key and window need not hold all of its messages; None where it does, once all is told."""
+        return f"rows of {self.name!r} have no window whose last row holds all of its messages: check an aggregate"
+
+    @property
     def told_columns(self) -> tuple[str, ...] | None:
         """The columns of its rows, beside our own; None where its inputs decide them."""
         return None
@@ -213,6 +227,10 @@ class Definition(ABC):
     def logic(self, tell: Collection[str] = ()) -> Logic:
         """What does it. tell: operators inside a graph whose rows are wanted, too."""
 
+    @abstractmethod
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        """What it has to do, in lists and loops: tests compare. schemas: of inputs, known before their first message."""
+
 
 class Logic(ABC):
     """What an operator does: pure functions of a store, rows and times. Holds no state of its own."""
@@ -224,6 +242,10 @@ class Logic(ABC):
     @abstractmethod
     def cfs(self) -> tuple[str, ...]:
         """The column families that it keeps its state in."""
+
+    def stays(self, key: bytes, value: bytes) -> bool:
+        """True for a record of `aux_cf` that is there for good, when no message and no window is: progress, columns, layout."""
+        return key[0] in b"\x00hlns" or (key, value) == (BUCKETS_KEY, NO_BUCKETS)
 
     @property
     def message_cfs(self) -> tuple[str, ...]:
@@ -342,39 +364,6 @@ class Logic(ABC):
 
         watermark_us: that of the operator; prefix: what sources begin with there, and nobody wrote (`part_prefix`)
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Pushdown:
-    """What SQL may do of an `ingest` before rows cross: rows of one slice of time and one key become one group.
-
-    parts: accumulator -> SQL aggregate; columns: those of the input that these name, keys among them. length_us, offset_us: of
-    slices; a length of 0: all time is one. window: (size, hop) of the newest window of a time, None where no window ends.
-    retention_us, lateness_us: how long after its end a window is kept, and takes rows.
-    """
-
-    given: Input
-    by: tuple[str, ...]
-    nulls_count: bool
-    columns: tuple[str, ...]
-    parts: Mapping[str, str]
-    length_us: int
-    offset_us: int
-    window: tuple[int, int] | None
-    retention_us: int | None
-    lateness_us: int
-
-
-@dataclass
-class Grouped:
-    """What became of groups. step: of those that counted; rows: that came; uncounted: rows that are too late, or too far ahead
-    of now, so that the groups that hold them do not count. extent: [first, last] offset of each partition.
-    """
-
-    step: StepResult
-    rows: int = 0
-    uncounted: int = 0
-    extent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
 
 class Grouping(Logic):

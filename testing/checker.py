@@ -14,16 +14,12 @@ from windrow.connectors.kafka.encoding import json_rows
 from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.emit import Never
 from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Kind, Message, Pane, Position, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.output import pane_schema
-from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.testing.ledger import values_equal
-from windrow.testing.oracle import AggregateOracle
 
 #: Records that are decoded at once.
 PORTION = 10_000
@@ -79,7 +75,7 @@ class Report:
 
 
 def check_topics(
-    definition: AggregateDefinition,
+    definition: Definition,
     source: KafkaStream,
     sink: KafkaSink,
     *,
@@ -122,18 +118,10 @@ def check_topics(
     return report
 
 
-def _check_kinds(definition: AggregateDefinition, sink: KafkaSink) -> None:
-    emit = definition.emit
-    if definition.tuple_window:
-        raise ConfigurationError(
-            f"{definition.name!r} has windows of {definition.window!r}, whose contents depend on the order of arrival: only "
-            "windows of time can be checked"
-        )
-    if emit.mode == "discarding" or not emit.on_time or (isinstance(emit.late, Never) and not emit.drop_late):
-        raise ConfigurationError(
-            f"the last pane of a window under {emit!r} need not be all of it: check a job that is accumulating or retracting, "
-            "with panes on time and late"
-        )
+def _check_kinds(definition: Definition, sink: KafkaSink) -> None:
+    why_not = definition.unsettled()
+    if why_not is not None:
+        raise ConfigurationError(why_not)
     if sink.mode != "append" or sink.encode is not None:
         raise ConfigurationError(
             f"{sink!r} does not have every pane as JSON: check a topic with mode='append' and without encode="
@@ -144,7 +132,7 @@ def _check_kinds(definition: AggregateDefinition, sink: KafkaSink) -> None:
 
 
 def _expected(
-    definition: AggregateDefinition, source: KafkaStream, dead_letters: KafkaSink | None, report: Report
+    definition: Definition, source: KafkaStream, dead_letters: KafkaSink | None, report: Report
 ) -> dict[Cell, Record]:
     """The oracle's last pane of each (key, window), as the sink would write it."""
     dead = set() if dead_letters is None else set(_dead_positions(dead_letters))
@@ -161,18 +149,16 @@ def _expected(
                 messages.append(Message({name: row[name] for name in names}, position))
     if not messages:
         return {}
-    oracle = AggregateOracle(definition)
+    oracle = definition.oracle()
     # Ahead of its `now` nothing is: what was, the job has set aside itself.
     step = oracle.ingest(messages, END_OF_TIME_US, START_OF_TIME_US)
-    panes = step.panes + oracle.advance(END_OF_TIME_US, END_OF_TIME_US).panes
+    panes = step.rows + oracle.advance(END_OF_TIME_US, END_OF_TIME_US).rows
     last = {(p.window, tuple(p.key.items())): p for p in panes if p.kind is Kind.INSERT}
     return {_cell(definition, row): row for row in _as_written(definition, list(last.values()), schema)}
 
 
-def _as_written(
-    definition: AggregateDefinition, panes: Sequence[Pane], schema: pa.Schema
-) -> Iterator[Record]:
-    target = pane_schema(definition, Calculation(definition, schema))
+def _as_written(definition: Definition, panes: Sequence[Pane], schema: pa.Schema) -> Iterator[Record]:
+    target = definition.logic().schema({definition.inputs[0].name: schema})
     rows = [
         {
             "window": _ends(p),
@@ -235,7 +221,7 @@ def _written(sink: KafkaSink) -> Iterator[Record]:
         yield json.loads(record.value())
 
 
-def _cell(definition: AggregateDefinition, row: Record) -> Cell:
+def _cell(definition: Definition, row: Record) -> Cell:
     return json.dumps(row["window"]), json.dumps({b: row[b] for b in definition.by})
 
 
@@ -264,9 +250,7 @@ def _check_tokens(report: Report, rows: Sequence[Record], tokens: Sequence[Recor
     report.broken += [f"commit {c} has rows and no token" for c in sorted(there) if c > last]
 
 
-def _follow(
-    report: Report, definition: AggregateDefinition, cell: Cell, rows: Sequence[Record]
-) -> Record | None:
+def _follow(report: Report, definition: Definition, cell: Cell, rows: Sequence[Record]) -> Record | None:
     """The current pane of a (key, window): inserts minus retracts."""
     current: Record | None = None
     ended, following = False, 0
@@ -289,14 +273,14 @@ def _follow(
             report.broken.append(f"{what} comes after INSERT {following - 1}")
         if ended:
             report.broken.append(f"{what} comes after a pane marked as the last")
-        if definition.emit.mode == "retracting" and current is not None:
+        if definition.told_mode == "retracting" and current is not None:
             report.broken.append(f"{what} comes while INSERT {current['pane']['index']} still stands")
         current, ended, following = row, row["pane"]["is_last"], index + 1
     return current
 
 
 def _compare(
-    report: Report, definition: AggregateDefinition, cell: Cell, found: Record | None, wanted: Record | None
+    report: Report, definition: Definition, cell: Cell, found: Record | None, wanted: Record | None
 ) -> None:
     if wanted is None:
         if found is not None:
@@ -309,11 +293,12 @@ def _compare(
         )
 
 
-def _values(definition: AggregateDefinition, row: Record) -> Record:
-    return {alias: row[alias] for alias in definition.agg}
+def _values(definition: Definition, row: Record) -> Record:
+    told = definition.told_columns or ()
+    return {name: row[name] for name in told if name not in definition.by}
 
 
-def _same(definition: AggregateDefinition, a: Record, b: Record) -> bool:
+def _same(definition: Definition, a: Record, b: Record) -> bool:
     return values_equal(_values(definition, a), _values(definition, b))
 
 

@@ -1,7 +1,8 @@
-"""A windowed operator under the test's control: a clock and an event time moved by hand, crashes at named points.
+"""An operator, or a graph of them, under the test's control: a clock and an event time moved by hand, crashes at named points.
 
     driver = TestDriver(definition)
     driver.feed([{"t": 0, "k": "a"}, {"t": 12_000_000, "k": "a"}])
+    driver.feed({"orders": [{"t": 0, "id": 1}], "shipments": [{"t": 5_000_000, "id": 1}]})    # of several inputs
     driver.advance_clock("10 seconds")
     driver.timeout()
     driver.panes()                       # since the last call
@@ -9,8 +10,8 @@
     driver.restart()
     driver.check()                       # everything so far is what the oracle says
 
-`check` replays the job's own log of steps through the oracle and compares panes, dead letters, watermarks and
-windows. It holds for any input, any batching and any crash.
+`check` plays the job's own log of steps through the definition's oracle and compares what was told, dead letters, watermarks
+and what is kept. It holds for any input, any batching and any crash.
 """
 
 from __future__ import annotations
@@ -18,49 +19,39 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.records import Commit, Step
-from windrow.core.errors import CorruptState
-from windrow.core.messages import DeadLetter, Message, Pane, Position, StoredMessage, WindowInfo
-from windrow.core.time import START_OF_TIME_US, Duration, Instant, instant_us
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
-from windrow.operators.steps.progress import EMISSION, KEYS_MARK, Progress
-from windrow.operators.steps.progress import KEY as PROGRESS_KEY
+from windrow.core.inputs import Input
+from windrow.core.messages import DeadLetter, Message, Position, StoredMessage, WindowInfo
+from windrow.core.time import Duration, Instant, instant_us
+from windrow.operators.operator import Definition
+from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
+from windrow.testing.expected import Expected, as_given, check_kept, check_letters, compare, expect
 from windrow.testing.faults import CommitPoint, SimulatedCrash, die_at
-from windrow.testing.ledger import panes_equal, values_equal
-from windrow.testing.oracle import AggregateOracle, WatermarkOracle
+from windrow.testing.ledger import told_equal
 
 Partition = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the oracle makes of a job's log: all panes, all dead letters, the windows at the end, and how many duplicates."""
-
-    panes: list[Pane]
-    dead_letters: list[DeadLetter]
-    windows: list[WindowInfo]
-    duplicates: int
+Given: TypeAlias = Message | Mapping[str, Any]
+#: Of one input, or of several by their names.
+Fed: TypeAlias = Iterable[Given] | Mapping[str, Iterable[Given]]
 
 
 class TestDriver:
     """Drives one definition through the embedded runner, and holds it against the oracle.
 
-    definition: an aggregate
+    definition: an operator, or a chain of them
     location: the job's directory; a temporary one by default, removed by `close`
     clock: default a `ManualClock`
-    sink: takes panes, as in `open`; without one `panes()` hands them out
+    sink: takes panes or rows, as in `open`; without one `panes()` hands them out
     schema: of the messages, as in `open`
 
     >>> import windrow as wr
@@ -77,12 +68,12 @@ class TestDriver:
 
     def __init__(
         self,
-        definition: AggregateDefinition,
+        definition: Definition,
         location: str | os.PathLike[str] | None = None,
         *,
         clock: ManualClock | None = None,
         sink: Any = None,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
     ) -> None:
         self.definition = definition
         self.clock = clock or ManualClock()
@@ -93,7 +84,7 @@ class TestDriver:
         )
         self.location = os.fspath(location) if self._temporary is None and location else self._temporary_path
         self._sink, self._schema = sink, schema
-        #: What was fed and not a replay, by position.
+        #: What was fed and not a replay, by position as the log has it.
         self._fed: dict[Position, Message] = {}
         self._pushed: set[int] = set()
         self._dead_seen = 0
@@ -107,49 +98,72 @@ class TestDriver:
         assert self._temporary is not None
         return self._temporary.name
 
-    def _open(self) -> Embedded:
+    def _open(self, **options: Any) -> Embedded:
         return Embedded(
-            self.definition, self.location, clock=self.clock, sink=self._sink, schema=self._schema
+            self.definition,
+            self.location,
+            clock=self.clock,
+            sink=self._sink,
+            schema=self._schema,
+            **options,
         )
 
-    # -- feeding ------------------------------------------------------------------------------------------
+    # -- feeding ----------------------------------------------------------------------------------------------------
 
-    def feed(self, messages: Iterable[Message | Mapping[str, Any]]) -> None:
+    def feed(self, messages: Fed, input: str | None = None) -> None:
         """One ingest of all messages, then an advance.
 
-        messages: `wr.Message`s, or dicts for some without a position
+        messages: `wr.Message`s, or dicts for some without a position; {input: messages} where there are several inputs
+        input: whose they are, where it is one of several
         """
-        listed = [m if isinstance(m, Message) else Message(m) for m in messages]
-        self._remember(listed)
-        self.op.add_messages(listed)
+        by_input = messages if isinstance(messages, Mapping) else {self._input(input).name: messages}
+        made = {name: [_message(one) for one in some] for name, some in by_input.items()}
+        for name, some in made.items():
+            self._remember(name, some)
+        if self.definition.by_input:
+            self.op.add_messages(made)
+        else:
+            [listed] = made.values()
+            self.op.add_messages(listed)
 
-    def add(self, message: Message | Mapping[str, Any]) -> None:
+    def add(self, message: Given, input: str | None = None) -> None:
         """`add_message`: one message, a step of its own.
 
         message: a `wr.Message`, or a dict for one without a position
+        input: whose it is, where there are several
         """
-        listed = [message if isinstance(message, Message) else Message(message)]
-        self._remember(listed)
-        self.op.add_message(listed[0])
+        one = _message(message)
+        self._remember(self._input(input).name, [one])
+        self.op.add_message(one, input)
 
-    def know(self, message: Message) -> None:
+    def know(self, message: Message, input: str | None = None) -> None:
         """Tell what another process has fed to this job, so that `check` can replay it."""
         if message.position is None:
             raise ValueError(
                 "a message that was fed elsewhere is known by its position, and this one has none"
             )
-        self._fed[Position(*message.position)] = message
+        self._fed[self._place(self._input(input), message.position)] = message
 
-    def _remember(self, messages: Sequence[Message]) -> None:
-        reached = dict(self._reached)
+    def _input(self, name: str | None) -> Input:
+        return self.op._intake.input(name)
+
+    def _place(self, given: Input, position: Position) -> Position:
+        """Where the log has a message: its source begins with the name of the input, where messages name theirs."""
+        placed = Position(*position)
+        return placed._replace(source=self.definition.prefix(given) + placed.source)
+
+    def _remember(self, name: str, messages: Sequence[Message]) -> None:
+        given, reached = self._input(name), dict(self._reached)
+        unnamed = (self.definition.prefix(given), 0)
         for message in messages:
-            position = message.position
-            if position is None:
-                position = Position("", 0, self._reached.get(("", 0), 0))
+            if message.position is None:
+                position = Position(*unnamed, self._reached.get(unnamed, 0))
+            else:
+                position = self._place(given, message.position)
             partition = (position.source, position.partition)
             if position.offset >= reached.get(partition, 0):
                 # A message that a crash lost may come again as another one; the newest counts.
-                self._fed[Position(*position)] = message
+                self._fed[position] = message
                 self._reached[partition] = max(position.offset + 1, self._reached.get(partition, 0))
 
     def advance_event_time(self, to: Instant) -> None:
@@ -179,7 +193,7 @@ class TestDriver:
         """Event time goes to its end: everything fires."""
         self.op.drain()
 
-    # -- crashing -----------------------------------------------------------------------------------------
+    # -- crashing ---------------------------------------------------------------------------------------------------
 
     def crash(self, at: CommitPoint | str | None = None) -> None:
         """The process dies: what was not committed is lost, and of the store what RocksDB had not flushed.
@@ -201,7 +215,7 @@ class TestDriver:
             shutil.rmtree(store)
             os.rename(left, store)
 
-    def restart(self, definition: AggregateDefinition | None = None) -> None:
+    def restart(self, definition: Definition | None = None) -> None:
         """Come back; crashes first unless that has happened. Feed on from `next_offsets()`.
 
         definition: the same with another emission
@@ -209,19 +223,45 @@ class TestDriver:
         if not self.op.engine.closed:
             self.crash()
         self.definition = definition or self.definition
-        self.op = self._open()
+        self._come_back(self._open())
+
+    def lose_messages(self) -> None:
+        """The machine dies, and every message that was kept with it; they come back from the source, which is all that was fed.
+
+        Only an operator whose messages can come back does: `open(replay=)`.
+        """
+        if not self.op.engine.closed:
+            self.crash()
+        for folder in ("local", "snapshots", "segments"):
+            shutil.rmtree(os.path.join(self.location, folder), ignore_errors=True)
+        self._come_back(self._open(replay=self._read_again))
+
+    def _read_again(self, asked: Any) -> Any:
+        """Everything, in an order that is none."""
+        inputs = self.definition.inputs
+        fed = {
+            given.name: [
+                Message(m.payload, as_given(self.definition, position))
+                for position, m in sorted(self._fed.items(), reverse=True)
+                if position.source.startswith(self.definition.prefix(given))
+            ]
+            for given in inputs
+        }
+        return fed if self.definition.by_input else fed[inputs[0].name]
+
+    def _come_back(self, op: Embedded) -> None:
+        self.op = op
         self._reached = dict(self.op.engine.staged.offsets)
         self._lives.append((len(self.steps()), self.definition))
 
-    def next_offsets(self) -> dict[Partition, int]:
-        """Where to go on feeding, by (source, partition); commits what is staged."""
-        offsets: dict[Partition, int] = self.op.next_offsets()
-        return offsets
+    def next_offsets(self) -> Any:
+        """Where to go on feeding, by (source, partition), or that by input; commits what is staged."""
+        return self.op.next_offsets()
 
-    # -- results ------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------------------
 
-    def panes(self) -> list[Pane]:
-        """Panes since the last call. They are acknowledged: a crash does not bring them back."""
+    def panes(self) -> list[Any]:
+        """Panes, or rows, since the last call. They are acknowledged: a crash does not bring them back."""
         panes = self.op.get_result()
         self.op.flush()
         return panes
@@ -232,12 +272,16 @@ class TestDriver:
         fresh, self._dead_seen = letters[self._dead_seen :], len(letters)
         return fresh
 
-    def windows(self) -> list[WindowInfo]:
-        return self.op.get_windows()
+    def windows(self, **query: Any) -> list[WindowInfo]:
+        """Windows that are kept.
 
-    def messages(self, **query: Any) -> list[StoredMessage]:
+        query: as for `get_windows`
+        """
+        return self.op.get_windows(**query)
+
+    def messages(self, input: str | None = None, **query: Any) -> list[StoredMessage]:
         """Stored messages; see `get_messages`."""
-        return self.op.get_messages(**query)
+        return self.op.get_messages(input=input, **query)
 
     def commits(self) -> list[Commit]:
         """The job's commits so far."""
@@ -248,88 +292,85 @@ class TestDriver:
         """The log of steps, oldest first."""
         return [step for record in self.commits() for step in record.steps]
 
-    def committed_panes(self) -> list[Pane]:
-        """The panes of all commits, published or not, as their files hold them."""
-        panes: list[Pane] = []
+    def committed_panes(self, operator: str | None = None) -> list[Any]:
+        """The panes, or rows, of all commits, published or not, as their files hold them.
+
+        operator: of a chain, which; default: the last
+        """
+        [part] = [p for p in self.definition.parts if p.name == (operator or self.definition.name)]
+        panes: list[Any] = []
         for record in self.commits():
-            for files in self.op.engine.job.pane_files(record).values():
-                for file in files:
-                    panes += self.definition.values(pq.read_table(file), self.op.job)
+            for file in self.op.engine.job.pane_files(record).get(part.name, ()):
+                panes += part.values(pq.read_table(file), self.op.job)
         return panes
 
-    # -- the oracle ---------------------------------------------------------------------------------------
+    # -- the oracle -------------------------------------------------------------------------------------------------
 
     def expected(self) -> Expected:
-        """The log of steps replayed through the oracle. Raises where a recorded watermark is not the oracle's."""
-        oracle, marks = AggregateOracle(self._lives[0][1]), WatermarkOracle(self.definition.watermark)
-        lives = list(self._lives)
-        panes: list[Pane] = []
-        dead: list[DeadLetter] = []
-        unread = dict(sorted(self._fed.items()))
-        for number, step in enumerate(self.steps()):
-            while lives and lives[0][0] <= number:
-                oracle.redefine(lives.pop(0)[1])
-            watermark_us = START_OF_TIME_US if step.watermark_us is None else step.watermark_us
-            if step.kind == "ingest":
-                done = oracle.ingest(_slice(unread, step), step.now_us, watermark_us)
-                marks.observe(oracle.counted, step.now_us)
-            else:
-                due_us = marks.advance(step.now_us)
-                if watermark_us > due_us and (watermark_us in self._pushed or watermark_us == 2**63 - 1):
-                    due_us = marks.advance(step.now_us, watermark_us)
-                if due_us != watermark_us:
-                    raise AssertionError(f"step {number} {step}: the watermark should be {due_us}")
-                done = oracle.advance(watermark_us, step.now_us)
-            panes += done.panes
-            dead += done.dead_letters
-        return Expected(panes, dead, oracle.windows(), oracle.duplicates)
+        """The log of steps played through the oracle. Raises where a recorded watermark is not the oracle's."""
+        return expect(self._lives, self.steps(), self._fed, self._pushed, self._schema)
 
-    def check(self, panes: Sequence[Pane] | None = None) -> Expected:
-        """Raise `AssertionError` unless all panes (default: of all commits), dead letters and windows are the oracle's."""
+    def check(self, panes: Sequence[Any] | None = None) -> Expected:
+        """Raise `AssertionError` unless all panes or rows (default: of all commits), dead letters, and what is kept are the
+        oracle's.
+        """
         expected = self.expected()
-        _compare("pane", self.committed_panes() if panes is None else panes, expected.panes, panes_equal)
-        letters = sorted(self.op.dead_letters(), key=_place), sorted(expected.dead_letters, key=_place)
-        _compare("dead letter", *letters, _letters_equal)
-        _compare("window", self.windows(), expected.windows, _infos_equal)
+        compare("pane", self.committed_panes() if panes is None else panes, expected.panes, told_equal)
+        for name in self._told_inside():
+            compare(f"row of {name!r}", self.committed_panes(name), expected.told[name], told_equal)
+        check_letters(self.definition, self.op.dead_letters(), expected.dead_letters)
+        check_kept(self.definition, self.op, expected.oracle)
         counted = self.op.counters.get("duplicates", 0)
         if counted != expected.duplicates:
             raise AssertionError(f"{counted} duplicates were counted instead of {expected.duplicates}")
         return expected
 
+    def _told_inside(self) -> Iterator[str]:
+        """The operators inside a graph whose rows a sink is given."""
+        for part in self.definition.parts[:-1]:
+            if isinstance(self._sink, Mapping) and part.name in self._sink:
+                yield part.name
+
     def assert_state_zero(self) -> None:
-        """Raise unless nothing is left of any window: no metadata, no message, nothing that waits.
+        """Raise unless nothing is left of any window or message, and nothing waits.
 
         What stays is the record of progress, schemas, and for tuple windows the number of messages of each key.
         """
         self.next_offsets()
-        kv, operator = self.op.engine.shard.kv, self.op.engine.logic
-        left: list[tuple[str, bytes]] = []
-        for cf in operator.cfs():
-            for key, value in kv.scan(cf):
-                kept = cf == operator.aux_cf and (
-                    key in (PROGRESS_KEY, EMISSION, KEYS_MARK) or key[:1] in b"\0hs"
-                )
-                kept = kept or (cf == operator.aux_cf and key == BUCKETS_KEY and value == NO_BUCKETS)
-                counter = self.definition.tuple_window and cf == operator.aux_cf and key[:1] == b"c"
-                if not kept and not counter:
-                    left.append((cf, key))
-        if left:
-            raise AssertionError(f"{len(left)} keys are left, among them {left[:5]}")
-        progress = Progress.load(kv, operator.aux_cf)
-        if progress.dirty:
-            raise AssertionError(f"windows are left that wait for a period: {sorted(progress.dirty)[:5]}")
+        kv = self.op.engine.shard.kv
+        for part in self.definition.parts:
+            logic = self.op.engine.logic.part(part.name)
+            left = [
+                (cf, key)
+                for cf in logic.cfs()
+                for key, value in kv.scan(cf)
+                if cf != logic.aux_cf or not logic.stays(key, value)
+            ]
+            if left:
+                raise AssertionError(f"{len(left)} keys are left, among them {left[:5]}")
+            progress = Progress.load(kv, logic.aux_cf)
+            if progress.dirty:
+                raise AssertionError(f"windows are left that wait for a period: {sorted(progress.dirty)[:5]}")
 
-    # -- life ---------------------------------------------------------------------------------------------
+    # -- life -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the operator, and remove the directory if it was a temporary one."""
         try:
             self.op.close()
         finally:
-            if self._temporary is not None:
-                self._temporary.cleanup()
+            self._clean()
 
-    def __enter__(self) -> TestDriver:
+    def abandon(self) -> None:
+        """Let go of it as it is: what is staged is lost."""
+        self.op.abandon()
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -337,55 +378,19 @@ class TestDriver:
     ) -> None:
         if kind is None:
             self.close()
-            return
-        self.op.abandon()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        else:
+            self.abandon()
 
 
-def _slice(unread: dict[Position, Message], step: Step) -> list[Message]:
-    """The messages that an ingest took, which are not taken again."""
-    taken = []
-    for position, message in list(unread.items()):
-        partition = (position.source, position.partition)
-        if partition not in step.first_offsets:
-            continue
-        if step.first_offsets[partition] <= position.offset < step.next_offsets[partition]:
-            taken.append(Message(message.payload, position))
-            del unread[position]
-    if len(taken) != step.rows:
-        raise CorruptState(f"{step} took {step.rows} rows, {len(taken)} such were fed")
-    return taken
+class JoinDriver(TestDriver):
+    """`TestDriver` under the name that it had for joins, with their words: `rows`, `committed_rows`.
+
+    definition, location, clock, sink, schema: as for `TestDriver`
+    """
+
+    rows = TestDriver.panes
+    committed_rows = TestDriver.committed_panes
 
 
-def _compare(what: str, found: Sequence[Any], wanted: Sequence[Any], equal: Any) -> None:
-    for number, (a, b) in enumerate(zip(found, wanted, strict=False)):
-        if not equal(a, b):
-            raise AssertionError(f"{what} {number} is\n  {a!r}\ninstead of\n  {b!r}")
-    if len(found) > len(wanted):
-        raise AssertionError(
-            f"{len(found) - len(wanted)} unexpected {what}s, the first\n  {found[len(wanted)]!r}"
-        )
-    if len(found) < len(wanted):
-        raise AssertionError(
-            f"{len(wanted) - len(found)} missing {what}s, the first\n  {wanted[len(found)]!r}"
-        )
-
-
-def _place(letter: DeadLetter) -> tuple[Any, ...]:
-    return (letter.position is None, letter.position or (), letter.reason)
-
-
-def _letters_equal(a: DeadLetter, b: DeadLetter) -> bool:
-    """Reason and place; the words are free. The oracle knows no event time for what is malformed."""
-    return (a.reason, a.position) == (b.reason, b.position) and (
-        b.event_time_us is None or a.event_time_us == b.event_time_us
-    )
-
-
-def _infos_equal(a: WindowInfo, b: WindowInfo) -> bool:
-    return (
-        (a.window, a.messages, a.first, a.last, a.panes) == (b.window, b.messages, b.first, b.last, b.panes)
-        and values_equal(a.key, b.key)
-        and values_equal(a.values, b.values)
-    )
+def _message(given: Given) -> Message:
+    return given if isinstance(given, Message) else Message(given)

@@ -44,13 +44,10 @@ from windrow.checkpoint.records import Commit
 from windrow.connectors.pane_files import DEAD_LETTERS, PaneFiles
 from windrow.core.errors import OperatorClosed, WindrowError
 from windrow.core.messages import Message, Position, Token
-from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.steps.told import to_rows
 from windrow.runners.embedded import engine
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
 from windrow.testing.hits import Error, Hit, disk_broken, disk_full, interrupt, no_memory
-from windrow.testing.join_driver import JoinDriver
 
 S = 1_000_000
 START_US = 1_577_836_800 * S
@@ -62,14 +59,14 @@ EXPECTED = (KeyboardInterrupt, MemoryError, OSError, WindrowError)
 Refused = OSError
 
 
-#: What makes a message one that cannot be counted.
-WRONG_IN_JOINS: tuple[Mapping[str, Any], ...] = (
+#: What makes a message one that cannot be counted, be it that nothing is computed of it.
+ALWAYS_WRONG: tuple[Mapping[str, Any], ...] = (
     {"t": None},
     {"t": "no time"},
     {"t": float("nan")},
     {"k": "\ud800"},
 )
-WRONG = (*WRONG_IN_JOINS, {"v": "a"}, {"v": 2**70}, {"v": [1]})
+WRONG = (*ALWAYS_WRONG, {"v": "a"}, {"v": 2**70}, {"v": [1]})
 
 
 class Wrong(AssertionError):
@@ -191,7 +188,7 @@ class Reader:
         self.kind = self.random.choice(sorted(JOBS))
         self.definition = JOBS[self.kind]
         self.definition.logic().view([], 0)  # modules that come late would be lines to hit, the first time
-        self.join = isinstance(self.definition, JoinDefinition)
+        self.by_input = self.definition.by_input
         self.clock = ManualClock(START_US + 3_600 * S)
         self.with_sink = self.random.random() < 0.6
         self.panes, self.letters = Outlet(self._refuses), Outlet(self._refuses)
@@ -206,7 +203,7 @@ class Reader:
         self.story: list[str] = []
         self.counts: Counter[str] = Counter()
         self.op: Any = None
-        inputs = ("left", "right") if self.join else (None,)
+        inputs = [i.name for i in self.definition.inputs] if self.by_input else [None]
         self.topics = {
             (name, partition): self._messages(partition) for name in inputs for partition in SOURCES
         }
@@ -218,7 +215,7 @@ class Reader:
             time_us = START_US + (offset + chance.choice([0, 0, 0, 1, 2, -6, -40])) * S
             payload: dict[str, Any] = {"k": chance.choice("abc"), "t": time_us, "v": offset}
             if chance.random() < 0.06:
-                wrong = chance.choice(WRONG_IN_JOINS if self.join else WRONG)
+                wrong = chance.choice(ALWAYS_WRONG if self.definition.told_columns is None else WRONG)
                 payload |= wrong
             messages.append(Message(payload, Position(*partition, offset)))
         return messages
@@ -300,7 +297,8 @@ class Reader:
         elif deed == "again":
             self._do("close and open", self._again)
         elif deed == "look":
-            self._do("get_windows", lambda: self.op.get_windows(**({"input": "left"} if self.join else {})))
+            asked = {"input": self.definition.inputs[0].name} if self.by_input else {}
+            self._do("get_windows", lambda: self.op.get_windows(**asked))
         else:
             self._do("timeout", self.op.timeout)
 
@@ -418,7 +416,7 @@ class Reader:
             raise
 
     def _input(self, source: Any) -> tuple[str, ...]:
-        return (source[0],) if self.join else ()
+        return (source[0],) if self.by_input else ()
 
     def _ask_offsets(self) -> None:
         try:
@@ -427,7 +425,7 @@ class Reader:
             self.let_go()
             raise
         for name, partition in self.topics:
-            reached = offsets.get(name, {}) if self.join else offsets
+            reached = offsets.get(name, {}) if self.by_input else offsets
             self.at[name, partition] = reached.get(partition, 0)
 
     def _take_results(self) -> None:
@@ -448,9 +446,7 @@ class Reader:
     # -- checks -----------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        driver: Any = (JoinDriver if self.join else TestDriver)(
-            self.definition, self.location, clock=self.clock
-        )
+        driver: Any = TestDriver(self.definition, self.location, clock=self.clock)
         try:
             for (name, _), messages in self.topics.items():
                 for message in messages:
@@ -460,7 +456,7 @@ class Reader:
                         known = Message(
                             {**message.payload, "t": None, "k": None, "v": None}, message.position
                         )
-                    driver.know(known, *((name,) if self.join else ()))
+                    driver.know(known, name)
             driver.commits = lambda: [record for _, record in sorted(self.commits.items())]
             if sorted(self.commits) != list(range(1, driver.op.last_commit + 1)):
                 raise Wrong(f"commits {sorted(self.commits)} were seen, the last is {driver.op.last_commit}")
@@ -484,9 +480,7 @@ class Reader:
         if not self.with_sink:
             return [one for _, some in sorted(self.given.items()) for one in some]
         tables = {commit: table for (name, commit), table in self.panes.tables.items() if name == "panes"}
-        if self.join:
-            return [row for _, table in sorted(tables.items()) for row in to_rows(table, "")]
-        return [pane for _, table in sorted(tables.items()) for pane in self.definition.values(table, "")]
+        return [one for _, table in sorted(tables.items()) for one in self.definition.values(table, "")]
 
 
 # -- command ------------------------------------------------------------------------------------------------------------

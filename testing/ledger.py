@@ -1,13 +1,16 @@
-"""What a consumer of panes holds in the end, and when two panes say the same."""
+"""What a consumer of panes holds in the end, and when two panes, or rows, say the same."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
 from windrow.core.messages import Kind, Pane, TupleWindow, Window
-from windrow.testing.plain_aggregates import is_nan
+from windrow.core.time import instant_us
+from windrow.operators.plain.aggregates import is_nan
 
 #: Sums of floats depend on the order of addition; design section 4.
 RELATIVE_TOLERANCE = 1e-9
@@ -51,12 +54,32 @@ def panes_equal(a: Pane, b: Pane) -> bool:
     )
 
 
-def all_panes_equal(a: Sequence[Pane], b: Sequence[Pane]) -> bool:
-    """True if two runs sent the same panes in the same order.
+def told_equal(a: Any, b: Any) -> bool:
+    """True if two panes, or two rows of one kind, say the same; in which commit they were told does not count.
 
-    a, b: lists of panes
+    Rows of one commit share their columns: a column that one of two rows does not have is null.
     """
-    return len(a) == len(b) and all(panes_equal(x, y) for x, y in zip(a, b, strict=True))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Pane):
+        return panes_equal(a, b)
+    said = [f.name for f in fields(a) if f.name not in ("commit", "token")]
+    return all(values_equal(_plain(getattr(a, name)), _plain(getattr(b, name))) for name in said)
+
+
+def _plain(value: Any) -> Any:
+    """Fields that are not null; a time as microseconds."""
+    if isinstance(value, Mapping):
+        return {name: _plain(value[name]) for name in value if value[name] is not None}
+    return instant_us(value) if isinstance(value, datetime) and value.tzinfo is not None else value
+
+
+def all_panes_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """True if two runs told the same panes, or rows, in the same order.
+
+    a, b: lists of panes, or of rows
+    """
+    return len(a) == len(b) and all(told_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def ledger_key(key: dict[str, Any], window: Window | TupleWindow) -> LedgerKey:

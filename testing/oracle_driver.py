@@ -1,47 +1,57 @@
-"""The oracle behind the interface that transcripts drive."""
+"""The oracles behind the interface that transcripts drive."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any, TypeAlias
 
-from windrow.core.messages import DeadLetter, Message, Pane, WindowInfo
+from windrow.core.messages import DeadLetter, Message, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.operator import Definition
+from windrow.operators.plain.watermark import InputsOracle
 from windrow.testing.clock import ManualClock
+from windrow.testing.expected import as_given, letters_as_given
 from windrow.testing.ledger import all_panes_equal
-from windrow.testing.oracle import AggregateOracle, WatermarkOracle
 
-_Step = tuple[list[Message], int | None, int]
+#: Of one input, or of several by their names.
+Fed: TypeAlias = "Sequence[Message] | Mapping[str, Sequence[Message]]"
+_Step = tuple[dict[str, list[Message]], int | None, int]
 
 
 class OracleDriver:
-    """A job made of the two oracles; its state is its log of steps, so a restart replays the log."""
+    """A job made of oracles; its state is its log of steps, so a restart replays the log."""
 
-    def __init__(self, definition: AggregateDefinition, start_us: int) -> None:
+    def __init__(self, definition: Definition, start_us: int) -> None:
         self._definition = definition
         self._clock = ManualClock(start_us)
         self._log: list[_Step] = []
-        self._sent: list[Pane] = []
-        self._panes: list[Pane] = []
+        self._sent: list[Any] = []
+        self._panes: list[Any] = []
         self._dead: list[DeadLetter] = []
         self._forget()
 
-    def feed(self, messages: Sequence[Message]) -> None:
+    def feed(self, messages: Fed) -> None:
         """Ingest `messages` in one step, then advance."""
-        self._step(list(messages), None)
+        inputs = self._definition.inputs
+        by_input = messages if isinstance(messages, Mapping) else {inputs[0].name: messages}
+        placed = {}
+        for given in inputs:
+            prefix = self._definition.prefix(given)
+            placed[given.name] = [_placed(m, prefix) for m in by_input.get(given.name, ())]
+        self._step(placed, None)
 
     def advance_watermark(self, to_us: int) -> None:
-        self._step([], to_us)
+        self._step({}, to_us)
 
     def advance_clock(self, by_us: int) -> None:
         self._clock.advance(timedelta(microseconds=by_us))
 
     def timeout(self) -> None:
-        self._step([], None)
+        self._step({}, None)
 
     def drain(self) -> None:
-        self._step([], END_OF_TIME_US)
+        self._step({}, END_OF_TIME_US)
 
     def restart(self) -> None:
         """Forget everything but the log, and replay it. Raises if that gives other panes than before."""
@@ -50,22 +60,27 @@ class OracleDriver:
         if not all_panes_equal(panes, self._sent):
             raise AssertionError(f"the log replays to {panes}, but {self._sent} were sent")
 
-    def panes(self) -> list[Pane]:
+    def panes(self) -> list[Any]:
         panes, self._panes = self._panes, []
         return panes
 
     def dead_letters(self) -> list[DeadLetter]:
         dead, self._dead = self._dead, []
-        return dead
+        return letters_as_given(self._definition, dead)
 
     def windows(self) -> list[WindowInfo]:
-        return self._oracle.windows()
+        return self._oracle.part(self._definition.name).windows() or []
+
+    def messages(self, input: str) -> list[StoredMessage]:
+        kept = self._oracle.part(self._definition.name).kept(input) or []
+        placed = [(as_given(self._definition, m.position), dict(m.payload)) for m in kept if m.position]
+        return [StoredMessage(0, position, payload) for position, payload in placed]
 
     def _forget(self) -> None:
-        self._oracle = AggregateOracle(self._definition)
-        self._watermark = WatermarkOracle(self._definition.watermark)
+        self._oracle = self._definition.oracle()
+        self._watermark = InputsOracle(self._definition)
 
-    def _step(self, messages: list[Message], explicit_us: int | None) -> None:
+    def _step(self, messages: dict[str, list[Message]], explicit_us: int | None) -> None:
         step = (messages, explicit_us, self._clock.now_us())
         panes, dead = self._replay(step)
         self._log.append(step)
@@ -73,13 +88,19 @@ class OracleDriver:
         self._panes += panes
         self._dead += dead
 
-    def _replay(self, step: _Step) -> tuple[list[Pane], list[DeadLetter]]:
+    def _replay(self, step: _Step) -> tuple[list[Any], list[DeadLetter]]:
         messages, explicit_us, now_us = step
-        panes: list[Pane] = []
+        panes: list[Any] = []
         dead: list[DeadLetter] = []
-        if messages:
-            ingested = self._oracle.ingest(messages, now_us, self._watermark.watermark_us)
+        if any(messages.values()):
+            panes, dead = self._oracle.ingest(messages, now_us, self._watermark.watermark_us)
             self._watermark.observe(self._oracle.counted, now_us)
-            panes, dead = ingested.panes, ingested.dead_letters
-        advanced = self._oracle.advance(self._watermark.advance(now_us, explicit_us), now_us)
-        return panes + advanced.panes, dead + advanced.dead_letters
+        told, buried = self._oracle.advance(self._watermark.advance(now_us, explicit_us), now_us)
+        return panes + told, dead + buried
+
+
+def _placed(message: Message, prefix: str) -> Message:
+    position = message.position
+    if not prefix or position is None:
+        return message
+    return Message(message.payload, Position(*position)._replace(source=prefix + position.source))

@@ -16,9 +16,9 @@ from windrow.checkpoint.shard import Shard
 from windrow.core.messages import Message, Pane, Position
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.plain.watermark import WatermarkOracle
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.testing.ledger import panes_equal
-from windrow.testing.oracle import AggregateOracle, WatermarkOracle
 from windrow.testing.simulated_job import (
     EXECUTORS,
     INPUT,
@@ -82,7 +82,7 @@ class Checks:
     def oracle(self) -> dict[int, list[Pane]]:
         """The panes of each commit, as the oracle makes them of the recorded steps; every row is counted once."""
         simulation = self.simulation
-        oracle = AggregateOracle(simulation.definition)
+        oracle = simulation.definition.oracle()
         marks = WatermarkOracle(simulation.definition.watermark)
         reached: dict[Partition, int] = {}
         panes: dict[int, list[Pane]] = defaultdict(list)
@@ -105,11 +105,11 @@ class Checks:
                     ]
                     done = oracle.ingest(messages, step.now_us, watermark_us)
                     marks.observe(oracle.counted, step.now_us)
-                panes[commit.commit] += done.panes
-                dead.update(f"dead.{letter.reason}" for letter in done.dead_letters)
+                panes[commit.commit] += done.rows
+                dead.update(f"dead.{letter.reason}" for letter in done.dead)
             for now_us in sorted(now_us for last, now_us in simulation.rests if last == commit.commit):
                 after = copy.deepcopy(oracle)
-                if after.advance(copy.deepcopy(marks).advance(now_us), now_us).panes:
+                if after.advance(copy.deepcopy(marks).advance(now_us), now_us).rows:
                     raise Broken(
                         f"panes were due at {now_us}, and no commit was made after commit {commit.commit}"
                     )

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any
 
-from windrow.core.messages import Kind, Message, Position, Timing, TupleWindow, Window
+from windrow.core.messages import (
+    DeadLetter,
+    Kind,
+    Message,
+    Pane,
+    Position,
+    Timing,
+    TupleWindow,
+    Window,
+    WindowInfo,
+)
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, duration_us, instant_us, to_datetime
-from windrow.core.windows import Tuples
-from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.operator import Definition
+from windrow.testing.ledger import values_equal
 
 
 class TranscriptError(AssertionError):
     """The scenario does not go as written, or is not written as it must be."""
 
 
+#: A window as it may be meant: of time, or of messages.
+Windows = tuple[Window | TupleWindow, ...]
+
+
 @dataclass(frozen=True)
 class PaneRow:
-    window: Window | TupleWindow
+    """A pane that is expected."""
+
+    windows: Windows
     key: dict[str, Any]
     values: dict[str, Any]
     timing: Timing
@@ -29,46 +45,98 @@ class PaneRow:
     last: bool
     kind: Kind
 
+    def differs(self, pane: Pane) -> Iterator[str]:
+        if pane.window not in self.windows:
+            yield f"window {pane.window!r} instead of {self.windows[0]!r}"
+        if not values_equal(self.key, pane.key):
+            yield f"key {pane.key!r} instead of {self.key!r}"
+        if self.kind != pane.kind:
+            yield f"kind {pane.kind.value} instead of {self.kind.value}"
+        if self.timing != pane.timing:
+            yield f"timing {pane.timing.value} instead of {self.timing.value}"
+        if not values_equal(self.values, pane.values):
+            yield f"values {pane.values!r} instead of {self.values!r}"
+        if self.index is not None and self.index != pane.index:
+            yield f"index {pane.index} instead of {self.index}"
+        if self.last != pane.is_last or (pane.kind is Kind.RETRACT and pane.is_last):
+            yield f"is_last {pane.is_last} instead of {self.last}"
+
+
+@dataclass(frozen=True)
+class ListedRow:
+    """A row that is expected, as the values of some columns."""
+
+    timing: Timing
+    values: dict[str, Any]
+
+    def differs(self, row: Any) -> Iterator[str]:
+        if self.timing != row.timing:
+            yield f"timing {row.timing.value} instead of {self.timing.value}"
+        found = {name: row.values.get(name) for name in self.values}
+        if not values_equal(self.values, found):
+            yield f"values {found!r} instead of {self.values!r}"
+
 
 @dataclass(frozen=True)
 class DeadLetterRow:
     reason: str
     offset: int | None
+    input: str | None
+
+    def differs(self, letter: DeadLetter) -> Iterator[str]:
+        if self.reason != letter.reason:
+            yield f"reason {letter.reason!r} instead of {self.reason!r}"
+        if self.offset is not None and (letter.position is None or self.offset != letter.position.offset):
+            yield f"position {letter.position!r} instead of offset {self.offset}"
+        if self.input is not None and self.input != letter.input:
+            yield f"input {letter.input!r} instead of {self.input!r}"
 
 
 @dataclass(frozen=True)
 class WindowRow:
-    window: Window | TupleWindow
+    windows: Windows
     key: dict[str, Any]
     messages: int | None
     values: dict[str, Any] | None
     panes: int | None
     fired: bool | None
 
+    def differs(self, info: WindowInfo) -> Iterator[str]:
+        if info.window not in self.windows:
+            yield f"window {info.window!r} instead of {self.windows[0]!r}"
+        if not values_equal(self.key, info.key):
+            yield f"key {info.key!r} instead of {self.key!r}"
+        for name in ("messages", "values", "panes", "fired"):
+            wanted, got = getattr(self, name), getattr(info, name)
+            if wanted is not None and not values_equal(wanted, got):
+                yield f"{name} {got!r} instead of {wanted!r}"
+
 
 @dataclass
 class Action:
-    """One thing that is done, and what must come of it."""
+    """One thing that is done, and what must come of it. messages: each with the name of its input."""
 
     kind: str
     label: str = ""
-    messages: list[Message] = field(default_factory=list)
+    messages: list[tuple[str, Message]] = field(default_factory=list)
     us: int = 0
-    expected: list[PaneRow] = field(default_factory=list)
+    expected: list[PaneRow | ListedRow] = field(default_factory=list)
     expected_dead: list[DeadLetterRow] = field(default_factory=list)
     windows: list[WindowRow] | None = None
+    kept: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scenario:
     name: str
-    definition: AggregateDefinition
+    definition: Definition
     start_us: int
     actions: list[Action]
     depends_on_batching: str
+    columns: tuple[str, ...] | None
 
 
-_SCENARIO = ("name", "source", "aggregate", "starts", "depends_on_batching", "must_fail", "steps")
+_SCENARIO = ("name", "source", "operator", "columns", "starts", "depends_on_batching", "must_fail", "steps")
 _BARE = ("timeout", "drain", "restart")
 
 
@@ -76,10 +144,11 @@ def parse(body: Mapping[str, Any], names: Mapping[str, Any]) -> Scenario:
     """The scenario, or `TranscriptError` naming what is wrong with it."""
     name = str(body.get("name"))
     try:
-        _known(body, _SCENARIO, ("name", "aggregate", "steps"))
-        made = _definition(body["aggregate"], names)
+        _known(body, _SCENARIO, ("name", "operator", "steps"))
+        made = _definition(body["operator"], names)
         start_us = _instant(body.get("starts", 0))
-        steps = _Steps(made, start_us)
+        columns = tuple(map(str, _list(body["columns"]))) if "columns" in body else None
+        steps = _Steps(made, start_us, columns)
         for number, step in enumerate(_list(body["steps"]), 1):
             steps.add(number, step)
         reason = body.get("depends_on_batching", "")
@@ -87,16 +156,17 @@ def parse(body: Mapping[str, Any], names: Mapping[str, Any]) -> Scenario:
             raise TranscriptError(f"depends_on_batching takes the reason, not {reason!r}")
     except TranscriptError as error:
         raise TranscriptError(f"{name}: {error}") from error
-    return Scenario(name, made, start_us, steps.actions, reason)
+    return Scenario(name, made, start_us, steps.actions, reason, columns)
 
 
 class _Steps:
     """Collects actions; what is expected is hung on the action before it."""
 
-    def __init__(self, made: AggregateDefinition, start_us: int) -> None:
-        self._definition = made
+    def __init__(self, made: Definition, start_us: int, columns: tuple[str, ...] | None) -> None:
+        self._definition, self._columns = made, columns
         self._now_us = start_us
-        self._offset = 0
+        self._offsets = {given.name: 0 for given in made.inputs}
+        self._times = {given.name: given.event_time for given in made.inputs}
         self._seen: set[str] = set()
         self.actions: list[Action] = []
 
@@ -110,19 +180,22 @@ class _Steps:
         label = f"step {number}, {kind}"
         match kind:
             case "add":
-                self._act(Action("add", label, messages=[self._message(row) for row in _list(value)]))
+                self._act(Action("add", label, messages=list(self._messages(value))))
             case "watermark":
-                if self._definition.watermark.kind != "explicit":
+                if any(given.watermark.kind != "explicit" for given in self._definition.inputs):
                     raise TranscriptError(f"{label}: the watermark of the definition is not wr.explicit()")
                 self._act(Action("watermark", label, us=_instant(value)))
             case "now":
                 self._act(Action("now", label, us=self._clock(value)))
             case "expect":
-                self._last(kind, label).expected = [self._pane(row) for row in _list(value)]
+                self._last(kind, label).expected = [self._told(row) for row in _list(value)]
             case "expect_dead":
-                self._last(kind, label).expected_dead = [_letter(row) for row in _list(value)]
+                self._last(kind, label).expected_dead = [self._letter(row) for row in _list(value)]
             case "windows":
                 self._last(kind, label).windows = [self._window_info(row) for row in _list(value)]
+            case "kept":
+                _known(value, tuple(self._offsets), ())
+                self._last(kind, label).kept = {name: _list(some) for name, some in value.items()}
             case _:
                 raise TranscriptError(f"step {number}: unknown key {kind!r}")
 
@@ -147,38 +220,65 @@ class _Steps:
         self._now_us += by_us
         return by_us
 
-    def _message(self, row: Any) -> Message:
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def _messages(self, value: Any) -> Iterator[tuple[str, Message]]:
+        """Each with its input. Offsets count up from 0 by input."""
+        if self._definition.by_input:
+            _known(value, tuple(self._offsets), ())
+        else:
+            value = {self._definition.inputs[0].name: value}
+        for name, rows in value.items():
+            for row in _list(rows):
+                yield name, self._message(name, row)
+
+    def _message(self, name: str, row: Any) -> Message:
         if not isinstance(row, Mapping):
             raise TranscriptError(f"a message is a mapping, not {row!r}")
-        payload = {str(name): value for name, value in row.items() if name != "_at"}
-        column = self._definition.event_time
-        if column in payload:
-            payload[column] = _event_time(payload[column])
-        position = Position("transcript", 0, self._offset)
+        payload = {str(column): value for column, value in row.items() if column != "_at"}
+        if self._times[name] in payload:
+            payload[self._times[name]] = _event_time(payload[self._times[name]])
+        position = Position("transcript", 0, self._offsets[name])
         if "_at" in row:
             position = Position(*row["_at"])
         else:
-            self._offset += 1
+            self._offsets[name] += 1
         return Message(payload, position)
+
+    # -- what is expected -------------------------------------------------------------------------------------------
+
+    def _told(self, row: Any) -> PaneRow | ListedRow:
+        if self._columns is None:
+            return self._pane(row)
+        timing, *values = _list(row)
+        if len(values) != len(self._columns):
+            raise TranscriptError(f"row {row!r} does not fit the columns {self._columns!r}")
+        return ListedRow(_timing(timing), dict(zip(self._columns, values, strict=True)))
 
     def _pane(self, row: Any) -> PaneRow:
         allowed = ("window", "key", "values", "timing", "index", "last", "kind")
         _known(row, allowed, ("window", "values", "timing", *self._key_if_any()))
         return PaneRow(
-            window=self._window(row["window"]),
+            windows=self._windows(row["window"]),
             key=self._key(row.get("key")),
             values=self._values(row["values"]),
-            timing=Timing(_one_of(row["timing"], [t.value for t in Timing])),
+            timing=_timing(row["timing"]),
             index=row.get("index"),
             last=bool(row.get("last", False)),
             kind=Kind(_one_of(row.get("kind", "INSERT"), [k.value for k in Kind])),
         )
 
+    def _letter(self, row: Any) -> DeadLetterRow:
+        if isinstance(row, list) and len(row) == 3:
+            return DeadLetterRow(str(row[1]), row[2], str(row[0]))
+        _known(row, ("reason", "offset", "input"), ("reason",))
+        return DeadLetterRow(str(row["reason"]), row.get("offset"), row.get("input"))
+
     def _window_info(self, row: Any) -> WindowRow:
         allowed = ("window", "key", "messages", "values", "panes", "fired")
         _known(row, allowed, ("window", *self._key_if_any()))
         return WindowRow(
-            window=self._window(row["window"]),
+            windows=self._windows(row["window"]),
             key=self._key(row.get("key")),
             messages=row.get("messages"),
             values=self._values(row["values"]) if "values" in row else None,
@@ -198,33 +298,37 @@ class _Steps:
         return dict(zip(columns, fields, strict=True))
 
     def _values(self, value: Any) -> dict[str, Any]:
-        _known(value, tuple(self._definition.agg), tuple(self._definition.agg))
-        return {name: value[name] for name in self._definition.agg}
+        """All columns that are told beside the keys."""
+        told = self._definition.told_columns
+        if told is None:
+            raise TranscriptError(
+                f"rows of {self._definition.name!r} are no panes: name columns, and write them as lists"
+            )
+        names = tuple(name for name in told if name not in self._definition.by)
+        _known(value, names, names)
+        return {name: value[name] for name in names}
 
-    def _window(self, value: Any) -> Window | TupleWindow:
+    def _windows(self, value: Any) -> Windows:
         if value == "global":
-            return Window(START_OF_TIME_US, END_OF_TIME_US)
+            return (Window(START_OF_TIME_US, END_OF_TIME_US),)
         if not isinstance(value, list) or len(value) != 2:
             raise TranscriptError(f"window {value!r}: use [start, end] or global")
-        if isinstance(self._definition.window, Tuples):
-            return TupleWindow(*value)
-        return Window(_instant(value[0]), _instant(value[1]))
+        return Window(_instant(value[0]), _instant(value[1])), TupleWindow(*value)
 
 
-def _letter(row: Any) -> DeadLetterRow:
-    _known(row, ("reason", "offset"), ("reason",))
-    return DeadLetterRow(str(row["reason"]), row.get("offset"))
+def _timing(value: Any) -> Timing:
+    return Timing(_one_of(value, [t.value for t in Timing]))
 
 
-def _definition(text: Any, names: Mapping[str, Any]) -> AggregateDefinition:
+def _definition(text: Any, names: Mapping[str, Any]) -> Definition:
     if not isinstance(text, str):
-        raise TranscriptError(f"aggregate is {text!r}: use an expression such as wr.Aggregate(...)")
+        raise TranscriptError(f"operator is {text!r}: use an expression such as wr.Aggregate(...)")
     try:
         made = eval(f"({text})", {"wr": _namespace(), **names})
     except Exception as error:  # whatever the author's expression raises
-        raise TranscriptError(f"aggregate: {error}") from error
-    if not isinstance(made, AggregateDefinition):
-        raise TranscriptError(f"aggregate makes {made!r}: use wr.Aggregate(...)")
+        raise TranscriptError(f"operator: {error}") from error
+    if not isinstance(made, Definition):
+        raise TranscriptError(f"operator makes {made!r}: use wr.Aggregate(...), wr.Join(...), wr.chain(...)")
     return made
 
 
@@ -257,7 +361,7 @@ def _one_of(value: Any, allowed: Sequence[str]) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def _text_instant(value: str) -> datetime | None:

@@ -5,12 +5,14 @@ expectation cannot pass. Modelled on Beam's trigger transcripts.
 
     name                 unique in the file
     source               where the behaviour comes from (optional)
-    aggregate            the expression that builds the definition, with `wr`
+    operator             the expression that builds the definition, with `wr`
+    columns              where rows are told, and no panes: those that `expect` lists, in its order
     starts               `now` at the beginning (optional, default 0)
     depends_on_batching  why other cuts of the same input may end differently (optional)
     must_fail            true, or a part of the error: the runner has to reject the scenario (optional)
     steps                a list of
-      - add: [message, ...]     one ingest step, then an advance; `_at: [source, partition, offset]` places it
+      - add: [message, ...]     one ingest step, then an advance; `_at: [source, partition, offset]` places it;
+                                {input: [message, ...]} where messages name their input
       - watermark: instant      moves an explicit watermark, and advances
       - now: "+10 seconds"      moves the clock (or an instant); nothing else happens
       - timeout                 advances
@@ -18,38 +20,33 @@ expectation cannot pass. Modelled on Beam's trigger transcripts.
       - restart                 loses the process
       - expect: [pane, ...]     all panes since the step before, in order
           {window, key, values, timing, index, last, kind}; key where there are keys; index is optional; where
-          left out, last is false and kind INSERT
-      - expect_dead: [letter, ...]  all dead letters since the step before: {reason, offset}
+          left out, last is false and kind INSERT. A row is [timing, value, ...], with the values of `columns`
+      - expect_dead: [letter, ...]  all dead letters since the step before: {reason, offset, input}, or
+          [input, reason, offset]
       - windows: [window, ...]  all windows that are kept: {window, key, messages, values, panes, fired}
+      - kept: {input: [offset, ...]}  the messages of an input that are kept
 
-What is not expected must not happen: panes and dead letters that no `expect` claims fail the scenario.
+What is not expected must not happen: panes, rows and dead letters that no `expect` claims fail the scenario.
 Instants are seconds since the epoch, or ISO text with a zone; a window is `[start, end]`, for tuple windows
 `[first, last]`, or `global`. Numbers under the event-time column are instants too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
-from windrow.core.messages import DeadLetter, Kind, Message, Pane, WindowInfo
+from windrow.core.messages import DeadLetter, Message, StoredMessage, WindowInfo
 from windrow.core.time import DAY_US
-from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.operator import Definition
 from windrow.testing.ledger import LedgerBroken, ledger, ledger_key, values_equal
+from windrow.testing.oracle_driver import Fed
 from windrow.testing.oracle_driver import OracleDriver as OracleDriver
-from windrow.testing.transcript_parser import (
-    Action,
-    DeadLetterRow,
-    PaneRow,
-    Scenario,
-    TranscriptError,
-    WindowRow,
-    parse,
-)
+from windrow.testing.transcript_parser import Action, Scenario, TranscriptError, parse
 
 EXACT = ("straight", "restarted", "reversed")
 CUT = ("one a step", "two a step", "all at once")
@@ -60,8 +57,8 @@ VARIATIONS = (*EXACT, *CUT)
 class Driver(Protocol):
     """A job that a transcript can drive. `panes` and `dead_letters` give what came since the last call."""
 
-    def feed(self, messages: Sequence[Message]) -> None:
-        """One ingest step of all `messages`, then an advance."""
+    def feed(self, messages: Fed) -> None:
+        """One ingest step of all `messages`, by input where they name it, then an advance."""
         ...
 
     def advance_watermark(self, to_us: int) -> None:
@@ -84,15 +81,17 @@ class Driver(Protocol):
         """Lose everything but what a crash leaves, and come back. What was sent is not sent again."""
         ...
 
-    def panes(self) -> list[Pane]: ...
+    def panes(self) -> list[Any]: ...
 
     def dead_letters(self) -> list[DeadLetter]: ...
 
     def windows(self) -> list[WindowInfo]: ...
 
+    def messages(self, input: str) -> list[StoredMessage]: ...
+
 
 #: Makes a driver from a definition and the `now` it starts at.
-MakeDriver = Callable[[AggregateDefinition, int], Driver]
+MakeDriver = Callable[[Any, int], Driver]
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def check(
 ) -> None:
     """Run a scenario in one variation. Raises `TranscriptError` where it does not go as written.
 
-    `names` are further names that the `aggregate` expression may use, such as aggregates of your own.
+    `names` are further names that the `operator` expression may use, such as aggregates of your own.
     """
     if not transcript.must_fail:
         _check(transcript, make_driver, variation, names or {})
@@ -169,7 +168,7 @@ def _check(transcript: Transcript, make_driver: MakeDriver, variation: str, name
     scenario = parse(transcript.body, names)
     run = _Run(scenario, make_driver(scenario.definition, scenario.start_us))
     run.play(scenario.actions, restarts=variation == "restarted", backwards=variation == "reversed")
-    straight = run.outcome()
+    straight = run.end()
     if variation in EXACT:
         return
     together = variation == "all at once"
@@ -179,9 +178,9 @@ def _check(transcript: Transcript, make_driver: MakeDriver, variation: str, name
     cut = _Run(scenario, make_driver(scenario.definition, scenario.start_us), verify=False)
     cut.play(_recut(scenario.actions, size))
     if not scenario.depends_on_batching:
-        _compare(scenario, variation, straight, cut.outcome())
+        _compare(scenario, variation, straight, cut.end())
     else:
-        cut.outcome()
+        cut.end()
 
 
 def _recut(actions: Sequence[Action], size: int | None) -> list[Action]:
@@ -191,7 +190,7 @@ def _recut(actions: Sequence[Action], size: int | None) -> list[Action]:
         rest = [action for action in actions if action.kind != "add"]
         return [Action("add", messages=everything), *rest] if everything else rest
     cut: list[Action] = []
-    waiting: list[Message] = []
+    waiting: list[tuple[str, Message]] = []
     for action in (*actions, Action("end")):
         waiting += action.messages
         if action.kind != "add":
@@ -202,11 +201,14 @@ def _recut(actions: Sequence[Action], size: int | None) -> list[Action]:
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """What does not depend on how the input was cut: what the windows hold, and the ledger."""
+class _End:
+    """What does not depend on how the input was cut: what windows hold, what a consumer has in the end, what was buried.
+
+    told: panes by key and window as the ledger has them; rows that are told once, without their timing
+    """
 
     windows: dict[Any, WindowInfo]
-    ledger: dict[Any, dict[str, Any]]
+    told: Any
     dead: list[tuple[Any, ...]]
 
 
@@ -214,10 +216,9 @@ class _Run:
     """One run of a scenario. With `verify`, every step must give what is written."""
 
     def __init__(self, scenario: Scenario, driver: Driver, *, verify: bool = True) -> None:
-        self._scenario = scenario
-        self._driver = driver
-        self._verify = verify
-        self._all_panes: list[Pane] = []
+        self._scenario, self._driver, self._verify = scenario, driver, verify
+        self._definition: Definition = scenario.definition
+        self._all_panes: list[Any] = []
         self.all_dead: list[DeadLetter] = []
 
     def play(self, actions: Sequence[Action], *, restarts: bool = False, backwards: bool = False) -> None:
@@ -229,26 +230,43 @@ class _Run:
             if self._verify:
                 self._claim(action, panes, dead)
 
-    def outcome(self) -> _Outcome:
-        """Settle: a tick of every period and the end of time. Then check the ledger of all that was sent."""
-        discarding = self._scenario.definition.emit.mode == "discarding"
+    def end(self) -> _End:
+        """Settle: a tick of every period and the end of time. Then check all that was told."""
         windows = {}
-        for info in self._driver.windows():
+        for info in self._windows():
             key = ledger_key(info.key, info.window)
-            windows[key] = replace(info, values={}) if discarding else info
+            windows[key] = replace(info, values={}) if self._mode == "discarding" else info
         self._driver.advance_clock(366 * DAY_US)
         self._driver.timeout()
         self._collect()
         self._driver.drain()
         self._collect()
+        dead = sorted((letter.input or "", letter.position or (), letter.reason) for letter in self.all_dead)
+        return _End(windows, self._held(), dead)
+
+    @property
+    def _mode(self) -> str:
+        return self._definition.told_mode
+
+    def _windows(self) -> list[WindowInfo]:
+        """Windows, where they can be asked for without saying of which input."""
+        asked = "windows" in self._definition.tables and not self._definition.by_input
+        return self._driver.windows() if asked else []
+
+    def _held(self) -> Any:
+        """What a consumer has of all that was told."""
+        if self._mode == "once":
+            columns = self._scenario.columns
+            names = [columns or tuple(sorted(row.values)) for row in self._all_panes]
+            told = zip(self._all_panes, names, strict=True)
+            return sorted(repr([row.values.get(name) for name in some]) for row, some in told)
         try:
-            held = ledger(self._all_panes, retracting=self._scenario.definition.emit.mode == "retracting")
+            held = ledger(self._all_panes, retracting=self._mode == "retracting")
         except LedgerBroken as broken:
             raise TranscriptError(f"{self._scenario.name}: ledger: {broken}") from broken
-        dead = sorted((letter.position or (), letter.reason) for letter in self.all_dead)
-        return _Outcome(windows, {} if discarding else held, dead)
+        return {} if self._mode == "discarding" else held
 
-    def _collect(self) -> tuple[list[Pane], list[DeadLetter]]:
+    def _collect(self) -> tuple[list[Any], list[DeadLetter]]:
         panes, dead = self._driver.panes(), self._driver.dead_letters()
         self._all_panes += panes
         self.all_dead += dead
@@ -257,7 +275,7 @@ class _Run:
     def _act(self, action: Action) -> None:
         match action.kind:
             case "add":
-                self._driver.feed(action.messages)
+                self._feed(action.messages)
             case "watermark":
                 self._driver.advance_watermark(action.us)
             case "now":
@@ -269,18 +287,31 @@ class _Run:
             case "restart":
                 self._driver.restart()
 
-    def _claim(self, action: Action, panes: list[Pane], dead: list[DeadLetter]) -> None:
+    def _feed(self, messages: Sequence[tuple[str, Message]]) -> None:
+        if not self._definition.by_input:
+            self._driver.feed([message for _, message in messages])
+            return
+        by_input: dict[str, list[Message]] = {}
+        for name, message in messages:
+            by_input.setdefault(name, []).append(message)
+        self._driver.feed(by_input)
+
+    def _claim(self, action: Action, panes: list[Any], dead: list[DeadLetter]) -> None:
         where = f"{self._scenario.name}: {action.label}"
-        _match(where, "pane", action.expected, panes, _pane_differs)
-        _match(where, "dead letter", action.expected_dead, dead, _letter_differs)
+        _match(where, "pane" if self._scenario.columns is None else "row", action.expected, panes)
+        _match(where, "dead letter", action.expected_dead, dead)
         if action.windows is not None:
-            _match(where, "window", action.windows, self._driver.windows(), _window_differs)
+            _match(where, "window", action.windows, self._driver.windows())
+        for name, offsets in action.kept.items():
+            kept = sorted(m.position.offset for m in self._driver.messages(name))
+            if kept != offsets:
+                raise TranscriptError(f"{where}: messages of {name!r} are {kept} instead of {offsets}")
 
 
-def _match(where: str, what: str, rows: Sequence[Any], found: Sequence[Any], differs: Any) -> None:
+def _match(where: str, what: str, rows: Sequence[Any], found: Sequence[Any]) -> None:
     """Each row against what came, in order."""
     for row, thing in zip(rows, found, strict=False):
-        for difference in differs(row, thing):
+        for difference in row.differs(thing):
             raise TranscriptError(f"{where}: wrong {what}: {difference}; came {thing!r}, all: {found!r}")
     for row in rows[len(found) :]:
         raise TranscriptError(f"{where}: missing {what}: {row!r}; came {found!r}")
@@ -288,42 +319,7 @@ def _match(where: str, what: str, rows: Sequence[Any], found: Sequence[Any], dif
         raise TranscriptError(f"{where}: unexpected {what}: {thing!r}")
 
 
-def _pane_differs(row: PaneRow, pane: Pane) -> Iterator[str]:
-    if row.window != pane.window:
-        yield f"window {pane.window!r} instead of {row.window!r}"
-    if not values_equal(row.key, pane.key):
-        yield f"key {pane.key!r} instead of {row.key!r}"
-    if row.kind != pane.kind:
-        yield f"kind {pane.kind.value} instead of {row.kind.value}"
-    if row.timing != pane.timing:
-        yield f"timing {pane.timing.value} instead of {row.timing.value}"
-    if not values_equal(row.values, pane.values):
-        yield f"values {pane.values!r} instead of {row.values!r}"
-    if row.index is not None and row.index != pane.index:
-        yield f"index {pane.index} instead of {row.index}"
-    if row.last != pane.is_last or (pane.kind is Kind.RETRACT and pane.is_last):
-        yield f"is_last {pane.is_last} instead of {row.last}"
-
-
-def _letter_differs(row: DeadLetterRow, letter: DeadLetter) -> Iterator[str]:
-    if row.reason != letter.reason:
-        yield f"reason {letter.reason!r} instead of {row.reason!r}"
-    if row.offset is not None and (letter.position is None or row.offset != letter.position.offset):
-        yield f"position {letter.position!r} instead of offset {row.offset}"
-
-
-def _window_differs(row: WindowRow, info: WindowInfo) -> Iterator[str]:
-    if row.window != info.window:
-        yield f"window {info.window!r} instead of {row.window!r}"
-    if not values_equal(row.key, info.key):
-        yield f"key {info.key!r} instead of {row.key!r}"
-    for name in ("messages", "values", "panes", "fired"):
-        wanted, got = getattr(row, name), getattr(info, name)
-        if wanted is not None and not values_equal(wanted, got):
-            yield f"{name} {got!r} instead of {wanted!r}"
-
-
-def _compare(scenario: Scenario, variation: str, straight: _Outcome, cut: _Outcome) -> None:
+def _compare(scenario: Scenario, variation: str, straight: _End, cut: _End) -> None:
     where = f"{scenario.name}, {variation}"
     if straight.dead != cut.dead:
         raise TranscriptError(f"{where}: dead letters {cut.dead!r} instead of {straight.dead!r}")
@@ -334,5 +330,5 @@ def _compare(scenario: Scenario, variation: str, straight: _Outcome, cut: _Outco
         alike = (info.messages, info.first, info.last) == (other.messages, other.first, other.last)
         if not alike or not values_equal(info.values, other.values):
             raise TranscriptError(f"{where}: a window holds {other!r} instead of {info!r}")
-    if not values_equal(straight.ledger, cut.ledger):
-        raise TranscriptError(f"{where}: ledger {cut.ledger!r} instead of {straight.ledger!r}")
+    if not values_equal(straight.told, cut.told):
+        raise TranscriptError(f"{where}: ends with {cut.told!r} instead of {straight.told!r}")

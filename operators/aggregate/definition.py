@@ -32,6 +32,7 @@ from windrow.core.windows import Hopping, Tuples, WindowSpec
 from windrow.operators.aggregate import handing
 from windrow.operators.aggregate.panes import to_panes
 from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.plain.oracle import Oracle
 
 NullKeys = Literal["group", "dead_letter"]
 
@@ -145,6 +146,25 @@ class AggregateDefinition(Definition):
         return (*self.by, *self.agg)
 
     @property
+    def told_mode(self) -> str:
+        return self.emit.mode
+
+    def unsettled(self) -> str | None:
+        emit = self.emit
+        if self.tuple_window:
+            return (
+                f"{self.name!r} has windows of {self.window!r}, whose contents depend on the order of arrival: only windows of "
+                "time can be checked"
+            )
+        untold = not emit.on_time or (isinstance(emit.late, Never) and not emit.drop_late)
+        if emit.mode == "discarding" or untold:
+            return (
+                f"the last pane of a window under {emit!r} need not be all of it: check a job that is accumulating or "
+                "retracting, with panes on time and late"
+            )
+        return None
+
+    @property
     def periods(self) -> frozenset[int]:
         return self.emit.periods
 
@@ -194,6 +214,11 @@ class AggregateDefinition(Definition):
         from windrow.operators.aggregate.tuples import TupleAggregator
 
         return TupleAggregator(self) if self.tuple_window else WindowAggregator(self)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.aggregate.oracle import AggregateOracle
+
+        return AggregateOracle(self)
 
     def _changed(self, **changes: Any) -> Self:
         state = {f.name: getattr(self, f.name) for f in fields(self)}

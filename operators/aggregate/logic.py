@@ -27,12 +27,13 @@ from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.runs import WindowRuns
 from windrow.operators.aggregate.state_rows import Windows, apart, delta_rows, merge_slices
-from windrow.operators.operator import FileAgain, Grouped, Grouping, Pushdown
+from windrow.operators.operator import FileAgain, Grouping
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
 from windrow.stores.kv import KV

@@ -16,7 +16,6 @@ from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import Windows
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.operator import Grouped, Pushdown
 from windrow.operators.steps.assigners import assigner_of
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
@@ -36,6 +35,7 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.dead import SCHEMA as DEAD_SCHEMA
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import last_times
+from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.step import StepResult, passed
 from windrow.stores.kv import KV
 

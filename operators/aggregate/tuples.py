@@ -57,6 +57,10 @@ class TupleAggregator(Steps):
         if self.history is not None:
             self.history.encode = encode
 
+    def stays(self, key: bytes, value: bytes) -> bool:
+        """The number of messages of each key, too."""
+        return key[:1] == _COUNTER or super().stays(key, value)
+
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:

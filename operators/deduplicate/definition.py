@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from windrow.core.errors import BadDuration, ConfigurationError
 from windrow.core.inputs import Input
@@ -13,6 +15,7 @@ from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration, TimeUnit, duration_us
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
+from windrow.operators.plain.oracle import Oracle
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -97,3 +100,8 @@ class DeduplicateDefinition(OneInput):
         from windrow.operators.deduplicate.logic import Deduplicator
 
         return Deduplicator(self)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.deduplicate.oracle import DeduplicateOracle
+
+        return DeduplicateOracle(self)

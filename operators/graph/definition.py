@@ -18,6 +18,7 @@ from windrow.core.policy import Watermark
 from windrow.core.show import call
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.plain.oracle import Oracle
 
 
 @dataclass(frozen=True)
@@ -234,6 +235,10 @@ class ChainDefinition(Definition):
         return self.last.known_by
 
     @property
+    def told_mode(self) -> str:
+        return self.last.told_mode
+
+    @property
     def told_columns(self) -> tuple[str, ...] | None:
         return self.last.told_columns
 
@@ -259,6 +264,11 @@ class ChainDefinition(Definition):
         from windrow.operators.graph.logic import ChainOperator
 
         return ChainOperator(self, tell)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.graph.oracle import ChainOracle
+
+        return ChainOracle(self, schemas)
 
 
 def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition]) -> Iterable[Feed]:

@@ -24,6 +24,7 @@ from windrow.core.windows import Rows
 from windrow.operators.join import handing
 from windrow.operators.join.spans import Within
 from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.plain.oracle import Oracle
 from windrow.operators.steps.told import to_rows
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "asof"]
@@ -196,6 +197,11 @@ class JoinDefinition(Definition):
         from windrow.operators.join.logic import JoinOperator
 
         return RowsJoinOperator(self) if self.by_rows else JoinOperator(self)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.join.oracle import JoinOracle
+
+        return JoinOracle(self, schemas)
 
     def _changed(self, **changes: Any) -> Self:
         made: Self = _restore(type(self), {f.name: getattr(self, f.name) for f in fields(self)} | changes)

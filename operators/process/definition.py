@@ -16,6 +16,7 @@ from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit, duration_us
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
+from windrow.operators.plain.oracle import Oracle
 
 _METHODS = "a class, or an instance of one, with on_message(key, message, state, timers), and on_timer(key, at, state, timers)"
 
@@ -134,6 +135,11 @@ class ProcessDefinition(OneInput):
         from windrow.operators.process.logic import Processor
 
         return Processor(self)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.process.oracle import ProcessOracle
+
+        return ProcessOracle(self)
 
 
 def _check_function(function: Any) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from windrow.core.messages import Position
+from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, to_datetime
+from windrow.operators.plain.cells import Key
+from windrow.operators.plain.one_input import OneInputOracle
 from windrow.operators.process.definition import ProcessDefinition
-
-Key = tuple[Any, ...]
-Told = tuple[str, Mapping[str, Any]]
 
 
 class PlainTimers:
@@ -42,44 +41,31 @@ class PlainTimers:
         self.set_timers.pop((of, instant_us(at), self._key), None)
 
 
-class ProcessOracle:
-    """Takes steps one after the other. rows: (timing, row) in order; letters: (reason, position); keys are comparable. counted:
-    (source, partition, event time) of what the last ingest counted, which moves the watermark."""
+class ProcessOracle(OneInputOracle):
+    """The expected behaviour of one `ProcessDefinition`; keys are comparable."""
+
+    definition: ProcessDefinition
 
     def __init__(self, definition: ProcessDefinition) -> None:
+        super().__init__(definition)
         function = definition.function
-        self.definition = definition
         self.function = function() if isinstance(function, type) else function
-        self.rows: list[Told] = []
-        self.letters: list[tuple[str, Position | None]] = []
-        self.duplicates = 0
-        self.counted: list[tuple[str, int, int]] = []
-        self.watermark_us = START_OF_TIME_US
         #: By key: its state, and the last event time at which it was used.
         self.states: dict[Key, tuple[dict[str, Any], int]] = {}
         #: (kind, time, key) -> event time of whoever set it.
         self.timers: dict[tuple[str, int, Key], int] = {}
 
-    def ingest(self, messages: Sequence[tuple[Position, int | None, Mapping[str, Any]]], now_us: int) -> None:
-        """Messages in position order, each with its event time; None where that is none."""
-        definition, self.counted = self.definition, []
-        for position, time_us, row in messages:
-            key = tuple(row[name] for name in definition.by)
-            if time_us is None:
-                self.letters.append(("malformed", position))
-            elif definition.null_keys == "dead_letter" and None in key:
-                self.letters.append(("null_key", position))
-            elif time_us + definition.late_us < self.watermark_us:
-                self.letters.append(("too_late", position))
-            else:
-                timers = PlainTimers(self, key, time_us, now_us)
-                timing = "LATE" if time_us < self.watermark_us else "EARLY"
-                on_message = self.function.on_message
-                if self._call(on_message, key, dict(row), timers, time_us, timing, position):
-                    self.counted.append((position.source, position.partition, time_us))
+    def take(self, message: Message, time_us: int, now_us: int) -> bool:
+        key = self.key_of(message.payload)
+        timing = "LATE" if self.is_late(time_us) else "EARLY"
+        timers = PlainTimers(self, key, time_us, now_us)
+        done = self._call(self.function.on_message, key, dict(message.payload), timers, time_us, timing)
+        if not done:
+            self.bury("function_failed", message, time_us)
+        return done
 
-    def advance(self, watermark_us: int, now_us: int) -> None:
-        before_us, self.watermark_us = self.watermark_us, watermark_us
+    def pass_time(self, before_us: int, now_us: int) -> None:
+        watermark_us = self.watermark_us
         while True:
             due = [(at, 0, key) for of, at, key in self.timers if of == "event" and at <= watermark_us]
             due += [(at, 1, key) for key, at in self._ends() if at < watermark_us]
@@ -106,17 +92,11 @@ class ProcessOracle:
         del self.timers[of, at_us, key]
         timers = PlainTimers(self, key, time_us, now_us, (of, at_us))
         timing = "LATE" if late else "ON_TIME"
-        self._call(self.function.on_timer, key, to_datetime(at_us), timers, time_us, timing, None)
+        if not self._call(self.function.on_timer, key, to_datetime(at_us), timers, time_us, timing):
+            self.bury("function_failed", None)
 
     def _call(
-        self,
-        method: Callable[..., Any],
-        key: Key,
-        what: Any,
-        timers: PlainTimers,
-        time_us: int,
-        timing: str,
-        position: Position | None,
+        self, method: Callable[..., Any], key: Key, what: Any, timers: PlainTimers, time_us: int, timing: str
     ) -> bool:
         """Call the function; False where it raised, and nothing of the call counts."""
         kept, last_us = self.states.get(key, ({}, time_us))
@@ -125,7 +105,6 @@ class ProcessOracle:
             found = method(key[0] if len(key) == 1 else key, what, state, timers)
             rows = [] if found is None else [found] if isinstance(found, Mapping) else list(found)
         except Exception:
-            self.letters.append(("function_failed", position))
             return False
         self.timers = timers.set_timers
         if state:
@@ -137,5 +116,6 @@ class ProcessOracle:
             self.definition.event_time: to_datetime(time_us),
         }
         nothing = dict.fromkeys(self.definition.emits.names)
-        self.rows += [(timing, {**ours, **nothing, **row}) for row in rows]
+        for row in rows:
+            self.tell(timing, {**ours, **nothing, **row})
         return True

@@ -26,7 +26,7 @@ from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.sharding import Sharding
 from windrow.core.sql import plain, quoted
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
-from windrow.operators.operator import Definition, Pushdown
+from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import (
     LETTER,
     MALFORMED_ROW,
@@ -45,6 +45,7 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_times
 from windrow.operators.steps.learning import check_keys
+from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import limit, passed
 from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 

@@ -110,6 +110,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         "drain",
         "crash",
         "restart",
+        "lose_messages",
         "panes",
         "dead_letters",
         "windows",

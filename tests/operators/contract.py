@@ -1,65 +1,83 @@
-"""What every operator gives the contract suite: definitions and messages, and what its oracle makes of the steps of a log."""
+"""What every operator gives the contract suite: any definition, any messages for it; and the life that a job of it may have."""
 
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from windrow.connectors.sinks import MemorySink, PaneFiles
+from windrow.connectors.pane_files import PaneFiles
+from windrow.connectors.sinks import MemorySink
 from windrow.core.messages import Message, Position, Token
-from windrow.core.time import instant_us
-from windrow.testing import ManualClock, SimulatedCrash, TestDriver, WatermarkOracle
-from windrow.testing.driver import _slice
-from windrow.testing.ledger import values_equal
+from windrow.testing import ManualClock, SimulatedCrash, TestDriver
+from windrow.testing.expected import Expected
+from windrow.testing.ledger import all_panes_equal
 
 S = 1_000_000
 PUBLISHED = "published, not noted"
 
 
-class Oracle(Protocol):
-    """Takes the steps of a log one after the other, and says what has to be told and buried."""
+class Drawn(NamedTuple):
+    """A message before it is sent. input: None where there is but one, without a name."""
 
-    rows: list[tuple[str, Mapping[str, Any]]]
-    letters: list[tuple[str, Position | None]]
-    duplicates: int
-    counted: list[tuple[str, int, int]]
-
-    def ingest(
-        self, messages: Sequence[tuple[Position, int | None, Mapping[str, Any]]], now_us: int
-    ) -> None: ...
-
-    def advance(self, watermark_us: int, now_us: int) -> None: ...
+    payload: Mapping[str, Any]
+    input: str | None = None
+    partition: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """A definition of one input whose event times are in column `t`, the columns of its messages, and its oracle."""
+    """A definition, any message for it, and what a job of it is like.
+
+    schema: of the messages, as in `open`; unit_us: how long a moment of its event times is; start_us: where its clock begins,
+    and its event times are
+    """
 
     definition: Any
-    schema: pa.Schema
-    oracle: Callable[[], Oracle]
+    messages: st.SearchStrategy[Drawn] = field(repr=False)
+    schema: Any = None
+    unit_us: int = S
+    start_us: int = 10 * S
 
-    def message(self, row: Mapping[str, Any], offset: int) -> Message:
-        """The message of a drawn row, whose times are in half seconds."""
-        time = row["t"] if row["t"] is None else row["t"] * S // 2
-        return Message({**row, "t": time}, Position("s", row["v"] % 2, offset))
+    @property
+    def keeps_messages(self) -> bool:
+        """True if messages that are lost come back from their source: what ids made of them then, no log says."""
+        alone = len(self.definition.parts) == 1 and self.definition.ids is None
+        return alone and self.definition.logic().refiling() is not None
+
+    @property
+    def forgets(self) -> bool:
+        """True if nothing is left when event time is over."""
+        return all(part.retention.time_us is not None for part in self.definition.parts)
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What the suite asks of an operator: any case, any message for it, and a case that Spark is shown too."""
+    """What the suite asks of an operator: any case, and a definition with messages that readers and Spark are shown too.
+
+    schema: of these messages, by input where they name it
+    """
 
     cases: st.SearchStrategy[Case]
-    rows: st.SearchStrategy[dict[str, Any]]
-    one: Case
-    messages: Sequence[dict[str, Any]]
+    definition: Any
+    schema: Any
+    messages: Sequence[Drawn]
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        """The messages by input."""
+        found = {}
+        for given in self.definition.inputs:
+            name = given.name if self.definition.by_input else None
+            schema = self.schema if name is None else self.schema[name]
+            rows = [dict(m.payload) for m in self.messages if m.input == name]
+            found[given.name] = pa.Table.from_pylist(rows, schema)
+        return found
 
 
 class Mortal(MemorySink):
@@ -74,96 +92,130 @@ class Mortal(MemorySink):
 
 
 class Life:
-    """A job, and a source that gives again what is beyond its offsets."""
+    """A job, and a source that gives again what is beyond its offsets. with_sink: else results are asked for."""
 
-    def __init__(self, case: Case, location: str) -> None:
-        self.case, self.sink = case, Mortal()
-        clock = ManualClock(10 * S)
-        self.driver = TestDriver(case.definition, location, clock=clock, sink=self.sink, schema=case.schema)
-        self.sent: list[Message] = []
+    def __init__(self, case: Case, location: str, *, with_sink: bool = True) -> None:
+        self.case, self.definition = case, case.definition
+        self.sinks = {part.name: Mortal() for part in case.definition.parts} if with_sink else {}
+        self.acknowledged: list[Any] = []
+        self.driver = TestDriver(
+            case.definition,
+            location,
+            clock=ManualClock(case.start_us),
+            sink=(self.sinks if len(self.sinks) > 1 else self.sinks[self.definition.name])
+            if with_sink
+            else None,
+            schema=case.schema,
+        )
+        self.sent: list[tuple[str, Message]] = []
 
-    def feed(self, drawn: Sequence[Mapping[str, Any]]) -> None:
-        made = [self.case.message(row, len(self.sent) + i) for i, row in enumerate(drawn)]
+    # -- its source -------------------------------------------------------------------------------------------------
+
+    def send(self, drawn: Sequence[Drawn]) -> list[tuple[str, Message]]:
+        """The messages with their input, each at a place of its own."""
+        made = []
+        for i, one in enumerate(drawn):
+            position = Position("s", one.partition, len(self.sent) + i)
+            name = one.input or self.definition.inputs[0].name
+            made.append((name, Message(one.payload, position)))
         self.sent += made
-        self.driver.feed(made)
+        return made
 
-    def die(self, at: str | None, size: int) -> None:
-        """Die, come back, and take again what was lost, `size` messages a step."""
-        if at == PUBLISHED:
-            self.sink.dies = True
-            with suppress(SimulatedCrash):
-                self.driver.next_offsets()
-            self.sink.dies, at = False, None
-        self.driver.crash(at)
-        self.driver.restart()
+    def give(self, made: Sequence[tuple[str, Message]]) -> None:
+        """In one step, which takes them in position order however they come."""
+        step: dict[str, list[Message]] = {}
+        for name, message in reversed(made):
+            step.setdefault(name, []).append(message)
+        if step:
+            self.driver.feed(step)
+
+    def lost(self) -> list[tuple[str, Message]]:
+        """What is beyond the offsets."""
         reached = self.driver.next_offsets()
-        lost = [m for m in self.sent if m.position.offset >= reached.get(m.position[:2], 0)]  # type: ignore
+        by_input = self.definition.by_input
+        return [
+            (name, m)
+            for name, m in self.sent
+            if m.position is not None
+            and m.position.offset >= (reached[name] if by_input else reached).get(m.position[:2], 0)
+        ]
+
+    def redeliver(self, size: int) -> None:
+        """What is beyond the offsets comes again, `size` messages a step."""
+        lost = self.lost()
         for i in range(0, len(lost), size):
-            self.driver.feed(lost[i : i + size])
+            self.give(lost[i : i + size])
+
+    # -- what happens to it -----------------------------------------------------------------------------------------
 
     def act(self, kind: str, value: Any) -> None:
+        driver = self.driver
         match kind:
             case "feed":
-                self.feed(value)
+                self.give(self.send(value))
+            case "each":
+                for name, message in self.send(value):
+                    driver.add(message, name)
+            case "said again":  # where the source has no memory of it
+                self.give(self.send([Drawn(m.payload, name, m.position[1]) for name, m in self._last(value)]))
+            case "delivered again":
+                self.give(self._last(value))
             case "watermark":
-                self.driver.advance_event_time(max(self.driver.op.watermark, 0) + value * S)
+                reached_us = max(driver.op.watermark, self.case.start_us)
+                driver.advance_event_time(reached_us + value * self.case.unit_us)
             case "clock":
-                self.driver.advance_clock(value * S)
-                self.driver.timeout()
+                driver.advance_clock(value * S)
+                driver.timeout()
             case "commit":
-                self.driver.next_offsets()
+                driver.next_offsets()
+            case "results":
+                self.acknowledged += driver.panes()
+            case "lose" if self.case.keeps_messages:
+                driver.next_offsets()
+                driver.lose_messages()
+                self.redeliver(value)
+            case "lose":
+                self.die(None, value)
             case _:
                 self.die(*value)
 
-    def expected(self) -> Oracle:
-        """The steps of the log by the oracle; its watermarks are those of the log."""
-        driver, oracle = self.driver, self.case.oracle()
-        marks = WatermarkOracle(self.case.definition.watermark)
-        unread = dict(sorted(driver._fed.items()))
-        for step in driver.steps():
-            if step.kind == "ingest":
-                oracle.ingest([self._read(m) for m in _slice(unread, step)], step.now_us)
-                marks.observe(oracle.counted, step.now_us)
-                continue
-            assert step.watermark_us is not None
-            pushed = step.watermark_us in driver._pushed or step.watermark_us == 2**63 - 1
-            due_us = marks.advance(step.now_us, step.watermark_us if pushed else None)
-            assert due_us == step.watermark_us, f"{step}: the watermark should be {due_us}"
-            oracle.advance(step.watermark_us, step.now_us)
-        return oracle
+    def _last(self, n: int) -> list[Any]:
+        return self.sent[-n:]
 
-    def _read(self, message: Message) -> tuple[Position, int | None, Mapping[str, Any]]:
-        table = pa.Table.from_pylist([dict(message.payload)], self.case.schema)
-        row = table.to_pylist()[0]
-        time = None if row["t"] is None else instant_us(row["t"])
-        assert message.position is not None
-        return message.position, time, row
+    def die(self, at: str | None, size: int) -> None:
+        """Die, come back, and take again what was lost, `size` messages a step."""
+        self.fall(at)
+        self.redeliver(size)
 
-    def check(self) -> Oracle:
-        """All that was told and buried, in order, is what the oracle says."""
-        wanted = self.expected()
-        same([(r.timing.value, r.values) for r in self.sink.panes], wanted.rows)
-        letters = [(d.reason, d.position) for d in self.driver.op.dead_letters()]
-        assert Counter(letters) == Counter(wanted.letters)
-        assert self.driver.op.counters.get("duplicates", 0) == wanted.duplicates
-        return wanted
+    def fall(self, at: str | None) -> None:
+        """Die, and come back."""
+        last = self.sinks.get(self.definition.name)
+        if at == PUBLISHED and last is not None:
+            last.dies = True
+            with suppress(SimulatedCrash):
+                self.driver.next_offsets()
+            last.dies = False
+        self.driver.crash(None if at == PUBLISHED else at)
+        self.driver.restart()
 
-
-def same(found: Sequence[tuple[str, Any]], wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Raise unless rows are these, in this order."""
-    for (timing, row), (right, other) in zip(found, wanted, strict=False):
-        assert timing == right and values_equal(dict(row), dict(other)), (
-            f"{timing} {row}, not {right} {other}"
-        )
-    assert len(found) == len(wanted)
+    def check(self) -> Expected:
+        """All that was told, in order, buried and kept is what the oracle makes of the steps in the log."""
+        self.driver.next_offsets()
+        if not self.sinks:
+            told = self.acknowledged + self.driver.op.get_result()
+            assert all_panes_equal(told, self.driver.committed_panes())
+            return self.driver.check()
+        expected = self.driver.check(self.sinks[self.definition.name].panes)
+        self.driver.check()  # what the files of the commits hold is the same
+        return expected
 
 
 @contextmanager
-def life(case: Case) -> Iterator[Life]:
+def life(case: Case, *, with_sink: bool = True) -> Iterator[Life]:
     """A job on a folder that goes with it."""
     with tempfile.TemporaryDirectory(prefix="contract-", ignore_cleanup_errors=True) as folder:
-        one = Life(case, folder)
+        one = Life(case, folder, with_sink=with_sink)
         try:
             yield one
         finally:
-            one.driver.op.abandon()
+            one.driver.abandon()

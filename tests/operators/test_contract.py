@@ -9,15 +9,15 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
-from tests.operators.contract import PUBLISHED, Operator, life, same
+from tests.operators.contract import PUBLISHED, Case, Operator, life
 from windrow.testing import CommitPoint
+from windrow.testing.ledger import values_equal
 
 HERE = Path(__file__).parent
 FOUND: list[str] = sorted(file.parent.name for file in HERE.glob("*/cases.py"))
@@ -25,49 +25,96 @@ OPERATORS: dict[str, Operator] = {
     name: importlib.import_module(f"tests.operators.{name}.cases").OPERATOR for name in FOUND
 }
 DEATHS = [None, PUBLISHED, *CommitPoint]
+#: Where a commit is made, and stays.
+COMMITTED = (PUBLISHED, CommitPoint.BEFORE_APPLY, CommitPoint.BEFORE_PUBLISH)
 
 
-def actions(operator: Operator) -> st.SearchStrategy[list[tuple[str, Any]]]:
+def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
     """What may happen to a job, in any order."""
-    feed = st.tuples(st.just("feed"), st.lists(operator.rows, min_size=1, max_size=10))
+    feed = st.tuples(st.just("feed"), st.lists(case.messages, min_size=1, max_size=8))
+    few = st.integers(1, 5)
     one = st.one_of(
         feed,
         feed,
+        st.tuples(st.just("each"), st.lists(case.messages, min_size=1, max_size=5)),
+        st.tuples(st.sampled_from(["said again", "delivered again"]), few),
         st.tuples(st.just("watermark"), st.sampled_from([0, 1, 2, 3, 5, 12])),
         st.tuples(st.just("clock"), st.integers(0, 6)),
-        st.tuples(st.just("commit"), st.none()),
-        st.tuples(st.just("die"), st.tuples(st.sampled_from(DEATHS), st.integers(1, 4))),
+        st.tuples(st.sampled_from(["commit", "results"]), st.none()),
+        st.tuples(st.just("die"), st.tuples(st.sampled_from(DEATHS), few)),
+        st.tuples(st.just("lose"), few),
     )
     return st.lists(one, min_size=3, max_size=10)
 
 
-@pytest.mark.proves("Operators: deduplication, and functions of your own over keyed state and timers")
+@pytest.mark.proves(
+    "Coming back: messages lost: replayed from the source, embedded",
+    "Coming back: process killed anywhere",
+    "Ids: a second message of a key and id is a duplicate, within retention",
+    "Joins: inner, left, right, full, semi, anti, as-of",
+    "Joins: killed anywhere and fed again, every row comes once",
+    "Joins: three and more inputs, by joining what an operator of a chain tells",
+    "Joins: windows of rows, a stream with itself, conditions on pairs",
+    "Operators: deduplication, and functions of your own over keyed state and timers",
+    "Tools: oracle, and operators compared with it",
+    "Windows: any graph of operators, on shared inputs, joined with each other",
+    "Windows: several operators in a chain (window propagation)",
+)
 @pytest.mark.parametrize("name", FOUND)
 @given(data=st.data())
-@examples(40, deep=2_000)
-def test_an_operator_tells_what_its_oracle_says_however_it_is_fed_cut_and_killed(
+@examples(60, deep=5_000)
+def test_an_operator_tells_what_its_oracle_says_however_it_is_fed_cut_killed_and_robbed(
     name: str, data: st.DataObject
 ) -> None:
-    operator = OPERATORS[name]
-    with life(data.draw(operator.cases)) as job:
-        for kind, value in data.draw(actions(operator)):
+    case = data.draw(OPERATORS[name].cases)
+    with life(case, with_sink=data.draw(st.booleans())) as job:
+        for kind, value in data.draw(actions(case)):
             job.act(kind, value)
         job.check()
         job.driver.drain()
         job.die(data.draw(st.sampled_from(DEATHS)), 3)
         job.driver.drain()
         wanted = job.check()
-        event(f"{name}: {'some' if wanted.rows else 'no'} rows, {'some' if wanted.letters else 'no'} letters")
+        event(
+            f"{name}: {'some' if wanted.rows else 'no'} rows, {'some' if wanted.dead_letters else 'no'} letters"
+        )
+        if case.forgets:
+            job.act("clock", 3_600)
+            job.driver.drain()
+            job.driver.assert_state_zero()
+        late = data.draw(st.lists(case.messages, max_size=2))
+        if late:
+            job.act("feed", late)
+            job.check()
+
+
+@pytest.mark.proves("Coming back: process killed anywhere")
+@pytest.mark.parametrize("name", FOUND)
+def test_a_job_that_dies_at_every_point_of_a_commit_loses_nothing_and_repeats_nothing(name: str) -> None:
+    operator = OPERATORS[name]
+    case = Case(definition=operator.definition, messages=st.nothing(), schema=operator.schema)
+    with life(case) as job:
+        for point, one in zip([*DEATHS, *DEATHS], [*operator.messages, *operator.messages], strict=False):
+            job.act("feed", [one])
+            job.fall(point)
+            assert len(job.lost()) == (point not in COMMITTED)
+            job.redeliver(1)
+            job.driver.next_offsets()
+        job.driver.drain()
+        assert job.check().rows
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_reader_sees_what_the_operator_told(name: str, tmp_path: Path) -> None:
+def test_a_reader_sees_what_the_operator_told_and_keeps(name: str, tmp_path: Path) -> None:
     operator = OPERATORS[name]
-    definition = operator.one.definition
-    with definition.open(str(tmp_path), schema=operator.one.schema) as op:
-        for row in operator.messages:
-            op.add_messages([operator.one.message(row, row["v"])])
+    definition = operator.definition
+    with definition.open(str(tmp_path), schema=operator.schema) as op:
+        for n, one in enumerate(operator.messages):
+            op.add_messages([wr.Message(one.payload, wr.Position("s", 0, n))], one.input)
             op.next_offsets()
+        kept = _kept(definition, op)
+        with wr.read_state(str(tmp_path), definition=definition) as state:
+            assert values_equal(_kept(definition, state), kept)
         op.drain()
         rows, letters = op.get_result(), op.dead_letters()
     with wr.read_state(str(tmp_path), definition=definition) as state:
@@ -75,19 +122,38 @@ def test_a_reader_sees_what_the_operator_told(name: str, tmp_path: Path) -> None
         assert state.dead_letters() == letters
 
 
+def _kept(definition: Any, asked: Any) -> list[Any]:
+    """What may be asked of each operator, as an open job or a reader answers."""
+    found: list[Any] = []
+    for part in definition.parts:
+        for one in part.inputs:
+            which = {"operator": part.name, "input": one.name if part.by_input else None}
+            if "windows" in part.tables:
+                found.append(asked.get_windows(**which))
+            if "messages" in part.tables:
+                found.append(asked.get_messages(**which))
+    return found
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("name", FOUND)
 def test_spark_tells_what_the_embedded_operator_tells(name: str, tmp_path: Path, spark: Any) -> None:
-    operator = OPERATORS[name]
-    definition, schema = operator.one.definition, operator.one.schema
-    payloads = [operator.one.message(row, row["v"]).payload for row in operator.messages]
-    table = pa.Table.from_pylist([dict(p) for p in payloads], schema)
+    definition, tables = OPERATORS[name].definition, OPERATORS[name].tables
     with definition.open(str(tmp_path)) as op:
-        op.add_messages(table)
+        op.add_messages(tables if definition.by_input else next(iter(tables.values())))
         op.drain()
-        rows = op.get_result()
-    told = definition.apply(spark.createDataFrame(table)).toArrow()
-    found = [
-        (r.pop("pane")["timing"], {n: v for n, v in r.items() if n != "commit"}) for r in told.to_pylist()
-    ]
-    same(sorted(found, key=repr), sorted(((r.timing.value, r.values) for r in rows), key=repr))
+        rows = op.result_table()
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    told = (
+        definition.apply(**frames) if definition.by_input else definition.apply(next(iter(frames.values())))
+    )
+    found, wanted = _rows(told.toArrow()), _rows(rows)
+    assert wanted and len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert values_equal(one, other)
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """Rows but for their commit, in an order that depends on them alone."""
+    rows = [{n: row[n] for n in sorted(row) if n != "commit"} for row in table.to_pylist()]
+    return sorted(rows, key=repr)

@@ -11,7 +11,8 @@ import windrow as wr
 from windrow.core.messages import JoinedRow, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.join.definition import JoinDefinition
-from windrow.testing.oracle_join import JoinOracle, JoinStep
+from windrow.operators.join.oracle import JoinOracle
+from windrow.operators.plain.oracle import Outcome
 
 S = 1_000_000
 START, END = START_OF_TIME_US, END_OF_TIME_US
@@ -75,14 +76,14 @@ class Play:
         return rows
 
     def kept(self, name: str) -> list[str]:
-        return [m.payload["a"] for m in self.oracle.messages(name)]
+        return [m.payload["a"] for m in self.oracle.kept(name)]
 
     def _message(self, name: str, second: Any, key: Any, text: str) -> Message:
         time = int(second * S) if isinstance(second, (int, float)) and second == second else second
         self._names.append(text)
         return Message({"t": time, "k": key, "a": text}, Position(f"{name}:s", 0, len(self._names) - 1))
 
-    def _told(self, step: JoinStep) -> list[Row]:
+    def _told(self, step: Outcome) -> list[Row]:
         for letter in step.dead:
             assert letter.position is not None
             self.dead.append((letter.reason, self._names[letter.position.offset]))

@@ -13,8 +13,8 @@ from windrow.core.policy import (
     fixed,
 )
 from windrow.core.time import SECOND_US, START_OF_TIME_US
+from windrow.operators.plain.watermark import WatermarkOracle
 from windrow.testing.clock import ManualClock
-from windrow.testing.plain_watermark import WatermarkOracle
 
 S = SECOND_US
 

@@ -9,11 +9,11 @@ import pytest
 from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Message, Position, Timing
 from windrow.core.policy import UNBOUNDED_US
-from windrow.testing import oracle as module
-from windrow.testing import oracle_driver
-from windrow.testing.oracle import AggregateOracle
-from windrow.testing.plain_watermark import WatermarkOracle
-from windrow.testing.plain_windows import tuple_windows_of, windows_of
+from windrow.operators.aggregate import oracle as module
+from windrow.operators.aggregate.oracle import AggregateOracle
+from windrow.operators.plain.oracle import Outcome
+from windrow.operators.plain.watermark import WatermarkOracle
+from windrow.operators.plain.windows import tuple_windows_of, windows_of
 from windrow.testing.transcript_parser import TranscriptError
 from windrow.testing.transcripts import check, load
 
@@ -134,12 +134,12 @@ def test_a_mutant_does_not_get_through(mutant: str, monkeypatch: pytest.MonkeyPa
 class Amnesiac(AggregateOracle):
     """Forgets with each advance what was sent before."""
 
-    def advance(self, watermark_us: int, now_us: int) -> module.Step:
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
         for cell in self._cells.values():
             cell.sent = None
         return super().advance(watermark_us, now_us)
 
 
 def test_an_oracle_that_forgets_what_it_sent_does_not_get_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle_driver, "AggregateOracle", Amnesiac)
+    monkeypatch.setattr(module, "AggregateOracle", Amnesiac)
     assert failures() != []

@@ -11,7 +11,7 @@ from windrow.core.aggregations import aggregate_function
 from windrow.core.messages import Kind, Message, Pane, Position, Timing, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.testing.oracle import AggregateOracle
+from windrow.operators.aggregate.oracle import AggregateOracle
 from windrow.testing.transcript_parser import parse
 
 S = 1_000_000
@@ -22,7 +22,7 @@ def define(text: str, **names: Any) -> AggregateDefinition:
     defaults = 'event_time="t", agg={"n": wr.count()}, watermark=wr.explicit(), '
     if "agg=" in text:
         defaults = defaults.replace('agg={"n": wr.count()}, ', "")
-    body = {"name": "x", "aggregate": f"wr.Aggregate({defaults}{text})", "steps": []}
+    body = {"name": "x", "operator": f"wr.Aggregate({defaults}{text})", "steps": []}
     return parse(body, names).definition
 
 
@@ -67,21 +67,21 @@ def test_messages_without_position_are_numbered_on_arrival() -> None:
 
 def test_the_first_step_ever_does_not_tick_and_an_ingest_does_not_swallow_a_tick() -> None:
     made = oracle(f'{TUMBLING}, emit=wr.Emit(early=wr.every("10 seconds"))')
-    assert made.ingest(messages(1), 25 * S, START).panes == []
-    assert made.advance(0, 29 * S).panes == []
-    assert made.ingest(messages(2), 31 * S, 0).panes == []
-    assert shown(made.advance(0, 31 * S).panes) == [(Window(0, 10 * S), "EARLY", 0, 2)]
+    assert made.ingest(messages(1), 25 * S, START).rows == []
+    assert made.advance(0, 29 * S).rows == []
+    assert made.ingest(messages(2), 31 * S, 0).rows == []
+    assert shown(made.advance(0, 31 * S).rows) == [(Window(0, 10 * S), "EARLY", 0, 2)]
     fresh = oracle(f'{TUMBLING}, emit=wr.Emit(early=wr.every("10 seconds"))')
     fresh.ingest(messages(1), 9 * S, START)
-    assert len(fresh.advance(0, 11 * S).panes) == 1
+    assert len(fresh.advance(0, 11 * S).rows) == 1
 
 
 def test_neither_now_nor_the_watermark_goes_back() -> None:
     made = oracle(f'{TUMBLING}, emit=wr.Emit(late=wr.every("10 seconds"), early=wr.every("10 seconds"))')
     made.advance(10 * S, 25 * S)
     made.ingest(messages(1), 5 * S, 10 * S)
-    assert made.advance(0, 29 * S).panes == []
-    assert shown(made.advance(0, 30 * S).panes) == [(Window(0, 10 * S), "LATE", 0, 1)]
+    assert made.advance(0, 29 * S).rows == []
+    assert shown(made.advance(0, 30 * S).rows) == [(Window(0, 10 * S), "LATE", 0, 1)]
     assert made.watermark_us == 10 * S
 
 
@@ -92,13 +92,13 @@ def test_panes_of_one_advance_come_on_time_then_ticks_then_closing_each_by_windo
     )
     zero, ten, twenty = (Window(start, start + 10 * S) for start in (0, 10 * S, 20 * S))
     made.ingest([*messages(1, k="b"), *messages(1, k="a"), *messages(1, k=None)], 0, START)
-    assert shown(made.advance(10 * S, 0).panes) == [
+    assert shown(made.advance(10 * S, 0).rows) == [
         (zero, None, "ON_TIME", 0, 1),
         (zero, "a", "ON_TIME", 0, 1),
         (zero, "b", "ON_TIME", 0, 1),
     ]
     made.ingest([*messages(2, 11, k="b"), *messages(21, 11, k="a")], 0, 10 * S)
-    panes = made.advance(20 * S, 10 * S).panes
+    panes = made.advance(20 * S, 10 * S).rows
     assert shown(panes) == [
         (ten, "a", "ON_TIME", 0, 1),
         (ten, "b", "ON_TIME", 0, 1),
@@ -125,7 +125,7 @@ def test_a_key_of_nan_is_one_group_and_so_is_zero() -> None:
 def test_event_times_are_aware_datetimes_or_microseconds() -> None:
     made = oracle(TUMBLING)
     values = [5, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(1970, 1, 1), 5.0, "5", True, None]
-    dead = made.ingest([Message({"t": value}) for value in values], 0, START).dead_letters
+    dead = made.ingest([Message({"t": value}) for value in values], 0, START).dead
     assert [(d.reason, d.position and d.position.offset) for d in dead] == [
         ("malformed", i) for i in range(2, 7)
     ]
@@ -151,7 +151,7 @@ def test_event_times_lie_in_the_years_1_to_9999(time_us: int, malformed: bool) -
     dead = oracle("window=wr.global_window(), retention=wr.forever").ingest(
         [Message({"t": time_us})], 0, START
     )
-    assert bool(dead.dead_letters) is malformed
+    assert bool(dead.dead) is malformed
 
 
 def test_only_what_was_counted_moves_the_watermark() -> None:
@@ -166,18 +166,18 @@ def test_only_what_was_counted_moves_the_watermark() -> None:
         for i, (t, k) in enumerate(times)
     ]
     step = made.ingest(batch, 0, 50 * S)
-    assert [d.reason for d in step.dead_letters] == ["too_late", "malformed", "null_key"]
+    assert [d.reason for d in step.dead] == ["too_late", "malformed", "null_key"]
     assert made.counted == [("s", 3, 60 * S), ("s", 3, 55 * S)]
 
 
 def test_retention_without_bound_closes_a_window_at_the_end_of_time_only() -> None:
     made = oracle('window=wr.tumbling("10 seconds"), retention=wr.forever, emit=wr.Emit(late=wr.every_batch)')
     made.ingest(messages(1), 0, START)
-    (pane,) = made.advance(END_OF_TIME_US - 1, 0).panes
+    (pane,) = made.advance(END_OF_TIME_US - 1, 0).rows
     assert (pane.timing, pane.is_last) == (Timing.ON_TIME, False)
-    assert [p.index for p in made.ingest(messages(2), 0, END_OF_TIME_US - 1).panes] == [1]
+    assert [p.index for p in made.ingest(messages(2), 0, END_OF_TIME_US - 1).rows] == [1]
     made.advance(END_OF_TIME_US, 0)
-    assert [d.reason for d in made.ingest(messages(3), 0, END_OF_TIME_US).dead_letters] == ["too_late"]
+    assert [d.reason for d in made.ingest(messages(3), 0, END_OF_TIME_US).dead] == ["too_late"]
 
 
 class Touchy:
@@ -208,13 +208,13 @@ def test_an_aggregate_that_raises_leaves_the_state_of_its_key_and_window_as_it_w
     made.ingest(messages(1, k="a", v=1), 0, START)
     batch = [*messages(2, k="a", v=2), *messages(7, k="a", v=13), *messages(7, k="b", v=5)]
     step = made.ingest(batch, 0, START)
-    assert [(d.reason, d.position and d.position.offset) for d in step.dead_letters] == [
+    assert [(d.reason, d.position and d.position.offset) for d in step.dead] == [
         ("aggregate_failed", 1),
         ("aggregate_failed", 2),
         ("aggregate_failed", 2),
     ]
-    assert "bad luck" in step.dead_letters[0].detail
-    assert shown(step.panes) == [
+    assert "bad luck" in step.dead[0].detail
+    assert shown(step.rows) == [
         (Window(-5 * S, 5 * S), "a", "EARLY", 1, 3, 2),
         (Window(0, 10 * S), "b", "EARLY", 0, 5, 1),
         (Window(5 * S, 15 * S), "b", "EARLY", 0, 5, 1),
@@ -232,8 +232,8 @@ def test_a_pane_that_cannot_be_is_a_dead_letter_that_names_key_and_window() -> N
     made.ingest(messages(1, 2, k="a", v=2**62), 0, START)
     assert made.windows()[0].values == {"sum": None}
     step = made.advance(10 * S, 0)
-    assert step.panes == []
-    (letter,) = step.dead_letters
+    assert step.rows == []
+    (letter,) = step.dead
     assert letter.reason == "integer_overflow"
     assert "[1970-01-01 00:00, 00:00:10)Z" in letter.detail and "'k': 'a'" in letter.detail
 
@@ -241,14 +241,14 @@ def test_a_pane_that_cannot_be_is_a_dead_letter_that_names_key_and_window() -> N
 def test_decimals_on_request_do_not_overflow() -> None:
     made = oracle(f'{TUMBLING}, agg={{"sum": wr.sum("v")}}, integer_overflow="decimal"')
     made.ingest(messages(1, 2, v=2**62), 0, START)
-    assert made.advance(10 * S, 0).panes[0].values == {"sum": 2**63}
+    assert made.advance(10 * S, 0).rows[0].values == {"sum": 2**63}
 
 
 def test_a_retraction_repeats_what_was_sent_and_carries_its_index() -> None:
     made = oracle(f'{TUMBLING}, emit=wr.Emit(mode="retracting", late=wr.every_batch)')
     made.ingest(messages(1), 0, START)
     made.advance(10 * S, 0)
-    back, new = made.ingest(messages(2), 0, 10 * S).panes
+    back, new = made.ingest(messages(2), 0, 10 * S).rows
     assert (back.kind, back.values, back.timing, back.index, back.is_last) == (
         Kind.RETRACT,
         {"n": 1},
@@ -275,7 +275,7 @@ def test_a_tick_that_is_the_last_pane_leaves_nothing_to_close() -> None:
     made.ingest(messages(1), 0, START)
     made.advance(10 * S, 0)
     made.ingest(messages(2), 0, 10 * S)
-    (pane,) = made.advance(20 * S, 10 * S).panes
+    (pane,) = made.advance(20 * S, 10 * S).rows
     assert (pane.timing, pane.index, pane.is_last, pane.values) == (Timing.LATE, 1, True, {"n": 2})
 
 
@@ -287,7 +287,7 @@ def test_windows_beyond_the_number_are_dropped_at_the_next_advance_with_their_la
     made.ingest(messages(1, 11, 21, k="a"), 0, START)
     made.ingest(messages(1, k="b"), 0, START)
     assert len(made.windows()) == 4
-    panes = made.advance(10 * S, 0).panes
+    panes = made.advance(10 * S, 0).rows
     assert shown(panes) == [
         (Window(0, 10 * S), "b", "ON_TIME", 0, 1),
         (Window(0, 10 * S), "a", "LATE", 0, 1),
@@ -295,13 +295,13 @@ def test_windows_beyond_the_number_are_dropped_at_the_next_advance_with_their_la
     ]
     assert [p.is_last for p in panes] == [False, True, True]
     step = made.ingest([*messages(12, 21, k="a"), *messages(2, k="b")], 0, 10 * S)
-    assert [(d.reason, d.event_time_us) for d in step.dead_letters] == [("out_of_retention", 12 * S)]
+    assert [(d.reason, d.event_time_us) for d in step.dead] == [("out_of_retention", 12 * S)]
 
 
 def test_dropped_windows_say_nothing_where_their_trigger_is_never() -> None:
     made = oracle('window=wr.tumbling("10 seconds"), retention=wr.Retain("1 hour", windows=1)')
     made.ingest(messages(1, 11), 0, START)
-    assert made.advance(START, 0).panes == []
+    assert made.advance(START, 0).rows == []
     assert [info.window for info in made.windows()] == [Window(10 * S, 20 * S)]
 
 
@@ -335,7 +335,7 @@ def test_dead_letters_of_a_step_come_in_position_order() -> None:
     made.advance(10 * S, 0)
     bad = [Message({"t": t}, Position("s", 0, i)) for i, t in enumerate([1, None, 2, None])]
     step = made.ingest(bad, 0, 10 * S)
-    assert [(d.reason, d.position and d.position.offset) for d in step.dead_letters] == [
+    assert [(d.reason, d.position and d.position.offset) for d in step.dead] == [
         ("out_of_retention", 0),
         ("malformed", 1),
         ("out_of_retention", 2),

@@ -9,7 +9,8 @@ import pytest
 import windrow as wr
 from tests.oracle.joins import END, START, Play, S, join
 from windrow.core.messages import Message, Position, Timing
-from windrow.testing.oracle_join import JoinOracle
+from windrow.core.time import to_datetime
+from windrow.operators.join.oracle import JoinOracle
 
 NEAR = ("-10 seconds", "10 seconds")
 
@@ -226,7 +227,13 @@ def test_columns_are_keys_then_left_then_right_and_shared_names_are_prefixed() -
     left = Message({"t": 1, "v": 2, "id": 7}, Position("l:s", 0, 0))
     right = Message({"order": 7, "t": 3, "w": 4}, Position("r:s", 0, 0))
     [row] = oracle.ingest({"l": [left], "r": [right]}, 0, START).rows
-    assert list(row.values.items()) == [("id", 7), ("l_t", 1), ("v", 2), ("r_t", 3), ("w", 4)]
+    assert list(row.values.items()) == [
+        ("id", 7),
+        ("l_t", to_datetime(1)),
+        ("v", 2),
+        ("r_t", to_datetime(3)),
+        ("w", 4),
+    ]
 
 
 def test_an_unmatched_right_message_has_its_key_under_the_left_name() -> None:
@@ -236,7 +243,7 @@ def test_an_unmatched_right_message_has_its_key_under_the_left_name() -> None:
     )
     oracle.ingest({"r": [Message({"order": 7, "t": 3}, Position("r:s", 0, 0))]}, 0, START)
     [row] = oracle.advance(END, 0).rows
-    assert row.values == {"id": 7, "l_t": None, "v": None, "r_t": 3}
+    assert row.values == {"id": 7, "l_t": None, "v": None, "r_t": to_datetime(3)}
 
 
 def test_a_right_column_named_like_a_key_is_prefixed_and_no_left_one_is() -> None:
@@ -244,7 +251,7 @@ def test_a_right_column_named_like_a_key_is_prefixed_and_no_left_one_is() -> Non
     left = Message({"t": 1, "id": 7, "order": "l"}, Position("l:s", 0, 0))
     right = Message({"t": 1, "order": 7, "id": "r"}, Position("r:s", 0, 0))
     [row] = oracle.ingest({"l": [left], "r": [right]}, 0, START).rows
-    assert row.values == {"id": 7, "l_t": 1, "order": "l", "r_t": 1, "r_id": "r"}
+    assert row.values == {"id": 7, "l_t": to_datetime(1), "order": "l", "r_t": to_datetime(1), "r_id": "r"}
 
 
 def test_semi_and_anti_rows_have_the_left_columns_as_they_are() -> None:
@@ -252,7 +259,7 @@ def test_semi_and_anti_rows_have_the_left_columns_as_they_are() -> None:
     left = Message({"t": 1, "k": 7, "v": 1}, Position("l:s", 0, 0))
     right = Message({"t": 1, "k": 7, "v": 2}, Position("r:s", 0, 0))
     [row] = oracle.ingest({"l": [left], "r": [right]}, 0, START).rows
-    assert row.values == {"k": 7, "t": 1, "v": 1}
+    assert row.values == {"k": 7, "t": to_datetime(1), "v": 1}
 
 
 def test_a_row_shows_its_timing_and_values() -> None:

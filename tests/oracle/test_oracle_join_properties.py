@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.oracle.join_cases import JoinCase, cases, rows
+from tests.operators.join.cases import JoinCase, cases, rows
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.testing.oracle_join import JoinOracle
-from windrow.testing.plain_pairs import fits, latest_partner
+from windrow.operators.join.oracle import JoinOracle
+from windrow.operators.join.plain_pairs import fits, latest_partner
 
 PROFILE = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 

@@ -8,7 +8,7 @@ import windrow as wr
 from windrow.core.messages import Message, Position
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.join.definition import JoinDefinition
-from windrow.testing.oracle_join import JoinOracle
+from windrow.operators.join.oracle import JoinOracle
 
 S = 1_000_000
 

@@ -8,7 +8,7 @@ import pytest
 import windrow as wr
 from tests.oracle.joins import START, Play, S, join, self_join
 from windrow.core.messages import Message, Position
-from windrow.testing.oracle_join import JoinOracle
+from windrow.operators.join.oracle import JoinOracle
 
 NEAR = ("-10 seconds", "10 seconds")
 

@@ -15,8 +15,9 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import col
 from windrow.core.messages import Position
+from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
+from windrow.operators.plain.arrow import Arguments
 from windrow.testing.ledger import values_equal
-from windrow.testing.plain_aggregates import Arguments, IntegerOverflow, Row, evaluate, same
 
 NAN = float("nan")
 INTEGERS = st.lists(st.integers(-1000, 1000), min_size=1, max_size=20)

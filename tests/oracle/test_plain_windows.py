@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from windrow.core.messages import TupleWindow, Window
 from windrow.core.time import DAY_US, END_OF_TIME_US, HOUR_US, START_OF_TIME_US, instant_us
 from windrow.core.windows import calendar, global_window, hopping, tumbling, tuples
-from windrow.testing.plain_windows import tuple_windows_of, windows_of
+from windrow.operators.plain.windows import tuple_windows_of, windows_of
 
 SPAN = 10**9
 TIMES = st.integers(-SPAN, SPAN)

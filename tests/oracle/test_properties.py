@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from windrow.core.messages import Message, Pane, Position, Timing, TupleWindow
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.oracle import AggregateOracle
 from windrow.testing.ledger import all_panes_equal, ledger, ledger_key
-from windrow.testing.oracle import AggregateOracle
 from windrow.testing.transcript_parser import parse
 
 S = 1_000_000
@@ -45,7 +45,7 @@ def definitions(
     text = f"""wr.Aggregate(by="k", event_time="t", window={window}, retention={retention}, emit={emit},
         watermark=wr.explicit(), agg={{"n": wr.count(), "max": wr.max("v"), "list": wr.collect_list("v")}},
         allowed_lateness={lateness!r})"""
-    return parse({"name": "any", "aggregate": text, "steps": []}, {}).definition
+    return parse({"name": "any", "operator": text, "steps": []}, {}).definition
 
 
 BATCHES = st.lists(
@@ -75,15 +75,15 @@ class Played:
                     offset += 1
                 done = self.oracle.ingest(batch, now, self.oracle.watermark_us)
                 self.accepted += len(self.oracle.counted)
-            self.panes += done.panes
-            self.dead += [letter.reason for letter in done.dead_letters]
+            self.panes += done.rows
+            self.dead += [letter.reason for letter in done.dead]
         self.now = now
         self.messages = offset
 
     def drain(self) -> None:
         for watermark_us in (self.oracle.watermark_us, END_OF_TIME_US):
             self.now += 3600 * S
-            self.panes += self.oracle.advance(watermark_us, self.now).panes
+            self.panes += self.oracle.advance(watermark_us, self.now).rows
 
 
 @pytest.mark.proves("Emission: the ledger always adds up")
@@ -180,5 +180,5 @@ def test_the_oracle_begins_before_all_time() -> None:
     text = (
         'wr.Aggregate(event_time="t", window=wr.global_window(), retention=wr.forever, agg={"n": wr.count()})'
     )
-    definition = parse({"name": "any", "aggregate": text, "steps": []}, {}).definition
+    definition = parse({"name": "any", "operator": text, "steps": []}, {}).definition
     assert AggregateOracle(definition).watermark_us == START_OF_TIME_US

@@ -13,7 +13,7 @@ from windrow.testing.transcript_parser import TranscriptError, parse
 from windrow.testing.transcripts import CUT, VARIATIONS, Transcript, check, load
 
 FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
-FILES = sorted(FOLDER.glob("*.yaml"))
+FILES = sorted(FOLDER.rglob("*.yaml"))
 TRANSCRIPTS = [(file.stem, transcript) for file in FILES for transcript in load(file)]
 GOOD = [(stem, transcript) for stem, transcript in TRANSCRIPTS if not transcript.must_fail]
 RUNS = [
@@ -29,7 +29,7 @@ wr.Aggregate(event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.coun
 
 
 def scenario(*steps: object, **more: object) -> Transcript:
-    body = {"name": "made here", "aggregate": COUNTS, "steps": list(steps), **more}
+    body = {"name": "made here", "operator": COUNTS, "steps": list(steps), **more}
     return Transcript("made here", body)
 
 
@@ -115,11 +115,11 @@ def test_a_file_that_is_not_well_made_is_refused(tmp_path: Path, text: str, reas
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"aggregate": 5}, "use an expression"),
-        ({"aggregate": "1 + 1"}, "use wr.Aggregate"),
-        ({"aggregate": "wr.Agregate()"}, "Agregate"),
-        ({"aggregate": "wr.Aggregate("}, "aggregate: "),
-        ({"aggregate": "open('x')"}, "aggregate: "),
+        ({"operator": 5}, "use an expression"),
+        ({"operator": "1 + 1"}, "use wr.Aggregate"),
+        ({"operator": "wr.Agregate()"}, "Agregate"),
+        ({"operator": "wr.Aggregate("}, "operator: "),
+        ({"operator": "open('x')"}, "operator: "),
         ({"steps": {"add": []}}, "is not a list"),
         ({"steps": ["time out"]}, "mapping with one key"),
         ({"steps": [{"add": [7]}]}, "a message is a mapping"),
@@ -134,7 +134,7 @@ def test_a_scenario_that_is_not_well_made_is_refused(more: dict[str, object], re
 
 
 def test_names_of_ones_own_can_be_used() -> None:
-    own = scenario({"add": [{"t": 1}]}, aggregate="mine")
+    own = scenario({"add": [{"t": 1}]}, operator="mine")
     made: list[AggregateDefinition] = []
 
     def remember(definition: AggregateDefinition, start_us: int) -> OracleDriver:
@@ -194,7 +194,7 @@ LISTED = scenario(
     {"add": [{"t": 1, "v": 1}, {"t": 1, "v": 2}]},
     {"watermark": 10},
     {"expect": [{"window": [0, 10], "values": {"v": [1, 2]}, "timing": "ON_TIME"}]},
-    aggregate=COUNTS.replace('"n": wr.count()', '"v": wr.collect_list("v")').replace("every(2)", "every(3)"),
+    operator=COUNTS.replace('"n": wr.count()', '"v": wr.collect_list("v")').replace("every(2)", "every(3)"),
 )
 TOGETHER = scenario({"add": [{"t": 1}, {"t": 2}, {"t": 3}]}, {"expect": [pane(3, "EARLY")]})
 
@@ -226,6 +226,6 @@ def test_a_replay_of_the_log_that_gives_other_panes_is_noticed() -> None:
     driver = OracleDriver(parse(COUNTED.body, {}).definition, 0)
     driver.feed([Message({"t": 1_000_000}), Message({"t": 2_000_000})])
     driver.restart()
-    driver._log[0][0].pop()
+    driver._log[0][0]["aggregate"].pop()
     with pytest.raises(AssertionError, match="the log replays to"):
         driver.restart()

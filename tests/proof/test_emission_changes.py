@@ -1,6 +1,7 @@
 """Emission may change between two runs, whatever was told before: the oracle, which remembers everything, says what comes."""
 
 import copy
+import tempfile
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
-from tests.proof.test_against_oracle import TRIGGERS, Case, Run, cases, messages, trigger
+from tests.operators.aggregate.cases import TRIGGERS, Scaled, cases, messages, trigger
+from tests.operators.contract import Case, Life
 from windrow.core.messages import Kind, Pane
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.testing import ManualClock, TestDriver
+from windrow.testing import TestDriver
 from windrow.testing.ledger import values_equal
 
 
@@ -36,7 +38,7 @@ def emissions(draw: st.DrawFn, discarding: bool) -> wr.Emit:
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> tuple[Case, list[wr.Emit]]:
+def lives(draw: st.DrawFn) -> tuple[Scaled, list[wr.Emit]]:
     case = draw(cases(unbounded=draw(st.booleans())))
     discarding = case.definition.emit.mode == "discarding"
     return case, draw(st.lists(emissions(discarding), min_size=1, max_size=4))
@@ -46,9 +48,8 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("feed"), st.lists(messages(good=True), min_size=1, max_size=5)),
         st.tuples(st.just("each"), st.lists(messages(good=True), min_size=1, max_size=3)),
-        st.tuples(st.just("event time"), st.integers(-10, 80)),
-        st.tuples(st.just("clock"), st.integers(1, 12)),
-        st.tuples(st.just("timeout"), st.none()),
+        st.tuples(st.just("watermark"), st.sampled_from([0, 1, 3, 8, 20])),
+        st.tuples(st.just("clock"), st.integers(0, 12)),
     ),
     min_size=1,
     max_size=4,
@@ -93,18 +94,21 @@ def test_panes_told_before_they_were_remembered_are_taken_back_with_their_values
 
 @given(lives=lives(), steps=st.lists(STEPS, min_size=5, max_size=5))
 @examples(50, deep=10_000)
-def test_emission_may_change_between_runs(lives: tuple[Case, list[wr.Emit]], steps: list[Any]) -> None:
-    case, emits = lives
-    with TestDriver(case.definition, clock=ManualClock(case.base_us)) as driver:
-        run = Run(case, driver)
+def test_emission_may_change_between_runs(lives: tuple[Scaled, list[wr.Emit]], steps: list[Any]) -> None:
+    scaled, emits = lives
+    case = Case(
+        definition=scaled.definition, messages=st.nothing(), unit_us=scaled.unit_us, start_us=scaled.base_us
+    )
+    with tempfile.TemporaryDirectory(prefix="windrow-emission-") as location:
+        job = Life(case, location, with_sink=False)
         for life, actions in enumerate(steps[: len(emits) + 1]):
             if life:
-                driver.next_offsets()
-                driver.restart(with_emit(case.definition, emits[life - 1]))
+                job.driver.next_offsets()
+                job.driver.restart(with_emit(scaled.definition, emits[life - 1]))
             for kind, value in actions:
-                run.act(kind, value)
-        run.act("clock", 10)
-        run.act("timeout", None)
-        run.act("drain", None)
-        driver.check()
-        check_retractions(driver.committed_panes())
+                job.act(kind, [scaled.drawn(row) for row in value] if kind in ("feed", "each") else value)
+        job.act("clock", 10)
+        job.driver.drain()
+        job.driver.check()
+        check_retractions(job.driver.committed_panes())
+        job.driver.close()

@@ -1,6 +1,6 @@
-"""Any join, any input, any cut: the operator gives what the oracle gives, step by step.
+"""Joins on a store in memory, step by step beside the oracle: where nothing is too late the rows do not depend on the cut.
 
-WINDROW_DEEP=1 runs many more examples.
+Jobs of any join are the contract suite's (tests/operators/test_contract.py). WINDROW_DEEP=1 runs many more examples.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import event, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
-from tests.oracle.join_cases import JoinCase, S, cases, rows
+from tests.operators.join.cases import JoinCase, S, cases, rows
 from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
+from windrow.operators.join.oracle import JoinOracle
+from windrow.operators.plain.oracle import Outcome
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.steps.step import StepResult
 from windrow.runners.rows import table_of
 from windrow.stores.kv import MemoryKV
 from windrow.testing.ledger import values_equal
-from windrow.testing.oracle_join import JoinOracle, JoinStep
 
 PROFILE = examples(100, deep=10_000)
 POSITION = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
@@ -106,9 +107,9 @@ class Run:
         made |= {n: pa.array(f, kind) for (n, kind), f in zip(POSITION.items(), fields, strict=True)}
         return pa.table(made)
 
-    def _compare(self, result: StepResult, step: JoinStep) -> None:
+    def _compare(self, result: StepResult, step: Outcome) -> None:
         got = [row for table in result.panes for row in _rows(table)]
-        wanted = [(row.timing.value, row.values) for row in step.rows]
+        wanted = [(row.timing.value, {n: plain(v) for n, v in row.values.items()}) for row in step.rows]
         assert [(timing, list(values)) for timing, values in got] == [
             (t, list(values)) for t, values in wanted
         ]
@@ -137,29 +138,6 @@ STEPS = st.one_of(
     st.tuples(st.just("ingest"), st.lists(rows(), min_size=1, max_size=7)),
     st.tuples(st.just("advance"), ADVANCES),
 )
-
-
-@pytest.mark.proves(
-    "Joins: inner, left, right, full, semi, anti, as-of",
-    "Joins: windows of rows, a stream with itself, conditions on pairs",
-)
-@given(case=cases(), steps=st.lists(STEPS, min_size=2, max_size=14), after=st.lists(rows(), max_size=3))
-@PROFILE
-def test_the_operator_gives_what_the_oracle_gives(
-    case: JoinCase, steps: list[tuple[str, Any]], after: list[dict[str, Any]]
-) -> None:
-    run = Run(case)
-    for kind, value in steps:
-        if kind == "ingest":
-            run.ingest(value)
-        else:
-            units, microseconds, seconds = value
-            run.advance(max(run.watermark_us, 0) + units * case.unit_us + microseconds, seconds)
-    event(f"{case.definition.how}: {'some rows' if run.told else 'no rows'} before the end")
-    run.end()
-    if after:
-        run.ingest(after)
-        run.end()
 
 
 def test_what_is_out_of_retention_is_met_by_nobody_though_it_still_lies_there() -> None:

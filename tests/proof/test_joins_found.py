@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import windrow as wr
-from tests.oracle.join_cases import JoinCase, S
+from tests.operators.join.cases import JoinCase, S
 from tests.oracle.joins import join
 from tests.proof.test_joins_against_oracle import Run
 

@@ -124,24 +124,6 @@ def test_window_metadata_comes_back_from_its_changelog(job: Path, monkeypatch: p
         assert driver.windows() == windows
 
 
-@pytest.mark.proves("Coming back: process killed anywhere")
-@pytest.mark.parametrize("at", [None, *CommitPoint])
-@pytest.mark.parametrize("definition", BY_NAME)
-def test_a_crash_anywhere_in_a_commit_loses_nothing_and_repeats_nothing(
-    definition: AggregateDefinition, at: CommitPoint | None
-) -> None:
-    with TestDriver(definition) as driver:
-        for i in range(0, 120, 15):
-            driver.feed(messages(range(i, i + 15)))
-            driver.crash(at)
-            driver.restart()
-            committed = at in (CommitPoint.BEFORE_APPLY, CommitPoint.BEFORE_PUBLISH)
-            assert driver.next_offsets() == ({("s", 0): i + 15} if committed else {("s", 0): i} if i else {})
-            driver.feed(messages(range(i, i + 15)))
-            driver.timeout()
-        driver.check()
-
-
 # -- damaged ----------------------------------------------------------------------------------------------------
 
 

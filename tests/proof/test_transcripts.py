@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.operator import Definition
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
 from windrow.testing.transcripts import Transcript, check, load
@@ -13,7 +13,7 @@ from windrow.testing.transcripts import Transcript, check, load
 FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
 RUNS = [
     pytest.param(transcript, variation, id=f"{file.stem}: {transcript.name} [{variation}]")
-    for file in sorted(FOLDER.glob("*.yaml"))
+    for file in sorted(FOLDER.rglob("*.yaml"))
     for transcript in load(file)
     for variation in transcript.variations
 ]
@@ -25,7 +25,7 @@ class Drivers:
     def __init__(self) -> None:
         self.made: list[TestDriver] = []
 
-    def __call__(self, definition: AggregateDefinition, start_us: int) -> TestDriver:
+    def __call__(self, definition: Definition, start_us: int) -> TestDriver:
         driver = TestDriver(definition, clock=ManualClock(start_us))
         self.made.append(driver)
         return driver
@@ -63,6 +63,7 @@ def drivers() -> Iterator[Drivers]:
     "Aggregations: exact integer sums; beyond int64 a dead letter or a decimal",
     "Aggregations: `median`, `percentile`",
     "Aggregations: filters and expressions",
+    "Joins: scenarios as data, in any cut and order",
     "Tools: transcripts: scenarios as data, in any cut and order",
 )
 @pytest.mark.parametrize(("transcript", "variation"), RUNS)
@@ -73,3 +74,12 @@ def test_the_operator_does_what_the_transcript_says(
     if not transcript.must_fail:
         for driver in drivers.made:
             driver.check()
+            if driver.definition.by_input or not driver.windows():  # nothing can be asked for any more
+                driver.assert_state_zero()
+
+
+def test_every_kind_of_join_has_a_scenario() -> None:
+    joins = [t for t in load(FOLDER / "joins" / "joins.yaml") if not t.must_fail]
+    expressions = " ".join(t.body["operator"] for t in joins)
+    assert all(f'how="{how}"' in expressions for how in ("left", "full", "semi", "anti", "asof"))
+    assert len(joins) >= 10

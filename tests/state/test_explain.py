@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
-from tests.oracle.join_cases import JoinCase, cases
+from tests.operators.join.cases import JoinCase, cases
 from tests.proof.test_joins_against_oracle import STEPS, Run, plain
 from windrow.core.errors import ConfigurationError
 from windrow.operators.view import stored

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Operator
-from windrow.operators.deduplicate.oracle import DeduplicateOracle
+from tests.operators.contract import Case, Drawn, Operator, S
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("i", pa.int64()), ("v", pa.int64())]
+)
+
+
+def drawn(row: dict[str, Any]) -> Drawn:
+    """Times are in half seconds."""
+    time = row["t"] if row["t"] is None else row["t"] * S // 2
+    return Drawn({**row, "t": time}, None, row["v"] % 2)
+
+
+rows = st.fixed_dictionaries(
+    {
+        "t": st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.none()),
+        "k": st.sampled_from(["a", "a", "a", "", None]),
+        "i": st.sampled_from([1, 1, 1, 1, 2, None]),
+        "v": st.integers(0, 3),
+    }
 )
 
 
@@ -24,29 +41,21 @@ def cases(draw: st.DrawFn) -> Case:
         within=draw(st.sampled_from(["0 seconds", "1 second", "3 seconds", "10 seconds", wr.forever])),
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit(), wr.fixed("3 seconds")])),
         null_keys=draw(st.sampled_from(["group", "dead_letter"])),
-        max_ahead=wr.forever,
+        max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
+        input=draw(st.sampled_from([None, None, "orders"])),
     )
-    return case(definition)
+    schema = draw(st.sampled_from([SCHEMA, None]))
+    start_us = draw(st.sampled_from([0, 10 * S]))
+    named = rows.map(drawn).map(lambda one: one._replace(input=definition.input_name))
+    return Case(definition=definition, messages=named, schema=schema, start_us=start_us)
 
 
-def case(definition: wr.Deduplicate) -> Case:
-    return Case(definition, SCHEMA, lambda: DeduplicateOracle(definition))
-
-
-rows = st.fixed_dictionaries(
-    {
-        "t": st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.none()),
-        "k": st.sampled_from(["a", "a", "a", "", None]),
-        "i": st.sampled_from([1, 1, 1, 1, 2, None]),
-        "v": st.integers(0, 3),
-    }
-)
 OPERATOR = Operator(
     cases(),
-    rows,
-    case(wr.Deduplicate(by="k", event_time="t", ids=wr.ids("i"), within="2 seconds", max_ahead=wr.forever)),
+    wr.Deduplicate(by="k", event_time="t", ids=wr.ids("i"), within="2 seconds", max_ahead=wr.forever),
+    SCHEMA,
     [
-        {"t": t, "k": k, "i": i, "v": v}
+        drawn({"t": t, "k": k, "i": i, "v": v})
         for v, (t, k, i) in enumerate(
             [(0, "a", 1), (3, "a", 1), (3, "b", 1), (9, "a", 1), (9, None, 1), (None, "a", 2)]
         )

@@ -10,8 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Operator
-from windrow.operators.process.oracle import ProcessOracle
+from tests.operators.contract import Case, Drawn, Operator, S
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("i", pa.int64()), ("v", pa.int64())]
@@ -60,24 +59,10 @@ class Everything:
                 timers.set(at, of=timers.of)  # which it may not
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    return case(
-        by=draw(st.sampled_from(["k", ("k", "v"), ()])),
-        ttl=draw(st.sampled_from(["0 seconds", "1 second", "3 seconds", "10 seconds", wr.forever])),
-        watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit()])),
-    )
-
-
-def case(**options: Any) -> Case:
-    definition = wr.Process(
-        event_time="t",
-        function=Everything,
-        emits=EMITS,
-        max_ahead=wr.forever,
-        **{"ttl": "5 seconds", **options},
-    )
-    return Case(definition, SCHEMA, lambda: ProcessOracle(definition))
+def drawn(row: dict[str, Any]) -> Drawn:
+    """Times are in half seconds."""
+    time = row["t"] if row["t"] is None else row["t"] * S // 2
+    return Drawn({**row, "t": time}, None, row["v"] % 2)
 
 
 rows = st.fixed_dictionaries(
@@ -88,13 +73,35 @@ rows = st.fixed_dictionaries(
         "v": st.integers(0, 3),
     }
 )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    definition = define(
+        by=draw(st.sampled_from(["k", ("k", "v"), ()])),
+        ttl=draw(st.sampled_from(["0 seconds", "1 second", "3 seconds", "10 seconds", wr.forever])),
+        watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit()])),
+    )
+    return Case(definition=definition, messages=rows.map(drawn), schema=SCHEMA)
+
+
+def define(**options: Any) -> wr.Process:
+    return wr.Process(
+        event_time="t",
+        function=Everything,
+        emits=EMITS,
+        max_ahead=wr.forever,
+        **{"ttl": "5 seconds", **options},
+    )
+
+
 OPERATOR = Operator(
     cases(),
-    rows,
-    case(by="k"),
+    define(by="k"),
+    SCHEMA,
     [
         # No timer renews itself: what is set at the end of time is dropped, and `apply` goes there at once.
-        {"t": t, "k": k, "i": i, "v": v}
+        drawn({"t": t, "k": k, "i": i, "v": v})
         for v, (t, k, i) in enumerate(
             [(0, "a", 1), (3, "a", 6), (3, "b", 0), (4, "b", 1), (9, "a", 3), (30, "b", 6)]
         )

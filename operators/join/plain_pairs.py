@@ -10,7 +10,7 @@ from math import inf
 from windrow.core.inputs import Input
 from windrow.core.windows import Hopping, JoinWindowSpec, Sliding, Tumbling
 from windrow.operators.join.definition import JoinDefinition
-from windrow.testing.plain_windows import windows_of
+from windrow.operators.plain.windows import windows_of
 
 Range = tuple[float, float]
 EVER: Range = (-inf, inf)

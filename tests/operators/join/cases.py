@@ -14,11 +14,11 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 import windrow as wr
+from tests.operators.contract import Case, Drawn, Operator, S
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
 from windrow.operators.join.definition import JoinDefinition
 
-S = 1_000_000
 ALL = ("inner", "left", "right", "full", "semi", "anti", "asof")
 ALIKE = {"k": pa.string(), "key": pa.string(), "g": pa.int64(), "v": pa.int64(), "x": pa.float64()}
 #: The columns of each input but event time; most are of both.
@@ -46,13 +46,18 @@ class JoinCase:
     def schemas(self) -> dict[str, pa.Schema]:
         return {source.name: pa.schema(self.columns(source)) for source in self.definition.inputs}
 
-    def message(self, row: dict[str, Any], offset: int) -> Message:
+    def drawn(self, row: dict[str, Any]) -> Drawn:
         """The message of a drawn row."""
         source = self.definition.inputs[row["side"] % len(self.definition.inputs)]
         time_us = row["t"] * self.unit_us + row["jitter"]
         payload = {source.event_time: row.get("bad", time_us)}
         payload |= {name: row[name] for name in COLUMNS[source.name]}
-        return Message(payload, Position(f"{source.name}:s", row["partition"], offset))
+        return Drawn(payload, source.name, row["partition"])
+
+    def message(self, row: dict[str, Any], offset: int) -> Message:
+        """The same, where the log has it."""
+        payload, name, partition = self.drawn(row)
+        return Message(payload, Position(f"{name}:s", partition, offset))
 
 
 @st.composite
@@ -167,3 +172,35 @@ def rows(draw: st.DrawFn, *, good: bool = False) -> dict[str, Any]:
     if not good and draw(st.integers(0, 12)) == 0:
         row["bad"] = draw(st.sampled_from([None, 2**62, -(2**62)]))
     return row
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Case:
+    case = draw(cases())
+    schema = draw(st.sampled_from([None, case.schemas]))
+    return Case(
+        definition=case.definition,
+        messages=rows().map(case.drawn),
+        schema=schema,
+        unit_us=case.unit_us,
+        start_us=draw(st.sampled_from([0, 100 * S])),
+    )
+
+
+def _shown() -> Operator:
+    definition = wr.Join(
+        left=wr.Input("l", event_time="t", watermark="1 second", max_ahead=wr.forever),
+        right=wr.Input("r", event_time="u", watermark="1 second", max_ahead=wr.forever),
+        on="k", within=("-2 seconds", "3 seconds"), how="full", allowed_lateness="0 seconds", retention="30 seconds",
+    )  # fmt: skip
+    case = JoinCase(definition, S, True)
+    nothing = dict.fromkeys(["key", "g", "x", "a", "b"])
+    sides = [(0, 1, "a"), (1, 2, "a"), (1, 9, "b"), (0, 3, "a"), (0, 8, "b"), (1, 30, "a"), (0, 30, None)]
+    some = [
+        {**nothing, "side": side, "t": t, "k": k, "v": v, "partition": 0, "jitter": 0}
+        for v, (side, t, k) in enumerate(sides)
+    ]
+    return Operator(jobs(), definition, case.schemas, [case.drawn(row) for row in some])
+
+
+OPERATOR = _shown()

@@ -8,10 +8,8 @@ Windowed Aggregators", seed 001 "Triggers" and "Accumulation Mode".
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from collections.abc import Iterable
+from typing import Any
 
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.messages import (
@@ -26,39 +24,26 @@ from windrow.core.messages import (
     WindowInfo,
 )
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.core.windows import Tuples
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.testing.ledger import LedgerBroken as LedgerBroken
-from windrow.testing.ledger import all_panes_equal as all_panes_equal
-from windrow.testing.ledger import ledger as ledger
-from windrow.testing.ledger import panes_equal as panes_equal
-from windrow.testing.ledger import values_equal as values_equal
-from windrow.testing.plain_aggregates import Arguments, IntegerOverflow, Row, evaluate, same
-from windrow.testing.plain_cells import Cell, Key, Taken, key_field, place
-from windrow.testing.plain_ids import PlainIds
-from windrow.testing.plain_times import event_time_us, shown
-from windrow.testing.plain_watermark import WatermarkOracle as WatermarkOracle
-from windrow.testing.plain_windows import tuple_windows_of, windows_of
+from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
+from windrow.operators.aggregate.plain_ids import PlainIds
+from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
+from windrow.operators.plain.arrow import Arguments, Raised
+from windrow.operators.plain.cells import Cell, Key, Taken, key_field, place
+from windrow.operators.plain.oracle import Messages, Oracle, Outcome, listed
+from windrow.operators.plain.times import event_time_us, shown
+from windrow.operators.plain.windows import tuple_windows_of, windows_of
 
 
-class Step(NamedTuple):
-    """What one step gives."""
+class AggregateOracle(Oracle):
+    """The expected behaviour of one `AggregateDefinition`."""
 
-    panes: list[Pane]
-    dead_letters: list[DeadLetter]
-
-
-class AggregateOracle:
-    """The expected behaviour of one `AggregateDefinition`.
-
-    `advance(watermark_us, now_us)` and `ingest(messages, now_us, watermark_us)` are the two kinds of step.
-    `now` and the watermark never go back: an earlier one is taken as the latest seen.
-    """
+    definition: AggregateDefinition
 
     def __init__(self, definition: AggregateDefinition) -> None:
-        self.definition = definition
-        self.watermark_us = START_OF_TIME_US
+        super().__init__(definition)
         self._now_us: int | None = None
         self._ticked_us: int | None = None  # `now` of the last advance, or of the very first step
         self._cells: dict[tuple[Key, Window | TupleWindow], Cell] = {}
@@ -67,17 +52,15 @@ class AggregateOracle:
         self._arrived = 0
         self._ids = PlainIds(definition)
         self._arguments = Arguments(dict(definition.agg))
-        #: (source, partition, event time) of what the last ingest counted: only these move the watermark.
-        self.counted: list[tuple[str, int, int]] = []
         self._dead: list[DeadLetter] = []
 
     def redefine(self, definition: AggregateDefinition) -> None:
-        """Go on under a definition with another emission. What was a last pane under the former one need not stay the last."""
+        """What was a last pane under the former definition need not stay the last."""
         self.definition = definition
         for cell in self._cells.values():
             cell.ended = False
 
-    def advance(self, watermark_us: int, now_us: int) -> Step:
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
         """Fire, tick, close and expire."""
         self._dead = []
         now = self._now(now_us)
@@ -110,15 +93,16 @@ class AggregateOracle:
         for cell in self._sorted():
             if self._expired(cell, after):
                 del self._cells[cell.key, cell.window]
-        return Step(panes, self._buried())
+        return Outcome(panes, self._buried())
 
-    def ingest(self, messages: Sequence[Message], now_us: int, watermark_us: int) -> Step:
+    def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """File messages in position order, then judge each (key, window) that they touched, once."""
-        self._dead = []
+        messages, self._dead = listed(messages), []
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
         admitted = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
         taken = [t for t in admitted if self._ids.is_new(self._key_of(t), t, watermark_us)]
+        self.duplicates += len(admitted) - len(taken)
         # A column is known by its name also where only a message that does not count has it.
         self._arguments.learn([t.payload for t in admitted] + [dict.fromkeys(m.payload) for m in messages])
         self.counted = []
@@ -141,12 +125,7 @@ class AggregateOracle:
         panes: list[Pane] = []
         for cell in sorted([cell for cell in cells if cell is not None], key=place):
             panes += self._judge(cell, watermark_us)
-        return Step(panes, self._buried())
-
-    @property
-    def duplicates(self) -> int:
-        """How many messages had ids that were known."""
-        return self._ids.duplicates
+        return Outcome(panes, self._buried())
 
     def windows(self) -> list[WindowInfo]:
         """Every window that is kept, sorted by (start, end, key).
@@ -166,6 +145,21 @@ class AggregateOracle:
             )
             for cell in self._sorted()
         ]
+
+    def handed(self, row: Any) -> dict[str, Any]:
+        assert isinstance(row.window, Window)
+        start_us, end_us = row.window.start_us, row.window.end_us
+        return {
+            **row.key,
+            **row.values,
+            WINDOW_TIME: to_datetime(end_us - 1),
+            WINDOW_START: to_datetime(start_us),
+            WINDOW_END: to_datetime(end_us),
+        }
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.definition.told_columns, *WINDOW_COLUMNS)
 
     def _in_order(self, messages: Iterable[Message]) -> list[tuple[Position, Message]]:
         """By (source, partition, offset, ordinal); messages without a position are numbered on arrival."""
@@ -235,7 +229,7 @@ class AggregateOracle:
         """What an expression raises for the values of a message, such as a division by zero; None where it takes them."""
         try:
             message.arguments = self._arguments.of(message.payload)
-        except pa.ArrowException as error:
+        except Raised as error:
             return str(error)
         return None
 

@@ -9,28 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import Any
 
 from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
 from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, Timing
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, to_datetime
 from windrow.core.windows import Rows
 from windrow.operators.join.definition import JoinDefinition
-from windrow.testing.plain_cells import Key, key_field
-from windrow.testing.plain_columns import JoinColumns
-from windrow.testing.plain_pairs import fits, latest_partner, open_until
-from windrow.testing.plain_times import event_time_us
-
-
-class JoinStep(NamedTuple):
-    """What one step gives."""
-
-    rows: list[JoinedRow]
-    dead: list[DeadLetter]
+from windrow.operators.join.plain_columns import JoinColumns
+from windrow.operators.join.plain_pairs import fits, latest_partner, open_until
+from windrow.operators.plain.cells import Key, key_field
+from windrow.operators.plain.oracle import Messages, Oracle, Outcome, by_input
+from windrow.operators.plain.times import event_time_us
 
 
 @dataclass
@@ -47,18 +39,14 @@ class Held:
     done: bool = False  # it can match no more, and that was judged
 
 
-class JoinOracle:
-    """The expected behaviour of one `JoinDefinition`.
+class JoinOracle(Oracle):
+    """The expected behaviour of one `JoinDefinition`. schemas: of each input, where it is known before the first message."""
 
-    `advance(watermark_us, now_us)` and `ingest(messages, now_us, watermark_us)` are the two kinds of step. `now` and the
-    watermark never go back. schemas: the columns of each input, where they are known before the first message.
-    """
+    definition: JoinDefinition
+    takes_columns = True
 
-    def __init__(self, definition: JoinDefinition, schemas: Mapping[str, pa.Schema] | None = None) -> None:
-        self.definition = definition
-        self.watermark_us = START_OF_TIME_US
-        #: (source, partition, event time) of what the last ingest took: only these move the watermark.
-        self.counted: list[tuple[str, int, int]] = []
+    def __init__(self, definition: JoinDefinition, schemas: Mapping[str, Any] | None = None) -> None:
+        super().__init__(definition)
         self._columns = JoinColumns(definition, schemas or {})
         self._now_us: int | None = None
         self._ticked_us: int | None = None  # `now` of the last advance, or of the very first step
@@ -67,8 +55,9 @@ class JoinOracle:
         self._pending: list[JoinedRow] = []
         self._dead: list[DeadLetter] = []
 
-    def ingest(self, messages: Mapping[str, Sequence[Message]], now_us: int, watermark_us: int) -> JoinStep:
+    def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """Left messages meet the right ones of earlier steps; then right ones meet all left ones that have come."""
+        messages = by_input(self.definition.inputs, messages)
         self._dead, self.counted = [], []
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
@@ -93,9 +82,9 @@ class JoinOracle:
         displaced = {side: [m for m in self._held[side] if self._displaced(side, m)] for side in self._held}
         rows += self._unmatched(displaced)
         self._drop(watermark_us)
-        return JoinStep(rows, sorted(self._dead, key=lambda letter: letter.position or ()))
+        return Outcome(rows, sorted(self._dead, key=lambda letter: letter.position or ()))
 
-    def advance(self, watermark_us: int, now_us: int) -> JoinStep:
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
         """What the watermark decides, then what a period releases; then messages go."""
         self._dead = []
         now = self._now(now_us)
@@ -116,19 +105,18 @@ class JoinOracle:
                 waiting.append(row)
         self._pending = waiting
         self._drop(after)
-        return JoinStep(rows, [])
+        return Outcome(rows, [])
 
-    def messages(self, input_name: str) -> list[Message]:
-        """The messages of an input that are kept, in order of event time, then position."""
+    def kept(self, input: str) -> list[Message]:
+        """The messages of an input that are kept, in order of event time, then position: of a window of rows the newest."""
         found: dict[Position, Held] = {}
         for side, source in (("left", self.definition.left), ("right", self.definition.right)):
-            if source.name == input_name:
-                found |= {m.position: m for m in self._held[side]}
+            if source.name == input:
+                found |= {m.position: m for m in self._newest(side)}
         return [m.message for m in sorted(found.values(), key=lambda m: (m.time_us, m.position))]
 
-    def know(self, input_name: str, columns: Sequence[str]) -> None:
-        """Columns of an input, before the first message has them."""
-        self._columns.see(input_name, dict.fromkeys(columns))
+    def know(self, input: str, columns: Sequence[str]) -> None:
+        self._columns.see(input, dict.fromkeys(columns))
 
     @property
     def columns(self) -> list[str]:
@@ -170,7 +158,8 @@ class JoinOracle:
                 continue
             self._columns.learn(source.name, message.payload)
             self.counted.append((position.source, position.partition, time_us))
-            taken.append((time_us, message))
+            payload = {**message.payload, source.event_time: to_datetime(time_us)}
+            taken.append((time_us, Message(payload, position)))
         return taken
 
     def _too_late_us(self, watermark_us: int) -> float:

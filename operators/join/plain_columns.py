@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.plain.arrow import Columns, is_true
 
 Payload = Mapping[str, Any]
 
@@ -15,19 +14,20 @@ Payload = Mapping[str, Any]
 class JoinColumns:
     """What columns each side has, as they were seen, and what they are called in the output."""
 
-    def __init__(self, join: JoinDefinition, known: Mapping[str, pa.Schema]) -> None:
+    def __init__(self, join: JoinDefinition, known: Mapping[str, Any]) -> None:
         self.join = join
         # Keys and event time are known of an input that was never seen.
         right = list(dict.fromkeys((*join.right_keys, join.right.event_time)))
         left = list(dict.fromkeys((*join.left_keys, join.left.event_time)))
         self._names: dict[str, list[str]] = {join.right.name: right, join.left.name: left}
-        self._types: dict[tuple[str, str], pa.DataType] = {}
+        self._types = Columns()  # of (input, column)
         self._seen = set(known)
         # Output name of (side, column), for good.
         self._given: dict[tuple[str, str], str] = {}
         for name, schema in known.items():
             self._names[name] = list(schema.names)
-            self._types |= {(name, field.name): field.type for field in schema}
+            for field in schema:
+                self._types.declare((name, field.name), field.type)
 
     def see(self, name: str, payload: Payload) -> None:
         """Remember which columns an input has, be it from a dead letter."""
@@ -59,11 +59,8 @@ class JoinColumns:
     def learn(self, name: str, payload: Payload) -> None:
         """Remember what type columns are, so that a null is a null of that type."""
         for column, value in payload.items():
-            if value is None or self.join.where is None:
-                continue
-            seen, known = pa.array([value]).type, self._types.get((name, column))
-            if known is None or (pa.types.is_integer(known) and pa.types.is_floating(seen)):
-                self._types[name, column] = seen
+            if value is not None and self.join.where is not None:
+                self._types.learn((name, column), [value])
 
     def row(self, left: Payload | None, right: Payload | None) -> dict[str, Any]:
         """The output of a pair, or of a message without a partner."""
@@ -83,27 +80,26 @@ class JoinColumns:
             return True
         if where.function is not None:
             tables = [
-                pa.table({n: self._cell(source, n, payload.get(n)) for n in self._names[source]})
+                self._types.row({n: ((source, n), payload.get(n)) for n in self._names[source]})
                 for source, payload in ((self.join.left.name, left), (self.join.right.name, right))
             ]
             [answer] = where.function(*tables)
         else:
             assert where.expression is not None
-            columns = {}
+            cells: dict[str, tuple[Any, Any]] = {}
             output = self._output()
             for (side, own), called in self._called().items():
                 # A column may be named with its input's name before it.
                 output.setdefault(f"{self._prefix(side)}_{own}", output[called])
             for out, (left_name, right_name) in output.items():
-                source, column = (
+                column = (
                     (self.join.right.name, right_name)
                     if left_name is None
                     else (self.join.left.name, left_name)
                 )
-                columns[out] = self._cell(source, column, _value(left, right, left_name, right_name))
-            [answer] = where.expression.evaluate(pa.table(columns))
-        answer = answer.as_py() if isinstance(answer, pa.Scalar) else answer
-        return answer is not None and bool(answer)
+                cells[out] = (column, _value(left, right, left_name, right_name))
+            [answer] = where.expression.evaluate(self._types.row(cells))
+        return is_true(answer)
 
     def _prefix(self, side: str) -> str:
         if self.join.is_self_join:
@@ -132,14 +128,6 @@ class JoinColumns:
         for (side, column), out in self._called().items():
             output[out] = (column, None) if side == "left" else (None, column)
         return output
-
-    def _cell(self, source: str, column: str | None, value: Any) -> pa.Array:
-        assert column is not None
-        return (
-            pa.array([value])
-            if value is not None
-            else pa.nulls(1, self._types.get((source, column), pa.null()))
-        )
 
 
 def _value(left: Payload | None, right: Payload | None, left_name: str | None, right_name: str | None) -> Any:

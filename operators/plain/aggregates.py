@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
 
-import pyarrow as pa
-
 from windrow.core.aggregation import Aggregation
-from windrow.core.errors import UnknownColumn
-from windrow.core.expressions import Expr
 from windrow.core.messages import Position
+from windrow.operators.plain.arrow import of_type, to_table
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -214,72 +211,4 @@ def _user(aggregation: Aggregation, rows: Sequence[Row]) -> Any:
         for row in rows:
             state = function.body.add(state, *row.values)
         result = function.body.finish(state)
-    if isinstance(result, pa.Scalar):
-        result = result.as_py()
-    return pa.scalar(result, function.returns).as_py()
-
-
-# -- arguments -----------------------------------------------------------------------------------------------
-
-
-def to_table(payloads: Sequence[dict[str, Any]]) -> pa.Table:
-    """All columns that any of the messages has; null where one lacks it."""
-    names: list[str] = []
-    for payload in payloads:
-        names += [name for name in payload if name not in names]
-    return pa.table({name: pa.array([payload.get(name) for payload in payloads]) for name in names})
-
-
-class Arguments:
-    """The arguments of each aggregation, message by message.
-
-    Expressions are evaluated by Arrow over one row at a time; `learn` remembers what a column was, so that a
-    null is a null of that type.
-    """
-
-    def __init__(self, aggregations: dict[str, Aggregation]) -> None:
-        self._aggregations = aggregations
-        self._expressions = any(
-            isinstance(a, Expr) or agg.condition is not None
-            for agg in aggregations.values()
-            for a in agg.args
-        ) or any(agg.condition is not None for agg in aggregations.values())
-        self._types: dict[str, pa.DataType] = {}
-
-    def learn(self, payloads: Sequence[dict[str, Any]]) -> None:
-        """Remember the types of the columns of one step."""
-        if not self._expressions:
-            return
-        for payload in payloads:
-            for name in payload:
-                self._types.setdefault(name, pa.null())
-        for name, known in self._types.items():
-            seen = pa.array([payload.get(name) for payload in payloads]).type
-            if known == pa.null() or (pa.types.is_integer(known) and pa.types.is_floating(seen)):
-                self._types[name] = seen
-
-    def of(self, payload: dict[str, Any]) -> dict[str, tuple[Any, ...] | None]:
-        """By alias: the arguments, or None where the filter of the aggregation excludes the message."""
-        table: pa.Table | None = None
-        if self._expressions:
-            table = pa.table(
-                {name: pa.array([payload.get(name)], kind) for name, kind in self._types.items()}
-            )
-        found: dict[str, tuple[Any, ...] | None] = {}
-        for alias, aggregation in self._aggregations.items():
-            if (
-                aggregation.condition is not None
-                and _value(aggregation.condition, payload, table) is not True
-            ):
-                found[alias] = None
-            else:
-                found[alias] = tuple(_value(a, payload, table) for a in aggregation.args)
-        return found
-
-
-def _value(argument: str | Expr, payload: dict[str, Any], table: pa.Table | None) -> Any:
-    if isinstance(argument, str):
-        return payload.get(argument)
-    if table is None:
-        raise UnknownColumn(f"expression {argument} has no columns to be evaluated over")
-    return argument.evaluate(table)[0].as_py()
+    return of_type(result, function.returns)

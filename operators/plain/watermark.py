@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from windrow.core.policy import Watermark
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.join.definition import JoinDefinition
 
 Partition = tuple[str, int]
 
@@ -88,29 +88,32 @@ class WatermarkOracle:
         return self._definition.idle_us is not None and now_us - since_us >= self._definition.idle_us
 
 
-class JoinWatermarkOracle:
-    """The watermark of a join: the least of its inputs, idle and static ones left out. Semantics "Joins", "Late"."""
+class InputsOracle:
+    """The watermark of a definition: the least of its inputs, idle and static ones left out. Semantics "Joins", "Late".
 
-    def __init__(self, definition: JoinDefinition) -> None:
+    definition: has `inputs`, and the `prefix` with which the sources of each begin
+    """
+
+    def __init__(self, definition: Any) -> None:
+        self._prefixes = {one.name: definition.prefix(one) for one in definition.inputs}
         self._static = {one.name for one in definition.inputs if one.static}
         self._inputs = {one.name: WatermarkOracle(one.watermark) for one in definition.inputs}
         self.watermark_us = START_OF_TIME_US
 
     def observe(self, times: Iterable[tuple[str, int, int]], now_us: int) -> None:
-        """As `WatermarkOracle.observe`; sources begin with the input's name and a colon."""
-        taken: dict[str, list[tuple[str, int, int]]] = {name: [] for name in self._inputs}
-        for source, partition, time_us in times:
-            name, _, given = source.partition(":")
-            taken[name].append((given, partition, time_us))
-        for name, own in taken.items():
+        """As `WatermarkOracle.observe`."""
+        counted = list(times)
+        for name, prefix in self._prefixes.items():
+            own = [(s.removeprefix(prefix), p, t) for s, p, t in counted if s.startswith(prefix)]
             self._inputs[name].observe(own, now_us)
 
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
         """The watermark at `now_us`, or where the caller asks it to go."""
         candidates = []
         for name, one in self._inputs.items():
+            one._start(now_us)
             if name not in self._static and not one.is_idle(now_us):
-                # A partition that begins late may take its input back, as long as the join is not there yet.
+                # A partition that begins late may take its input back, as long as the whole is not there yet.
                 mark_us = one._candidate(now_us)
                 candidates.append(START_OF_TIME_US if mark_us is None else mark_us)
         for candidate in (min(candidates, default=None), explicit_us):

@@ -8,9 +8,9 @@ from typing import Any
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.windows import Hopping, Tuples
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.testing.plain_aggregates import is_nan
-from windrow.testing.plain_cells import Key, Taken
-from windrow.testing.plain_windows import windows_of
+from windrow.operators.plain.aggregates import is_nan
+from windrow.operators.plain.cells import Key, Taken
+from windrow.operators.plain.windows import windows_of
 
 
 class PlainIds:
@@ -20,7 +20,6 @@ class PlainIds:
         self._definition = definition
         self._columns = () if definition.ids is None else definition.ids.columns
         self._seen: dict[tuple[Key, Key], int] = {}  # key and ids -> event time of the message that had them
-        self.duplicates = 0
 
     def are_missing(self, payload: Mapping[str, Any]) -> bool:
         return any(payload.get(column) is None or is_nan(payload[column]) for column in self._columns)
@@ -33,7 +32,6 @@ class PlainIds:
         known_as = (key, tuple((isinstance(value, bool), value) for value in values))
         before_us = self._seen.get(known_as)
         if before_us is not None and self._remembered(before_us, watermark_us):
-            self.duplicates += 1
             return False
         self._seen[known_as] = message.time_us
         return True

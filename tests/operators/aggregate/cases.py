@@ -1,32 +1,32 @@
-"""Any definition, any input, any cut, any crash: the operator gives what the oracle makes of the recorded steps.
+"""Any windowed aggregate, and any messages for it."""
 
-WINDROW_DEEP=1 runs many more examples.
-"""
+from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.deep import examples
-from windrow.core.messages import Message, Position, TupleWindow
+from tests.operators.contract import Case, Drawn, Operator, S
 from windrow.core.time import to_datetime
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.testing.clock import ManualClock
-from windrow.testing.driver import TestDriver
-from windrow.testing.faults import CommitPoint
-from windrow.testing.ledger import all_panes_equal, ledger, ledger_key, values_equal
 
-PROFILE = examples(120, deep=10_000)
-S = 1_000_000
 HOUR = 3600 * S
+SCHEMA = pa.schema(
+    [
+        ("t", pa.timestamp("us", "UTC")),
+        ("k", pa.string()),
+        ("g", pa.int64()),
+        ("f", pa.float64()),
+        ("x", pa.float64()),
+        ("v", pa.int64()),
+        ("u", pa.int64()),
+    ]
+)
 
 
 @wr.aggregate_function(name="longest", returns=pa.int64())
@@ -85,20 +85,30 @@ INCREMENTAL = {
 FULL = {"median": wr.median("v"), "p": wr.percentile("x", 0.25), "rows": rows()}
 
 TRIGGERS = ["never", "every_batch", "every 2", "every 3", "period 5", "period 7"]
-POINTS = [None, *CommitPoint]
 
 
 @dataclass(frozen=True)
-class Case:
+class Scaled:
     """A definition, and the scale of its event times."""
 
-    definition: AggregateDefinition
+    definition: wr.Aggregate
     base_us: int
     unit_us: int
     datetimes: bool
 
     def time(self, t: int) -> int:
         return self.base_us + t * self.unit_us
+
+    def drawn(self, row: dict[str, Any], *, whole: bool = True) -> Drawn:
+        """The message of a drawn row. whole: a column that it does not have is null."""
+        payload = {name: value for name, value in row.items() if name not in ("p", "bad", "u")}
+        if whole:
+            payload.setdefault("v", None)
+        if self.definition.ids is not None:
+            payload["u"] = row["u"]
+        time_us = self.time(row["t"])
+        payload["t"] = row.get("bad", to_datetime(time_us) if self.datetimes else time_us)
+        return Drawn(payload, self.definition.input_name, row["p"])
 
 
 def trigger(text: str) -> Any:
@@ -119,7 +129,7 @@ def cases(
     steady: bool = False,
     ids: bool = False,
     full: bool = False,
-) -> Case:
+) -> Scaled:
     """Any definition; unbounded: nothing is ever too late; steady: one whose messages added one by one are run together.
 
     ids: messages are known by the column "u", or by it and another. full: they are kept.
@@ -215,8 +225,9 @@ def cases(
         max_ahead=wr.forever if unbounded else pick(wr.forever, wr.forever, None, units(10), units(40)),
         integer_overflow=pick("dead_letter", "decimal"),
         ids=pick(wr.ids("u"), wr.ids("u"), wr.ids("u", "g")) if ids else None,
+        input=pick(None, None, None, "readings"),
     )
-    return Case(definition, base_us, unit_us, draw(st.booleans()))
+    return Scaled(definition, base_us, unit_us, draw(st.booleans()))
 
 
 def _custom(marks: dict[tuple[str, int], int], now_us: int) -> int | None:
@@ -237,6 +248,7 @@ def messages(draw: st.DrawFn, *, good: bool = False, close: bool = False) -> dic
         "f": draw(st.sampled_from([0.0, -0.0, 1.5, math.nan, None])),
         "x": draw(st.sampled_from([None, 0.25, -3.0, 7.5, 7.5, math.nan])),
         "v": draw(st.sampled_from([None, 0, 1, 2, 3, 5, -4])),
+        "u": draw(st.sampled_from([1, 2, 3, 4, 5, 6, 7, None])),
     }
     if not good and draw(st.integers(0, 12)) == 0:
         row["bad"] = draw(st.sampled_from(BAD_TIMES))
@@ -247,144 +259,40 @@ def messages(draw: st.DrawFn, *, good: bool = False, close: bool = False) -> dic
     return row
 
 
-ACTIONS = st.one_of(
-    st.tuples(st.just("feed"), st.lists(messages(), min_size=1, max_size=6)),
-    st.tuples(st.just("feed"), st.lists(messages(), min_size=1, max_size=6)),
-    st.tuples(st.just("each"), st.lists(messages(), min_size=1, max_size=4)),
-    st.tuples(st.just("clock"), st.integers(1, 12)),
-    st.tuples(st.just("event time"), st.integers(-10, 80)),
-    st.tuples(st.just("timeout"), st.none()),
-    st.tuples(st.just("panes"), st.none()),
-    st.tuples(st.just("crash"), st.sampled_from(POINTS)),
-    st.tuples(st.just("replay"), st.integers(1, 5)),
-)
+@st.composite
+def jobs(draw: st.DrawFn) -> Case:
+    kind = draw(st.sampled_from(["any", "any", "any", "steady", "ids", "ids", "full"]))
+    scaled = draw(cases(steady=kind == "steady", ids=kind == "ids", full=kind == "full"))
+    names = SCHEMA.names if scaled.definition.ids is not None else SCHEMA.names[:-1]
+    schema = draw(st.sampled_from([None, pa.schema([SCHEMA.field(name) for name in names])]))
+    rows = messages(close=kind == "steady")
+    return Case(
+        definition=scaled.definition,
+        # A column that no message has had, and nobody has declared, is a mistake.
+        messages=rows.map(lambda row: scaled.drawn(row, whole=schema is None)),
+        schema=schema,
+        unit_us=scaled.unit_us,
+        start_us=scaled.base_us,
+    )
 
 
-@dataclass
-class Run:
-    """Plays actions; what a crash loses is fed again from where the job says that it stands."""
-
-    case: Case
-    driver: TestDriver
-    source: dict[int, list[Message]] = field(default_factory=lambda: {0: [], 1: []})
-    acknowledged: list[Any] = field(default_factory=list)
-
-    def message(self, row: dict[str, Any]) -> Message:
-        partition = self.source[row["p"]]
-        payload = {name: value for name, value in row.items() if name not in ("p", "bad")}
-        if not partition:
-            payload.setdefault("v", None)  # a column that no message has had is a mistake, not a null
-        time_us = self.case.time(row["t"])
-        payload["t"] = row.get("bad", to_datetime(time_us) if self.case.datetimes else time_us)
-        made = Message(payload, Position("s", row["p"], len(partition)))
-        partition.append(made)
-        return made
-
-    def act(self, kind: str, value: Any) -> None:
-        driver = self.driver
-        match kind:
-            case "feed":
-                # However they come, a step takes them in position order.
-                driver.feed([self.message(row) for row in value][::-1])
-            case "each":
-                for row in value:
-                    driver.add(self.message(row))
-            case "clock":
-                driver.advance_clock(value * S)
-            case "event time":
-                driver.advance_event_time(self.case.time(value))
-            case "timeout":
-                driver.timeout()
-            case "panes":
-                self.acknowledged += driver.panes()
-            case "replay":
-                again = [m for partition in self.source.values() for m in partition[-value:]]
-                driver.feed(again)
-            case "crash":
-                driver.crash(value)
-                driver.restart()
-                self.redeliver()
-            case "drain":
-                driver.drain()
-
-    def redeliver(self) -> None:
-        offsets = self.driver.next_offsets()
-        lost = [m for p, partition in self.source.items() for m in partition[offsets.get(("s", p), 0) :]]
-        for i in range(0, len(lost), 3):
-            self.driver.feed(lost[i : i + 3])
+def _shown() -> Operator:
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.hopping("10 seconds", "5 seconds"),
+        agg={"n": wr.count(), "sum": wr.sum("x"), "middle": wr.median("v"), "list": wr.collect_list("v")},
+        watermark="1 second",
+        retention="1 minute",
+        emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
+        max_ahead=wr.forever,
+    )
+    scaled = Scaled(definition, 0, S, True)
+    stand = [(1, "a"), (2, None), (9, "a"), (17, "b"), (5, "a"), (90, "a"), (3, "b"), (91, "b")]
+    some = [
+        {"p": 0, "t": t, "k": k, "g": None, "f": None, "x": n / 4, "v": n} for n, (t, k) in enumerate(stand)
+    ]
+    return Operator(jobs(), definition, SCHEMA, [scaled.drawn(row) for row in some])
 
 
-def play(case: Case, actions: list[tuple[str, Any]]) -> Run:
-    """Run the actions and compare with the oracle."""
-    with TestDriver(case.definition, clock=ManualClock(case.base_us)) as driver:
-        run = Run(case, driver)
-        for kind, value in actions:
-            run.act(kind, value)
-        driver.check()
-        panes = driver.committed_panes()
-        ledger(panes, retracting=case.definition.emit.mode == "retracting")
-        assert all_panes_equal(run.acknowledged + driver.op.get_result(), panes)
-    return run
-
-
-@pytest.mark.proves("Tools: oracle, and operators compared with it")
-@given(case=cases(), actions=st.lists(ACTIONS, min_size=1, max_size=14), drained=st.booleans())
-@PROFILE
-def test_the_operator_gives_what_the_oracle_makes_of_the_recorded_steps(
-    case: Case, actions: list[tuple[str, Any]], drained: bool
-) -> None:
-    play(case, [*actions, *([("clock", 10), ("timeout", None), ("drain", None)] if drained else [])])
-
-
-ONE_BY_ONE = st.one_of(
-    st.tuples(st.just("each"), st.lists(messages(close=True), min_size=1, max_size=12)),
-    st.tuples(st.just("each"), st.lists(messages(close=True), min_size=4, max_size=12)),
-    st.tuples(st.just("clock"), st.integers(1, 12)),
-    ACTIONS,
-)
-
-
-@given(case=cases(steady=True), actions=st.lists(ONE_BY_ONE, min_size=1, max_size=10))
-@PROFILE
-def test_messages_added_one_by_one_are_steps_of_their_own(case: Case, actions: list[tuple[str, Any]]) -> None:
-    play(case, [*actions, ("clock", 10), ("timeout", None)])
-
-
-def in_the_end(case: Case, rows: list[dict[str, Any]], cut: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """What the windows hold after all rows, `cut` a step; and what a consumer holds after the end of time."""
-    with TestDriver(case.definition, clock=ManualClock(case.base_us)) as driver:
-        run = Run(case, driver)
-        made = [run.message(row) for row in rows]
-        for i in range(0, len(made), cut):
-            driver.feed(made[i : i + cut])
-        held = {
-            ledger_key(i.key, i.window): (i.messages, i.first, i.last, i.values) for i in driver.windows()
-        }
-        driver.advance_clock("1 day")
-        driver.timeout()
-        driver.drain()
-        told = ledger(driver.committed_panes(), retracting=case.definition.emit.mode == "retracting")
-        assert [letter for letter in driver.dead_letters() if letter.reason == "too_late"] == []
-    partial = [key for key in held if isinstance(key[1], TupleWindow) and held[key][0] < _size(key[1])]
-    return held, {key: values for key, values in told.items() if key not in partial}
-
-
-def _size(window: TupleWindow) -> int:
-    return window.last - window.first + 1
-
-
-@pytest.mark.proves("Tools: oracle, and operators compared with it")
-@given(
-    case=cases(unbounded=True, modes=("accumulating", "retracting")),
-    rows=st.lists(messages(good=True), min_size=1, max_size=15),
-    cuts=st.tuples(st.integers(1, 3), st.integers(4, 15)),
-)
-@examples(40, deep=3_000)
-def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
-    case: Case, rows: list[dict[str, Any]], cuts: tuple[int, int]
-) -> None:
-    # Positions of two partitions interleave by the cut, and with them the numbers of tuple windows.
-    rows = [{**row, "p": 0} for row in rows]
-    (held, told), (held_too, told_too) = (in_the_end(case, rows, cut) for cut in cuts)
-    assert values_equal(held, held_too)
-    assert values_equal(told, told_too)
+OPERATOR = _shown()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.core.messages import Position, TupleWindow, Window
-from windrow.testing.plain_aggregates import is_nan
+from windrow.operators.plain.aggregates import is_nan
 
 Key = tuple[Any, ...]
 

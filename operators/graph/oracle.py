@@ -1,0 +1,113 @@
+"""A graph in the plainest possible Python: the oracles of its operators, one feeding the next. Semantics "Chains".
+
+It shares nothing with the operators but the value types of `windrow.core`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from windrow.core.messages import Message, Position
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.graph.definition import ChainDefinition, Feed
+from windrow.operators.plain.oracle import Messages, Oracle, Outcome, by_input
+
+
+class ChainOracle(Oracle):
+    """The expected behaviour of one `wr.chain`. schemas: of all inputs, where they are known before the first message."""
+
+    definition: ChainDefinition
+
+    def __init__(self, definition: ChainDefinition, schemas: Mapping[str, Any] | None = None) -> None:
+        super().__init__(definition)
+        self._oracles = [self._oracle(i, schemas) for i in range(len(definition.parts))]
+        self._steps = [0] * len(self._oracles)
+        for i, feeds in enumerate(definition.feeds if schemas is not None else ()):
+            for feed in feeds:
+                self._oracles[i].know(feed.input.name, self._oracles[feed.part].columns)
+
+    def _oracle(self, i: int, schemas: Mapping[str, Any] | None) -> Oracle:
+        part = self.definition.parts[i]
+        for feed in self.definition.feeds[i]:
+            part = part.of_handed_rows(feed.input)
+        outside = [n.name for n in self.definition.inputs_of(i)]
+        known = {name: schema for name, schema in (schemas or {}).items() if name in outside}
+        return part.oracle(known)
+
+    def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
+        """Each operator takes what others told of the step's messages, and its own from outside."""
+        given, done, self.counted = by_input(self.definition.inputs, messages), list[Outcome](), []
+        for i, oracle in enumerate(self._oracles):
+            own_us = oracle.watermark_us if self.definition.feeds[i] else watermark_us
+            own = {n.name: given[n.name] for n in self.definition.inputs_of(i) if n.name in given}
+            done.append(self._take(i, self._handed_to(i, done), own, now_us, own_us))
+        return self._whole(done)
+
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
+        """Each operator takes what others told, then advances to the watermark that they leave it."""
+        done, reached = list[Outcome](), list[int]()
+        self.watermark_us = max(watermark_us, self.watermark_us)
+        for i, oracle in enumerate(self._oracles):
+            handed = self._handed_to(i, done)
+            fed = [self._behind(f, reached[f.part]) for f in self.definition.feeds[i]]
+            reached.append(min(fed, default=watermark_us))
+            took = Outcome([], [])
+            if any(handed.values()):
+                took = self._take(i, handed, {}, now_us, oracle.watermark_us)
+            told = oracle.advance(reached[i], now_us)
+            self._steps[i] += 1
+            done.append(Outcome(took.rows + told.rows, took.dead + told.dead))
+        return self._whole(done)
+
+    def redefine(self, definition: ChainDefinition) -> None:
+        self.definition = definition
+        for oracle, part in zip(self._oracles, definition.parts, strict=True):
+            oracle.redefine(part)
+
+    def part(self, name: str) -> Oracle:
+        return self._oracles[[p.name for p in self.definition.parts].index(name)]
+
+    def _handed_to(self, i: int, done: Sequence[Outcome]) -> dict[str, list[Message]]:
+        """What an operator takes of others in a step, by its inputs: they stand where they were told."""
+        handed = {}
+        for feed in self.definition.feeds[i]:
+            before, name, step = (
+                self._oracles[feed.part],
+                self.definition.parts[feed.part].name,
+                self._steps[feed.part],
+            )
+            handed[feed.input.name] = [
+                Message(before.handed(row), Position(name, 0, step, n))
+                for n, row in enumerate(done[feed.part].rows)
+            ]
+        return handed
+
+    def _take(
+        self,
+        i: int,
+        handed: Mapping[str, Sequence[Message]],
+        own: Mapping[str, Sequence[Message]],
+        now_us: int,
+        watermark_us: int,
+    ) -> Outcome:
+        """An operator's ingest of what others told and of its own; of nothing there is none, unless columns tell something."""
+        oracle = self._oracles[i]
+        given = {name: rows for name, rows in (*own.items(), *handed.items()) if rows}
+        if not given and not oracle.takes_columns:
+            return Outcome([], [])
+        done = oracle.ingest(given, now_us, watermark_us)
+        self._steps[i] += 1
+        outside = {m.position[:2] for some in own.values() for m in some if m.position}
+        self.counted += [one for one in oracle.counted if one[:2] in outside]
+        return done
+
+    def _whole(self, done: Sequence[Outcome]) -> Outcome:
+        self.gave = {p.name: one for p, one in zip(self.definition.parts, done, strict=True)}
+        self.duplicates = sum(oracle.duplicates for oracle in self._oracles)
+        return Outcome(done[-1].rows, [letter for one in done for letter in one.dead])
+
+    def _behind(self, feed: Feed, watermark_us: int) -> int:
+        if watermark_us == END_OF_TIME_US:
+            return watermark_us
+        return max(watermark_us - feed.behind_us, START_OF_TIME_US)

@@ -1,0 +1,114 @@
+"""What of an oracle is written for Arrow by users: expressions and functions, called with one row, or one window, at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.core.aggregation import Aggregation
+from windrow.core.errors import UnknownColumn
+from windrow.core.expressions import Expr
+
+
+class Raised(Exception):
+    """An expression does not take the values of a message, such as a division by zero."""
+
+
+def of_type(value: Any, kind: pa.DataType) -> Any:
+    """What a function of the user's gave, as a value of the type that it declares."""
+    return pa.scalar(value.as_py() if isinstance(value, pa.Scalar) else value, kind).as_py()
+
+
+def is_true(answer: Any) -> bool:
+    """Null is not."""
+    answer = answer.as_py() if isinstance(answer, pa.Scalar) else answer
+    return answer is not None and bool(answer)
+
+
+def to_table(payloads: Sequence[dict[str, Any]]) -> pa.Table:
+    """All columns that any of the messages has; null where one lacks it."""
+    names: list[str] = []
+    for payload in payloads:
+        names += [name for name in payload if name not in names]
+    return pa.table({name: pa.array([payload.get(name) for payload in payloads]) for name in names})
+
+
+class Columns:
+    """What types columns are, as they were seen, so that a null is a null of that type."""
+
+    def __init__(self) -> None:
+        self._types: dict[Any, pa.DataType] = {}
+
+    def declare(self, column: Any, kind: pa.DataType) -> None:
+        self._types[column] = kind
+
+    def learn(self, column: Any, values: Sequence[Any]) -> None:
+        """Values of a column, which may be all null: whole numbers may become fractions."""
+        seen, known = pa.array(values).type, self._types.setdefault(column, pa.null())
+        if known == pa.null() or (pa.types.is_integer(known) and pa.types.is_floating(seen)):
+            self._types[column] = seen
+
+    def typed(self, payload: Mapping[str, Any]) -> pa.Table:
+        """A table of one row, of all columns that there are."""
+        return pa.table({name: pa.array([payload.get(name)], kind) for name, kind in self._types.items()})
+
+    def row(self, cells: Mapping[str, tuple[Any, Any]]) -> pa.Table:
+        """A table of one row: name -> (column, value)."""
+        return pa.table(
+            {
+                name: pa.nulls(1, self._types.get(column, pa.null())) if value is None else pa.array([value])
+                for name, (column, value) in cells.items()
+            }
+        )
+
+
+class Arguments:
+    """The arguments of each aggregation, message by message. `learn` remembers what a column was."""
+
+    def __init__(self, aggregations: dict[str, Aggregation]) -> None:
+        self._aggregations = aggregations
+        self._expressions = any(
+            isinstance(a, Expr) or agg.condition is not None
+            for agg in aggregations.values()
+            for a in agg.args
+        ) or any(agg.condition is not None for agg in aggregations.values())
+        self._columns = Columns()
+        self._names: dict[str, None] = {}
+
+    def learn(self, payloads: Sequence[dict[str, Any]]) -> None:
+        """Remember the types of the columns of one step."""
+        if not self._expressions:
+            return
+        self._names.update(dict.fromkeys(name for payload in payloads for name in payload))
+        for name in self._names:
+            self._columns.learn(name, [payload.get(name) for payload in payloads])
+
+    def of(self, payload: dict[str, Any]) -> dict[str, tuple[Any, ...] | None]:
+        """By alias: the arguments, or None where the filter of the aggregation excludes the message. Raises `Raised`."""
+        try:
+            return self._of(payload)
+        except pa.ArrowException as error:
+            raise Raised(str(error)) from error
+
+    def _of(self, payload: dict[str, Any]) -> dict[str, tuple[Any, ...] | None]:
+        table = self._columns.typed(payload) if self._expressions else None
+        found: dict[str, tuple[Any, ...] | None] = {}
+        for alias, aggregation in self._aggregations.items():
+            if (
+                aggregation.condition is not None
+                and _value(aggregation.condition, payload, table) is not True
+            ):
+                found[alias] = None
+            else:
+                found[alias] = tuple(_value(a, payload, table) for a in aggregation.args)
+        return found
+
+
+def _value(argument: str | Expr, payload: dict[str, Any], table: pa.Table | None) -> Any:
+    if isinstance(argument, str):
+        return payload.get(argument)
+    if table is None:
+        raise UnknownColumn(f"expression {argument} has no columns to be evaluated over")
+    return argument.evaluate(table)[0].as_py()

@@ -1,0 +1,42 @@
+"""What SQL may do of a step before rows cross, and what comes of the groups that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from windrow.core.inputs import Input
+from windrow.operators.steps.step import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Pushdown:
+    """What SQL may do of an `ingest` before rows cross: rows of one slice of time and one key become one group.
+
+    parts: accumulator -> SQL aggregate; columns: those of the input that these name, keys among them. length_us, offset_us: of
+    slices; a length of 0: all time is one. window: (size, hop) of the newest window of a time, None where no window ends.
+    retention_us, lateness_us: how long after its end a window is kept, and takes rows.
+    """
+
+    given: Input
+    by: tuple[str, ...]
+    nulls_count: bool
+    columns: tuple[str, ...]
+    parts: Mapping[str, str]
+    length_us: int
+    offset_us: int
+    window: tuple[int, int] | None
+    retention_us: int | None
+    lateness_us: int
+
+
+@dataclass
+class Grouped:
+    """What became of groups. step: of those that counted; rows: that came; uncounted: rows that are too late, or too far ahead
+    of now, so that the groups that hold them do not count. extent: [first, last] offset of each partition.
+    """
+
+    step: StepResult
+    rows: int = 0
+    uncounted: int = 0
+    extent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
