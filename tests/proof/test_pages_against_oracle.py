@@ -5,7 +5,7 @@ WINDROW_DEEP=1 runs many more examples.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -13,27 +13,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.deep import examples
-from tests.proof.test_against_oracle import ACTIONS, Case, cases, messages, play
+from tests.operators.aggregate.cases import jobs
+from tests.operators.contract import Drawn, life
+from tests.operators.test_contract import actions
 from windrow.stores import blocks, paged
 
-MANY = st.builds(lambda row, key: {**row, "k": key}, messages(), st.sampled_from([*"abcdefghij", None]))
-FED = st.one_of(
-    st.tuples(st.just("feed"), st.lists(MANY, min_size=4, max_size=12)),
-    st.tuples(st.just("feed"), st.lists(MANY, min_size=1, max_size=3)),
-    ACTIONS,
-)
+KEYS = st.sampled_from([*"abcdefghij", None])
+
+
+def of_key(message: Drawn, key: str | None) -> Drawn:
+    return message._replace(payload={**message.payload, "k": key})
 
 
 @pytest.mark.proves("Windows: what a commit costs follows what changed, not what is stored")
-@given(
-    case=cases(),
-    actions=st.lists(FED, min_size=3, max_size=14),
-    page_rows=st.sampled_from([1, 2, 16]),
-    fold_at=st.sampled_from([2, 16]),
-)
+@given(data=st.data(), page_rows=st.sampled_from([1, 2, 16]), fold_at=st.sampled_from([2, 16]))
 @examples(80, deep=10_000)
 def test_windows_in_small_pages_say_what_the_oracle_says(
-    case: Case, actions: list[tuple[str, Any]], page_rows: int, fold_at: int
+    data: st.DataObject, page_rows: int, fold_at: int
 ) -> None:
-    with mock.patch.object(paged, "PAGE_ROWS", page_rows), mock.patch.object(blocks, "FOLD_AT", fold_at):
-        play(case, [*actions, ("clock", 10), ("timeout", None), ("drain", None)])
+    case = data.draw(jobs())
+    many = replace(case, messages=st.builds(of_key, case.messages, KEYS))
+    with (
+        mock.patch.object(paged, "PAGE_ROWS", page_rows),
+        mock.patch.object(blocks, "FOLD_AT", fold_at),
+        life(many) as job,
+    ):
+        for kind, value in data.draw(actions(many)):
+            job.act(kind, value)
+        job.act("clock", 10)
+        job.driver.drain()
+        job.check()
