@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import pyarrow as pa
@@ -70,6 +71,9 @@ class Calls:
         self.definition, self.cfs = definition, Families(definition.name)
         self.work, self.made, self.watermark_us = work, made, watermark_us
         self.kv = Overlay(work.kv)
+        self._whole = [
+            f for f in definition.emits if pa.types.is_nested(f.type) or pa.types.is_integer(f.type)
+        ]
 
     def finish(self) -> None:
         self.work.kv.write(self.kv.batch)
@@ -115,6 +119,8 @@ class Calls:
             unknown = [name for name in row if name not in emits]
             if unknown:
                 raise ValueError(f"column {unknown[0]!r} is none of emits={emits}")
+            for column in self._whole:
+                _check_whole(row.get(column.name), column)
         columns = [[v] * len(rows) for v in (*key.values, time_us)]
         columns += [[row.get(name) for row in rows] for name in emits]
         arrays = [pa.array(c, field.type) for c, field in zip(columns, self.made, strict=True)]
@@ -175,3 +181,22 @@ class Calls:
         assert end is not None
         self.kv.delete_range(self.cfs.state, prefix, end)
         self.kv.delete(self.cfs.keys, encoded)
+
+
+def _check_whole(value: Any, column: pa.Field) -> None:
+    """Refuse what Arrow would cut to fit an integer, also inside lists and structs, and fields that a struct has not."""
+    kind = column.type
+    if value is None:
+        return
+    if pa.types.is_integer(kind):
+        if isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
+            raise ValueError(f"column {column.name!r} is {value!r}, and {kind} holds no fractions")
+    elif pa.types.is_struct(kind) and isinstance(value, Mapping):
+        unknown = [name for name in value if kind.get_field_index(name) < 0]
+        if unknown:
+            raise ValueError(f"column {column.name!r} has a field {unknown[0]!r}, which {kind} has not")
+        for field in kind:
+            _check_whole(value.get(field.name), field)
+    elif pa.types.is_list(kind) and isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        for one in value:
+            _check_whole(one, kind.value_field)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,26 @@ def test_times_that_are_handed_on_as_they_came_are_read_as_whoever_handed_them_o
             op.drain()
             assert op.dead_letters() == []
             assert [p.window.start.isoformat() for p in op.get_result()] == ["2013-07-01T12:00:00+00:00"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fits"),
+    [
+        (pa.int64(), 1.5, 2.0),
+        (pa.int64(), Decimal("1.5"), Decimal(2)),
+        (pa.list_(pa.int64()), [1, 1.5], [1, 2]),
+        (pa.struct([("a", pa.list_(pa.int8()))]), {"a": [0.5]}, {"a": [1.0]}),
+        (pa.struct([("a", pa.int8())]), {"a": 1, "b": 2}, {"a": 1}),
+    ],
+)
+def test_a_value_that_its_column_would_cut_is_a_dead_letter_and_never_told(
+    kind: pa.DataType, value: Any, fits: Any, tmp_path: Path
+) -> None:
+    class Gives:
+        def on_message(self, key: Any, message: Any, state: Any, timers: Any) -> Any:
+            return {"n": value if message["i"] else fits}
+
+    with visits(function=Gives, emits={"n": kind}).open(str(tmp_path)) as op:
+        op.add_messages([{"t": 0, "k": "a", "i": i} for i in range(2)])
+        assert [r["n"] for r in op.get_result()] == [fits]
+        assert [d.reason for d in op.dead_letters()] == ["function_failed"]
