@@ -18,6 +18,7 @@ from .harness import run, table, write
 from .joins import joins
 from .kafka import kafka
 from .latency import latency
+from .nexmark import nexmark
 from .soak import soak, soak_kafka
 from .state import memory, purge, replay, restore
 from .throughput import throughput
@@ -37,7 +38,7 @@ BENCHMARKS = {
     "memory": memory,
 }
 #: Those that take so long that they run only where they are named.
-SOAKS = {"soak": soak, "soak-kafka": soak_kafka}
+NAMED = {"nexmark": nexmark, "soak": soak, "soak-kafka": soak_kafka}
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         "names",
         nargs="*",
         metavar="name",
-        help=f"which; default all of {', '.join(BENCHMARKS)}; and {', '.join(SOAKS)}",
+        help=f"which; default all of {', '.join(BENCHMARKS)}; and {', '.join(NAMED)}",
     )
     parser.add_argument(
         "--quick", action="store_true", help="little data, one round: only to see that it works"
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.kafka:
         chosen.names += ["soak-kafka"]
-    known = BENCHMARKS | SOAKS
+    known = BENCHMARKS | NAMED
     unknown = sorted(set(chosen.names) - set(known))
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")

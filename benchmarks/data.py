@@ -74,15 +74,16 @@ def join_rows(side: int, first: int, n: int) -> pa.Table:
 
 def join_stream(side: int, n: int, rows_per_file: int) -> str:
     """One side of a join as a directory of Parquet files."""
-    return _files(f"join-{side}-{n}-{rows_per_file}", lambda i, m: join_rows(side, i, m), n, rows_per_file)
+    return files(f"join-{side}-{n}-{rows_per_file}", lambda i, m: join_rows(side, i, m), n, rows_per_file)
 
 
 def stream(n: int, rows_per_file: int = ROWS_PER_FILE) -> str:
     """A directory of Parquet files with `n` rows in all, their modification times in order."""
-    return _files(f"stream-{n}-{rows_per_file}", rows, n, rows_per_file)
+    return files(f"stream-{n}-{rows_per_file}", rows, n, rows_per_file)
 
 
-def _files(name: str, made: Callable[[int, int], pa.Table], n: int, rows_per_file: int) -> str:
+def files(name: str, made: Callable[[int, int], pa.Table], n: int, rows_per_file: int) -> str:
+    """A directory of Parquet files of what `made(first, n)` gives, made once."""
     path = os.path.join(cache(), name)
     if os.path.isdir(path):
         return path

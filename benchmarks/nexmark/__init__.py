@@ -1,0 +1,128 @@
+"""Nexmark: an online auction, the benchmark that Flink is measured by; windrow beside Spark's own SQL, on one Parquet stream.
+
+Results are compared before speed: a side of which a row is wrong has no figure, and the benchmark ends. Speed is events a
+second and core, by the processor time of all processes of a side, as Nexmark counts it; all events count, also those that a
+query leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from ..harness import Context, Row, median, rate, scratch
+from . import events, sides
+from .queries import QUERIES, Query, result
+
+EVENTS, EVENTS_PER_SECOND = 2_500_000, 100_000
+QUICK_EVENTS, QUICK_EVENTS_PER_SECOND = 500_000, 25_000
+WATERMARK_SECONDS = 4
+ON_SPARK, EMBEDDED = "windrow", "windrow embedded"
+PUBLISHED = "Flink, as published"
+
+#: Runs the query in a folder.
+Run = Callable[[str], tuple[sides.Spent, pl.DataFrame]]
+
+
+def nexmark(context: Context) -> list[Row]:
+    """Events a second and core of each query, by every side."""
+    n, per_second = (QUICK_EVENTS, QUICK_EVENTS_PER_SECOND) if context.quick else (EVENTS, EVENTS_PER_SECOND)
+    context.step(f"writing {n:,} events")
+    path = events.stream(n, per_second)
+    return [row for query in QUERIES for row in _compare(context, query, path, n)]
+
+
+def _compare(context: Context, query: Query, path: str, n: int) -> list[Row]:
+    context.bar.set_description(f"nexmark: {query.name}")
+    everything = pl.scan_parquet(f"{path}/*.parquet")
+    expected = result(query, query.expected(everything).collect())
+    [last] = everything.select(pl.col("t").max()).collect().to_series()
+    seconds: dict[str, list[float]] = {}
+
+    def run(side: str, once: Run) -> float:
+        with scratch() as folder:
+            spent, found = once(folder)
+        _check(query, side, found, expected, last if side == sides.SPARK else None)
+        seconds.setdefault(side, []).append(n / spent.seconds)
+        return n / spent.cpu
+
+    runs = _sides(query, path)
+    for side, once in runs.items():
+        context.step(f"warming up {side}")
+        run(side, once)
+    seconds.clear()
+    samples = context.interleave({s: lambda s=s, r=r: run(s, r) for s, r in runs.items()})
+    return _rows(query, n, samples, seconds)
+
+
+def _sides(query: Query, path: str) -> dict[str, Run]:
+    runs: dict[str, Run] = {}
+    for name, plan in query.plans.items():
+        runs[ON_SPARK + name] = lambda folder, plan=plan: sides.on_spark(query, plan, path, folder)
+        runs[EMBEDDED + name] = lambda folder, plan=plan: sides.embedded(query, plan, path, folder)
+    runs[sides.SPARK] = lambda folder: sides.by_spark(query, path, folder)
+    return runs
+
+
+def _rows(
+    query: Query, n: int, samples: dict[str, list[float]], seconds: dict[str, list[float]]
+) -> list[Row]:
+    label, rows = f"nexmark: {query.name}, {n / 1e6:g} M events", []
+    ours = [s for s in samples if s.startswith(ON_SPARK)]
+    others = [s for s in samples if s not in ours]
+    for side in ours:
+        name = f"{label}, {side}"
+        for other in others:
+            both = {s: samples[s] for s in (side, other)}
+            rows.append(
+                rate(
+                    f"{name}, beside {other}",
+                    "events/s a core",
+                    median(samples[side]),
+                    median(samples[other]),
+                    other,
+                    samples=both,
+                )
+            )
+            both = {s: seconds[s] for s in (side, other)}
+            rows.append(
+                rate(
+                    f"{name}, beside {other}, by the clock",
+                    "events/s",
+                    median(seconds[side]),
+                    median(seconds[other]),
+                    other,
+                    samples=both,
+                )
+            )
+        rows.append(
+            rate(
+                f"{name}, beside {PUBLISHED}",
+                "events/s a core",
+                median(samples[side]),
+                query.published,
+                PUBLISHED,
+            )
+        )
+    return rows
+
+
+def _check(query: Query, side: str, found: pl.DataFrame, expected: pl.DataFrame, last: object) -> None:
+    """Every row is expected and comes once, and none lacks.
+
+    last: the last event time, of a side that leaves open what the watermark has not passed; None of one that is drained
+    """
+    columns = list(query.columns)
+    must = expected
+    if last is not None:
+        closed = pl.lit(last).dt.offset_by(f"-{WATERMARK_SECONDS}s").cast(pl.Datetime("us", "UTC"))
+        must = expected.filter(pl.col("window_end") <= closed)
+    assert len(must), f"{query.name}: no window closes"
+    faults = {
+        "wrong": found.join(expected, on=columns, how="anti"),
+        "missing": must.join(found, on=columns, how="anti"),
+        "there twice": found.filter(found.is_duplicated()),
+    }
+    for fault, rows in faults.items():
+        assert rows.is_empty(), f"{query.name}, {side}: {len(rows)} rows are {fault}, first {rows.row(0)}"

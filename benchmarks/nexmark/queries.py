@@ -1,0 +1,237 @@
+"""The queries: as windrow's definitions, as Spark's SQL, and as plain arithmetic over all events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+import windrow as wr
+
+from .events import AUCTION, BID, PERSON
+
+_NONE = "0 seconds"
+_WATERMARK = "4 seconds"
+_TEN = wr.tumbling("10 seconds")
+_FINAL: dict[str, Any] = {"retention": _NONE, "emit": wr.Emit.append()}
+_OUTSIDE: dict[str, Any] = {"event_time": "t", "watermark": _WATERMARK, "input": "bids", **_FINAL}
+_END = pl.col("t").dt.truncate("10s").dt.offset_by("10s").alias("window_end")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A query in windrow's words.
+
+    inputs: what comes from outside, the kind of event and the columns that are read, by name
+    rows: what the sink got, with the columns of the query's result
+    """
+
+    definition: Any
+    inputs: dict[str, tuple[int, list[str]]]
+    rows: Callable[[pl.DataFrame], pl.DataFrame]
+    shards: int = 1
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of Nexmark's.
+
+    published: events a second and core of Flink, by its guide (the second version of its runner)
+    plans: of windrow, by the name that is put behind "windrow"
+    columns: of the result; window_end among them wherever windows are
+    expected: the result over all events
+    """
+
+    name: str
+    published: float
+    plans: dict[str, Plan]
+    columns: tuple[str, ...]
+    expected: Callable[[pl.LazyFrame], pl.LazyFrame]
+    spark: str
+
+
+# -- q5: the auctions with the most bids of the last ten seconds, every two --------------------------------------------------
+
+_COUNTS = wr.Aggregate(
+    by="auction",
+    window=wr.hopping("10 seconds", "2 seconds"),
+    agg={"num": wr.count()},
+    name="counts",
+    **_OUTSIDE,
+)
+#: One window of two seconds holds what one hopping window told, as that is dated by its end.
+_MOST = wr.Aggregate(
+    event_time="window_time",
+    window=wr.tumbling("2 seconds"),
+    agg={"most": wr.max("num")},
+    name="most",
+    input="counts",
+    **_FINAL,
+)
+_HOT = wr.Join(
+    left=wr.Input("counts", event_time="window_time"),
+    right=wr.Input("most", event_time="window_time"),
+    on={"num": "most"},
+    within=(_NONE, _NONE),
+    allowed_lateness=_NONE,
+    name="hot",
+)
+
+
+def _hot_items(events: pl.LazyFrame) -> pl.LazyFrame:
+    ends = [pl.col("t").dt.truncate("2s").dt.offset_by(f"{2 * i}s") for i in range(1, 6)]
+    bids = events.filter(pl.col("kind") == BID)
+    counts = pl.concat([bids.select(e.alias("window_end"), "auction") for e in ends])
+    counted = counts.group_by("window_end", "auction").agg(pl.len().cast(pl.Int64).alias("num"))
+    return counted.filter(pl.col("num") == pl.col("num").max().over("window_end"))
+
+
+Q5 = Query(
+    name="q5, hot items",
+    published=74_500,
+    plans={
+        "": Plan(
+            wr.chain(_COUNTS, _MOST, _HOT),
+            {"bids": (BID, ["t", "auction"])},
+            lambda rows: rows.with_columns(window_end="counts_window_end"),
+        )
+    },
+    columns=("window_end", "auction", "num"),
+    expected=_hot_items,
+    spark="""
+        WITH counts AS (
+            SELECT window, auction, count(*) AS num FROM bid GROUP BY window(t, '10 seconds', '2 seconds'), auction
+        ), most AS (
+            SELECT window, max(num) AS most FROM counts GROUP BY window
+        )
+        SELECT counts.window.end AS window_end, auction, num
+        FROM counts JOIN most ON counts.window = most.window AND num = most
+    """,
+)
+
+# -- q7: the highest bids of ten seconds -------------------------------------------------------------------------------------
+
+_HIGHEST = wr.Aggregate(window=_TEN, agg={"price": wr.max("price")}, name="top", **_OUTSIDE)
+_THOSE_BIDS = wr.Join(
+    left=wr.Input("bids", event_time="t", watermark=_WATERMARK),
+    right=wr.Input("top", event_time="window_time"),
+    on="price",
+    within=(_NONE, "9999999 microseconds"),
+    allowed_lateness=_NONE,
+    name="highest",
+)
+_BID = ["auction", "bidder", "price", "extra"]
+_TOP = wr.Aggregate(
+    window=_TEN,
+    agg={c: wr.max_by(c, "price") for c in _BID} | {"at": wr.max_by("t", "price")},
+    **_OUTSIDE,
+)
+
+
+def _highest_bids(events: pl.LazyFrame) -> pl.LazyFrame:
+    bids = events.filter(pl.col("kind") == BID).with_columns(_END)
+    return bids.filter(pl.col("price") == pl.col("price").max().over("window_end"))
+
+
+Q7 = Query(
+    name="q7, highest bid",
+    published=22_900,
+    plans={
+        "": Plan(wr.chain(_HIGHEST, _THOSE_BIDS), {"bids": (BID, ["t", *_BID])}, lambda rows: rows),
+        ", one of them": Plan(
+            _TOP, {"bids": (BID, ["t", *_BID])}, lambda rows: _end(rows).with_columns(t="at")
+        ),
+    },
+    columns=("window_end", "t", *_BID),
+    expected=_highest_bids,
+    spark="""
+        WITH top AS (
+            SELECT window, max(price) AS most FROM bid GROUP BY window(t, '10 seconds')
+        )
+        SELECT window.end AS window_end, t, auction, bidder, price, extra
+        FROM bid JOIN top ON price = most AND t >= window.start AND t < window.end
+    """,
+)
+
+# -- q8: the persons that came and opened an auction in the same ten seconds -------------------------------------------------
+
+_NEW = wr.Join(
+    left=wr.Input("persons", event_time="t", watermark=_WATERMARK, window=_TEN),
+    right=wr.Input("auctions", event_time="t", watermark=_WATERMARK, window=_TEN),
+    on={"id": "seller"},
+    how="semi",
+    allowed_lateness=_NONE,
+    name="new",
+)
+
+
+def _new_users(events: pl.LazyFrame) -> pl.LazyFrame:
+    persons = events.filter(pl.col("kind") == PERSON).select(_END, "id", "name")
+    sellers = events.filter(pl.col("kind") == AUCTION).select(_END, "seller")
+    return persons.join(sellers, left_on=["window_end", "id"], right_on=["window_end", "seller"], how="semi")
+
+
+Q8 = Query(
+    name="q8, new users",
+    published=162_000,
+    plans={
+        "": Plan(
+            _NEW,
+            {"persons": (PERSON, ["t", "id", "name"]), "auctions": (AUCTION, ["t", "seller"])},
+            lambda rows: rows.with_columns(_END),
+            shards=2,
+        )
+    },
+    columns=("window_end", "id", "name"),
+    expected=_new_users,
+    spark="""
+        WITH p AS (
+            SELECT window, id, name FROM person GROUP BY window(t, '10 seconds'), id, name
+        ), a AS (
+            SELECT window, seller FROM auction GROUP BY window(t, '10 seconds'), seller
+        )
+        SELECT p.window.end AS window_end, id, name FROM p JOIN a ON id = seller AND p.window = a.window
+    """,
+)
+
+# -- q12: the bids of each bidder in ten seconds -----------------------------------------------------------------------------
+
+_PER_BIDDER = wr.Aggregate(by="bidder", window=_TEN, agg={"num": wr.count()}, **_OUTSIDE)
+
+
+def _per_bidder(events: pl.LazyFrame) -> pl.LazyFrame:
+    bids = events.filter(pl.col("kind") == BID).select(_END, "bidder")
+    return bids.group_by("window_end", "bidder").agg(pl.len().cast(pl.Int64).alias("num"))
+
+
+Q12 = Query(
+    name="q12, bids of a bidder",
+    published=195_000,
+    plans={"": Plan(_PER_BIDDER, {"bids": (BID, ["t", "bidder"])}, lambda rows: _end(rows), shards=2)},
+    columns=("window_end", "bidder", "num"),
+    expected=_per_bidder,
+    spark="""
+        SELECT window.end AS window_end, bidder, count(*) AS num FROM bid GROUP BY window(t, '10 seconds'), bidder
+    """,
+)
+
+QUERIES = (Q5, Q7, Q8, Q12)
+
+
+def _end(panes: pl.DataFrame) -> pl.DataFrame:
+    return panes.with_columns(window_end=pl.col("window").struct.field("end"))
+
+
+def result(query: Query, rows: pl.DataFrame) -> pl.DataFrame:
+    """The columns of the result, as they are compared."""
+    times = pl.selectors.temporal().cast(pl.Datetime("us", "UTC"))
+    return rows.select(query.columns).with_columns(times).sort(query.columns)
+
+
+def as_frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
