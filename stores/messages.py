@@ -22,7 +22,7 @@ bucket is part of the layout.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,6 +37,9 @@ from windrow.stores.kv import KV, Batch, Pair
 
 HOUR_US: Final = 3_600_000_000
 _I64_MIN: Final = -(1 << 63)
+
+#: Keys of more lengths than this are not looked for: that would cost more than to read what is of none of them.
+_LENGTHS: Final = 8
 
 KeysAndValues: TypeAlias = tuple[list[bytes], list[bytes]]
 Bound: TypeAlias = tuple[int, int | Sequence[Any] | None]
@@ -222,15 +225,19 @@ class MessageStore:
         key: bytes | None = None,
         *,
         key_prefix: bytes | None = None,
+        keys: Collection[bytes] = (),
     ) -> KeysAndValues:
         """(keys, values) with start_time <= time < end_time, in key order; of one `key`, of the keys whose
-        first fields are `key_prefix`, or of all.
+        first fields are `key_prefix`, or of all. Where time comes before fields, `keys` leaves out what is of none of
+        them, if that costs less than to read it.
         """
         if not self.layout.has_time:
             raise ValueError(f"the layout {self.layout.name} has no time: use scan_between with positions")
         if end_time <= start_time:
             return [], []
-        return self.scan_between(kv, (start_time, None), (end_time - 1, None), key, key_prefix=key_prefix)
+        return self.scan_between(
+            kv, (start_time, None), (end_time - 1, None), key, key_prefix=key_prefix, keys=keys
+        )
 
     def scan_between(
         self,
@@ -240,6 +247,7 @@ class MessageStore:
         key: bytes | None = None,
         *,
         key_prefix: bytes | None = None,
+        keys: Collection[bytes] = (),
     ) -> KeysAndValues:
         """(keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages.
 
@@ -249,7 +257,7 @@ class MessageStore:
             raise ValueError("give a whole key or its first fields, not both")
         if (key is not None or key_prefix is not None) and not self.layout.has_fields:
             raise ValueError(f"the layout {self.layout.name} has no equal fields to look for")
-        pairs: Iterator[Pair] | list[Pair]
+        pairs: Iterable[Pair]
         if key is None and self.layout.fields_first:
             low = key_prefix or b""
             pairs = kv.scan(self.cf, low, prefix_end(low))
@@ -257,10 +265,14 @@ class MessageStore:
         else:
             low, high = self._bounds(start, end, key)
             pairs = kv.scan(self.cf, low, high)
-            exact = self.layout is not Layout.TIME_FIELDS_OFFSET
+            by_time = self.layout is Layout.TIME_FIELDS_OFFSET
+            # Positions come after fields: without them in the bounds the range is what is asked for.
+            exact = not by_time or (start[1] is None and end[1] is None)
             wanted = key_prefix if key is None else key + FIELDS_END
-            if not exact and wanted:
+            if by_time and wanted:
                 pairs = [pair for pair in pairs if pair[0].startswith(wanted, 8)]
+            elif by_time and keys:
+                pairs = _of_keys(pairs, keys)
         if not exact or isinstance(start[1], int) or isinstance(end[1], int):
             pairs = self._within(pairs, start, end)
         found = list(pairs)
@@ -279,7 +291,7 @@ class MessageStore:
 
         return edge(start), prefix_end(edge(end))
 
-    def _within(self, pairs: Iterator[Pair] | list[Pair], start: Bound, end: Bound) -> Iterator[Pair]:
+    def _within(self, pairs: Iterable[Pair], start: Bound, end: Bound) -> Iterator[Pair]:
         """Those of the pairs between the bounds, found by taking each key apart."""
         timed = self.layout.has_time
         for pair in pairs:
@@ -353,6 +365,18 @@ def encode_times(values: IntArray | None) -> list[bytes]:
     """`encode_i64` of each value."""
     packed = (np.asarray(values, dtype=np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()
     return [packed[i : i + 8] for i in range(0, len(packed), 8)]
+
+
+def _of_keys(pairs: Iterable[Pair], keys: Collection[bytes]) -> Iterable[Pair]:
+    """Those of the pairs, time before fields, that are of one of the keys; all, where keys are of many lengths."""
+    wanted = {key + FIELDS_END for key in keys}
+    ends = {8 + len(key) for key in wanted}
+    if len(ends) > _LENGTHS:
+        return pairs
+    if len(ends) == 1:
+        [end] = ends
+        return [pair for pair in pairs if pair[0][8:end] in wanted]
+    return [pair for pair in pairs if any(pair[0][8:end] in wanted for end in ends)]
 
 
 def _compare(position: Position, bound: int | Sequence[Any] | None) -> int:

@@ -187,8 +187,9 @@ class JoinOperator(StoredSides):
         found: list[bytes] = []
         values: list[bytes] = []
         if not store.layout.fields_first:
+            wanted = set(keys or ())
             for start, end in intervals(low, high):
-                more, their = store.scan(kv, start, end + 1)
+                more, their = store.scan(kv, start, end + 1, keys=wanted)
                 found += more
                 values += their
         else:

@@ -153,8 +153,28 @@ def test_a_scan_takes_the_times_that_are_asked_for(layout: Layout) -> None:
             of_first = [row for row in wanted if row.fields[:1] == fields[:1]]
             part = store.scan(kv, start, end, key_prefix=encode_key(fields[:1]))
             assert part[1] == [row.value for row in of_first]
+        if layout is Layout.TIME_FIELDS_OFFSET:
+            some = {row.fields for row in rows[::2]}
+            of_some = store.scan(kv, start, end, keys={encode_key(fields) for fields in some})
+            assert of_some[1] == [row.value for row in wanted if row.fields in some or not some]
 
     check()
+
+
+def test_keys_of_many_lengths_are_not_looked_for() -> None:
+    store = MessageStore(Layout.TIME_FIELDS_OFFSET, bucket=BUCKET)
+    rows = [Row(1, ("k" * n,), ("s", 0, n, 0)) for n in range(12)]
+    kv = file_rows(store, rows)
+    found = [len(store.scan(kv, 0, 2, keys=[key_of(row) for row in rows[:n]])[0]) for n in range(12)]
+    assert found == [12, 1, 2, 3, 4, 5, 6, 7, 8, 12, 12, 12]
+
+
+@pytest.mark.parametrize("layout", [Layout.TIME_OFFSET, Layout.TIME_FIELDS_OFFSET])
+def test_a_scan_by_time_takes_no_key_apart(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MessageStore(layout, bucket=BUCKET)
+    kv = file_rows(store, [Row(t, ("k",), ("s", 0, t, 0)) for t in range(9)])
+    monkeypatch.setattr(MessageStore, "split", None)
+    assert len(store.scan(kv, 2, 7)[0]) == 5
 
 
 @pytest.mark.parametrize("layout", Layout)
