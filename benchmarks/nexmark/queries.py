@@ -1,4 +1,4 @@
-"""The queries: as windrow's definitions, as Spark's SQL, and as plain arithmetic over all events."""
+"""The queries: as windrow's definitions, as Spark's SQL, as Flink's, and as plain arithmetic over all events."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class Query:
     plans: of windrow, by the name that is put behind "windrow"
     columns: of the result; window_end among them wherever windows are
     expected: the result over all events
+    flink: Nexmark's own, that tells the window besides
     """
 
     name: str
@@ -51,6 +52,7 @@ class Query:
     columns: tuple[str, ...]
     expected: Callable[[pl.LazyFrame], pl.LazyFrame]
     spark: str
+    flink: str
 
 
 # -- q5: the auctions with the most bids of the last ten seconds, every two --------------------------------------------------
@@ -110,6 +112,25 @@ Q5 = Query(
         SELECT counts.window.end AS window_end, auction, num
         FROM counts JOIN most ON counts.window = most.window AND num = most
     """,
+    flink="""
+        SELECT AuctionBids.endtime AS window_end, AuctionBids.auction, AuctionBids.num
+        FROM (
+            SELECT auction, count(*) AS num, window_start AS starttime, window_end AS endtime
+            FROM TABLE(HOP(TABLE bid, DESCRIPTOR(t), INTERVAL '2' SECOND, INTERVAL '10' SECOND))
+            GROUP BY auction, window_start, window_end
+        ) AS AuctionBids
+        JOIN (
+            SELECT max(CountBids.num) AS maxn, CountBids.starttime, CountBids.endtime
+            FROM (
+                SELECT count(*) AS num, window_start AS starttime, window_end AS endtime
+                FROM TABLE(HOP(TABLE bid, DESCRIPTOR(t), INTERVAL '2' SECOND, INTERVAL '10' SECOND))
+                GROUP BY auction, window_start, window_end
+            ) AS CountBids
+            GROUP BY CountBids.starttime, CountBids.endtime
+        ) AS MaxBids
+        ON AuctionBids.starttime = MaxBids.starttime AND AuctionBids.endtime = MaxBids.endtime
+            AND AuctionBids.num >= MaxBids.maxn
+    """,
 )
 
 # -- q7: the highest bids of ten seconds -------------------------------------------------------------------------------------
@@ -154,6 +175,16 @@ Q7 = Query(
         SELECT window.end AS window_end, t, auction, bidder, price, extra
         FROM bid JOIN top ON price = most AND t >= window.start AND t < window.end
     """,
+    flink="""
+        SELECT B1.endtime AS window_end, B.t, B.auction, B.bidder, B.price, B.extra
+        FROM bid B JOIN (
+            SELECT max(price) AS maxprice, window_end AS endtime
+            FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(t), INTERVAL '10' SECOND))
+            GROUP BY window_start, window_end
+        ) B1
+        ON B.price = B1.maxprice
+        WHERE B.t BETWEEN B1.endtime - INTERVAL '10' SECOND AND B1.endtime
+    """,
 )
 
 # -- q8: the persons that came and opened an auction in the same ten seconds -------------------------------------------------
@@ -195,6 +226,20 @@ Q8 = Query(
         )
         SELECT p.window.end AS window_end, id, name FROM p JOIN a ON id = seller AND p.window = a.window
     """,
+    flink="""
+        SELECT P.endtime AS window_end, P.id, P.name
+        FROM (
+            SELECT id, name, window_start AS starttime, window_end AS endtime
+            FROM TABLE(TUMBLE(TABLE person, DESCRIPTOR(t), INTERVAL '10' SECOND))
+            GROUP BY id, name, window_start, window_end
+        ) P
+        JOIN (
+            SELECT seller, window_start AS starttime, window_end AS endtime
+            FROM TABLE(TUMBLE(TABLE auction, DESCRIPTOR(t), INTERVAL '10' SECOND))
+            GROUP BY seller, window_start, window_end
+        ) A
+        ON P.id = A.seller AND P.starttime = A.starttime AND P.endtime = A.endtime
+    """,
 )
 
 # -- q12: the bids of each bidder in ten seconds -----------------------------------------------------------------------------
@@ -215,6 +260,11 @@ Q12 = Query(
     expected=_per_bidder,
     spark="""
         SELECT window.end AS window_end, bidder, count(*) AS num FROM bid GROUP BY window(t, '10 seconds'), bidder
+    """,
+    flink="""
+        SELECT window_end, bidder, count(*) AS num
+        FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(t), INTERVAL '10' SECOND))
+        GROUP BY bidder, window_start, window_end
     """,
 )
 
