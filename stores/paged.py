@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
@@ -174,9 +175,9 @@ class Pages:
             batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in pages])
 
 
-def _places(starts: Sequence[int], rows: pa.Table) -> npt.NDArray[np.int64]:
+def _places(starts: Sequence[int], rows: pa.Table) -> IntArray:
     """For each row the place of its window among `starts`, which are sorted."""
-    sought: npt.NDArray[np.int64] = np.array(starts, dtype=np.int64)
+    sought: IntArray = np.array(starts, dtype=np.int64)
     return np.asarray(np.searchsorted(sought, rows.column(START).to_numpy()), dtype=np.int64)
 
 

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores.spread import hashes
 from windrow.stores.windows import UPSERT, Schemas
 
-IntArray = npt.NDArray[np.int64]
 PAGE = 4
 #: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
@@ -248,18 +248,18 @@ def _ends(array: pa.Array) -> IntArray:
     return np.frombuffer(offsets, kind, len(array) + 1, array.offset * kind.itemsize).astype(np.int64)
 
 
-def _valid(records: npt.NDArray[np.void], i: int) -> npt.NDArray[np.bool_] | None:
+def _valid(records: npt.NDArray[np.void], i: int) -> BoolArray | None:
     """True where column i has a value; None where all have one."""
     null = records["null"][:, i // 8] >> (i % 8) & 1
     return null == 0 if null.any() else None
 
 
-def _bits(valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
+def _bits(valid: BoolArray | None) -> pa.Buffer | None:
     return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def _text(
-    kind: pa.DataType, lengths: npt.NDArray[np.uint32], data: bytes, valid: npt.NDArray[np.bool_] | None
+    kind: pa.DataType, lengths: npt.NDArray[np.uint32], data: bytes, valid: BoolArray | None
 ) -> pa.Array:
     ends = np.zeros(len(lengths) + 1, dtype=_TEXTS[kind])
     np.cumsum(lengths, out=ends[1:])
@@ -268,7 +268,7 @@ def _text(
     return pa.Array.from_buffers(kind, len(lengths), [_bits(valid), pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _values(kind: pa.DataType, values: npt.NDArray[np.void], valid: npt.NDArray[np.bool_] | None) -> pa.Array:
+def _values(kind: pa.DataType, values: npt.NDArray[np.void], valid: BoolArray | None) -> pa.Array:
     if pa.types.is_boolean(kind):
         return pa.array(values.astype(bool), kind, mask=None if valid is None else ~valid)
     data = pa.py_buffer(np.ascontiguousarray(values))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from windrow.core.arrays import IntArray
 from windrow.core.keys import encode_equal
 
 #: Numbers are below this.
@@ -18,7 +19,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-def spread(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int64]:
+def spread(columns: Sequence[pa.Array | pa.ChunkedArray]) -> IntArray:
     """For each row of key columns a number below `NUMBERS`. Persisted: it must never change."""
     return (hashes(columns) >> np.uint64(49)).astype(np.int64)
 

@@ -39,7 +39,6 @@ from windrow.testing.expected import Expected, as_given, check_kept, check_lette
 from windrow.testing.faults import CommitPoint, SimulatedCrash, die_at
 from windrow.testing.ledger import told_equal
 
-Partition = tuple[str, int]
 Given: TypeAlias = Message | Mapping[str, Any]
 #: Of one input, or of several by their names.
 Fed: TypeAlias = Iterable[Given] | Mapping[str, Iterable[Given]]

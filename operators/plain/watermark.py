@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from windrow.core.policy import Watermark
+from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
-
-Partition = tuple[str, int]
 
 
 class WatermarkOracle:
