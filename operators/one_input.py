@@ -393,6 +393,9 @@ class OneInputLogic(Logic):
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
         return self.needs
 
+    def called(self, input: str, column: str) -> tuple[str, ...]:
+        return (column,) if self.definition.told_columns is None else ()
+
     def columns(self, kv: KV) -> list[str]:
         made = self.made(kv)
         return [] if made is None else list(made.names)

@@ -324,6 +324,10 @@ class Logic(ABC):
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
         """What is needed of the columns of an input; `beside`: tables of other inputs in the same step."""
 
+    def called(self, input: str, column: str) -> tuple[str, ...]:
+        """The names that a column of an input may have in its rows, which hand on what came in it; none where they do not."""
+        return ()
+
     @abstractmethod
     def columns(self, kv: KV) -> list[str]:
         """The columns of its rows as known so far; of an aggregate, those of its input."""

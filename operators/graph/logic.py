@@ -7,6 +7,7 @@ the graph files and orders them as it would any others.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from windrow.operators.graph.definition import ChainDefinition
 from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead import letters_by_input, of_operator
-from windrow.operators.steps.learning import Needs, Together, learn
+from windrow.operators.steps.learning import HandedOn, Needs, Together, learn
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
@@ -213,7 +214,23 @@ class ChainOperator(Logic):
 
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
         needs = [part.needs_of(kv, name, beside) for part in self._takers_of(name)]
+        for part in self._takers_of(name):
+            needs += self._needs_after(kv, self.parts.index(part), name)
         return needs[0] if len(needs) == 1 else Together(needs)
+
+    def _needs_after(self, kv: KV, part: int, name: str) -> list[Needs]:
+        """What operators after one need of the columns of an input of it that its rows hand on."""
+        found: list[Needs] = []
+        logic = self.parts[part]
+        if not logic.called(name, ""):
+            return found
+        for i, feeds in enumerate(self.definition.feeds):
+            for taken in [feed.input.name for feed in feeds if feed.part == part]:
+                further = [self.parts[i].needs_of(kv, taken, {}), *self._needs_after(kv, i, taken)]
+                as_they_are = logic.called(name, "") == ("",)
+                called = partial(logic.called, name)
+                found += [HandedOn(needs, called, as_they_are=as_they_are) for needs in further]
+        return found
 
     def columns(self, kv: KV) -> list[str]:
         return self.parts[0].columns(kv)

@@ -16,7 +16,7 @@ from windrow.core.types import as_type
 from windrow.core.windows import Rows
 from windrow.operators.join.columns import InputColumns
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import Columns, joined_schema
+from windrow.operators.join.output import Columns, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.operators.join.refiling import refile
 from windrow.operators.join.spans import spans
@@ -192,6 +192,10 @@ class StoredSides(Logic):
 
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
         return self.inputs.needs_of(kv, name, beside)
+
+    def called(self, input: str, column: str) -> tuple[str, ...]:
+        side = 0 if input == self.definition.left.name else 1
+        return column, f"{prefixes(self.definition)[side]}_{column}"
 
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]

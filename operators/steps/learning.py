@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -115,3 +115,28 @@ class Together:
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         return next((why for n in self._needs if (why := n.refusal(name, kind, known)) is not None), None)
+
+
+class HandedOn:
+    """What an operator needs of the columns of an input of another one, whose rows it takes.
+
+    called: the names of a column in these rows. as_they_are: the rows are the messages, under the names that they came with.
+    """
+
+    whole = False
+
+    def __init__(self, needs: Needs, called: Callable[[str], Sequence[str]], *, as_they_are: bool) -> None:
+        self._needs, self._called, self._as_they_are = needs, called, as_they_are
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        if self._as_they_are:
+            self._needs.check(known, names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return {name for name in names if self._needs.named(self._called(name))}
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        return {}
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._needs.refusal(name, kind, known) if self._as_they_are else None

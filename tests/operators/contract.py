@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from windrow.connectors.pane_files import PaneFiles
 from windrow.connectors.sinks import MemorySink
 from windrow.core.messages import Message, Position, Token
+from windrow.core.time import END_OF_TIME_US
 from windrow.testing import ManualClock, SimulatedCrash, TestDriver
 from windrow.testing.expected import Expected
 from windrow.testing.ledger import all_panes_equal
@@ -162,7 +163,10 @@ class Life:
                 self.give(self._last(value))
             case "watermark":
                 reached_us = max(driver.op.watermark, self.case.start_us)
-                driver.advance_event_time(reached_us + value * self.case.unit_us)
+                if reached_us < END_OF_TIME_US:
+                    driver.advance_event_time(reached_us + value * self.case.unit_us)
+            case "drain":
+                driver.drain()
             case "clock":
                 driver.advance_clock(value * S)
                 driver.timeout()

@@ -40,7 +40,7 @@ def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
         st.tuples(st.sampled_from(["said again", "delivered again"]), few),
         st.tuples(st.just("watermark"), st.sampled_from([0, 1, 2, 3, 5, 12])),
         st.tuples(st.just("clock"), st.integers(0, 6)),
-        st.tuples(st.sampled_from(["commit", "results"]), st.none()),
+        st.tuples(st.sampled_from(["commit", "results", "commit", "results", "drain"]), st.none()),
         st.tuples(st.just("die"), st.tuples(st.sampled_from(DEATHS), few)),
         st.tuples(st.just("lose"), few),
     )

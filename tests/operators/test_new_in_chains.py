@@ -341,3 +341,27 @@ def test_a_value_that_its_column_would_cut_is_a_dead_letter_and_never_told(
         op.add_messages([{"t": 0, "k": "a", "i": i} for i in range(2)])
         assert [r["n"] for r in op.get_result()] == [fits]
         assert [d.reason for d in op.dead_letters()] == ["function_failed"]
+
+
+def test_a_message_in_which_a_later_operator_cannot_read_what_it_names_is_a_dead_letter(
+    tmp_path: Path,
+) -> None:
+    said = wr.Join(
+        left=wr.Input("once", event_time="t"), right=wr.Input("r", event_time="t"), on="i",
+        within=("0 seconds", "0 seconds"), name="said",
+    )  # fmt: skip
+    by_place = counts(by="place", agg={"n": wr.sum("v")})
+    of_join = counts(by="once_place", event_time="once_t", agg={"n": wr.sum("once_v")})
+    good = [{"t": 0, "k": "a", "i": i, "place": 7, "v": 1, "note": 1} for i in range(4)]
+    wrong: list[dict[str, Any]] = [{"place": "x"}, {"place": [7]}, {"v": "x"}, {"note": "x"}]
+    for n, graph in enumerate((wr.chain(once(), by_place), wr.chain(once(), said, of_join))):
+        with graph.open(str(tmp_path / str(n))) as op:
+            op.add_messages({"once": good[:1]} if n else good[:1])
+            given = [{**one, **other} for one, other in zip(good, wrong, strict=True)]
+            for i, one in enumerate(given):
+                if n:
+                    op.add_message({**good[0], "i": i}, "r")
+                op.add_message({**one, "i": i + 1}, "once") if n else op.add_message({**one, "i": i + 1})
+            assert [d.reason for d in op.dead_letters()] == ["malformed"] * 3 and op.counters["nulled"] == 1
+            op.drain()
+            assert {next(iter(p.key.values())) for p in op.get_result()} == {7}
