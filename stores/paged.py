@@ -65,22 +65,23 @@ class Pages:
     ) -> Near:
         """Those of `keys` and of what has come since; of a window that is not of pages all blocks, as `blocks_of` has them."""
         starts, schemas = sorted(set(starts)), Schemas(kv, self.aux)
-        asked = _hashes_by_start(starts, keys, self.by)
         first = kv.multi_get(self.cf, [key_of(encode_i64(start), PAGES) for start in starts])
+        heads = [None if value is None else Head.of(value) for value in first]
+        asked = _hashes_by_start(starts, keys, self.by, [0 if head is None else head.pages for head in heads])
         pages, tables, held = list[bytes](), list[pa.Table](), dict[int, Held]()
-        for start, value, mine in zip(starts, first, asked, strict=True):
+        for start, value, head, mine in zip(starts, first, heads, asked, strict=True):
             prefix = encode_i64(start)
-            if value is None:
+            if value is None or head is None:
                 values = blocks_of(kv, prefix)
                 tables += [rows_of(block, schemas) for block in values]
                 held[start] = Held(None, {}, [prefix] if values else [], True)
                 continue
-            head, since = Head.of(value), list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))
+            since = list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))
             blocks = [rows_of(block, schemas) for _, block in since]
-            mine = np.concatenate([mine, *(hashes_of(block, self.by) for block in blocks)])
-            wanted = set(page_of(mine, head.pages).tolist())
-            if keys is None and head.waits:
-                wanted = set(range(head.pages))
+            wanted = set(range(head.pages))
+            if mine is not None and not (keys is None and head.waits):
+                mine = np.concatenate([mine, *(hashes_of(block, self.by) for block in blocks)])
+                wanted = set(page_of(mine, head.pages).tolist())
             if wanted:
                 there = self._get(kv, prefix, wanted | {0}, head.pages, value)
                 held[start] = Held(head, there, [key for key, _ in since], keys is None)
@@ -171,8 +172,8 @@ class Pages:
                 keys.append(key_of(prefixes[w], PAGES | page))
                 values.append(value)
         batch.put_many(self.cf, keys, values)
-        for prefix, pages in zip(prefixes, gone, strict=True):
-            batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in pages])
+        for prefix, left in zip(prefixes, gone, strict=True):
+            batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in left])
 
 
 def _places(starts: Sequence[int], rows: pa.Table) -> IntArray:
@@ -182,10 +183,16 @@ def _places(starts: Sequence[int], rows: pa.Table) -> IntArray:
 
 
 def _hashes_by_start(
-    starts: Sequence[int], keys: pa.Table | None, by: Sequence[str]
-) -> list[npt.NDArray[np.uint64]]:
+    starts: Sequence[int], keys: pa.Table | None, by: Sequence[str], pages: Sequence[int]
+) -> list[npt.NDArray[np.uint64] | None]:
+    """By window; None where so many are asked for that they are in all of its pages, or nearly."""
     if keys is None or len(keys) == 0:
         return [np.zeros(0, dtype=np.uint64)] * len(starts)
     of = _places(starts, keys)
+    few = np.bincount(of, minlength=len(starts)) < 2 * np.array(pages, dtype=np.int64)
+    if not few.all():
+        chosen = few[of]
+        keys, of = keys.filter(pa.array(chosen)), of[chosen]
     order = np.argsort(of, kind="stable")
-    return np.split(hashes_of(keys, by)[order], np.searchsorted(of[order], np.arange(1, len(starts))))
+    found = np.split(hashes_of(keys, by)[order], np.searchsorted(of[order], np.arange(1, len(starts))))
+    return [some if is_few else None for some, is_few in zip(found, few.tolist(), strict=True)]

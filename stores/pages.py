@@ -191,15 +191,19 @@ def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
 
 def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
     columns = _columns(schema)
-    lengths_of = struct.Struct(f">{len(columns.varying) + 1}I")
-    parts: list[list[memoryview]] = [[] for _ in range(len(columns.varying) + 2)]
-    width, begin = columns.record.itemsize, _HEAD.size + lengths_of.size
+    sizes_of = struct.Struct(
+        f">4xI24x{len(columns.varying) + 1}I"
+    )  # of a head what is needed here, and what follows it
+    parts: list[list[bytes]] = [[] for _ in range(len(columns.varying) + 2)]
+    width, begin, (first, *others) = columns.record.itemsize, sizes_of.size, parts
     for value in values:
-        rows, view, at = Head.of(value).rows, memoryview(value), begin
         if len(value) < begin:
             raise CorruptState(f"window page of {len(value)} bytes cannot be read: it is cut off")
-        for part, size in zip(parts, (rows * width, *lengths_of.unpack_from(value, _HEAD.size)), strict=True):
-            part.append(view[at : at + size])
+        rows, *sizes = sizes_of.unpack_from(value)
+        at = begin + rows * width
+        first.append(value[begin:at])
+        for part, size in zip(others, sizes, strict=True):
+            part.append(value[at : at + size])
             at += size
         if at != len(value):
             raise CorruptState(f"window page of {len(value)} bytes cannot be read: it says it has {at}")
@@ -212,9 +216,7 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
             arrays[i] = _values(schema.field(i).type, records[f"{i}"], _valid(records, i))
         if columns.nested:
             batches = [
-                pa.ipc.read_record_batch(pa.py_buffer(bytes(tail)), columns.tail)
-                for tail in parts[-1]
-                if len(tail)
+                pa.ipc.read_record_batch(pa.py_buffer(tail), columns.tail) for tail in parts[-1] if len(tail)
             ]
             tails = pa.Table.from_batches(batches, columns.tail)
             for name, i in zip(columns.tail.names, columns.nested, strict=True):
