@@ -58,12 +58,13 @@ def steps_again(
     definition: Definition,
     shard: int,
     kept_from_us: int | None,
+    why: str = "",
 ) -> list[Redo]:
     """The ingests that brought what is retained: messages from `kept_from_us` on. None: every step, advances too.
 
-    `commits` are all that the log has, in order.
+    `commits` are all that the log has, in order. why: what was taken before them may be needed.
     """
-    if definition.ids is not None:
+    if definition.ids is not None and kept_from_us is not None:
         raise StateLost(
             f"messages of shard {shard} cannot be replayed: {definition.name!r} knows them by {definition.ids!r}, and which of "
             f"several with one id it took, the log does not say. {REMEDY[0].upper()}{REMEDY[1:]}"
@@ -76,7 +77,7 @@ def steps_again(
             if before is None and commit.commit > 1:
                 raise StateLost(
                     f"messages of shard {shard} cannot be replayed: the log begins at commit {commit.commit}, and what "
-                    f"was taken before it is needed. {REMEDY[0].upper()}{REMEDY[1:]}"
+                    f"was taken before it is needed{f': {why}' if why else ''}. {REMEDY[0].upper()}{REMEDY[1:]}"
                 )
             redo += _steps_of(commit, definition, shard, reached, kept_from_us is None)
         for step in commit.steps:
@@ -132,7 +133,8 @@ def _steps_of(
                 f"messages of shard {shard} cannot be replayed: those of commit {commit.commit} had no positions, so that "
                 f"they cannot be told apart in the source. {REMEDY[0].upper()}{REMEDY[1:]}"
             )
-        watermark_us = watermarks[name] if len(watermarks) > 1 else step.watermark_us
+        # A commit of several shards has one advance, and the watermark of each operator.
+        watermark_us = step.watermark_us if rows is None else watermarks.get(name, step.watermark_us)
         found.append(
             Redo(
                 commit=commit.commit,

@@ -12,6 +12,8 @@ from windrow.operators.operator import Definition
 
 #: Counters of dead letters, by reason.
 LETTERS = "dead."
+#: A watermark moves on by so much with what comes: no time need be wrong.
+JUMP_US = 60_000_000
 #: Seconds since the epoch, of the years 2001 to 2286.
 _SECONDS = (10**9, 10**10)
 
@@ -39,25 +41,26 @@ def warn_of_jump(
     steps: Sequence[Step],
 ) -> None:
     """One warning where the watermark, last at `watermark_us`, ran ahead of all that is kept, and of `now`: a wrong time may
-    do that, and makes others late.
+    do that, and makes others late. What keeps nothing loses nothing by it.
     """
-    kept = [p.retention.time_us for d in definitions for p in d.parts if p.retention.time_us is not None]
+    times = [p.retention.time_us for d in definitions for p in d.parts]
+    kept_us = min((time_us for time_us in times if time_us), default=None)
     last_us = steps[-1].watermark_us if steps else None
-    if not kept or last_us is None or last_us - watermark_us <= min(kept):
+    if kept_us is None or last_us is None or last_us - watermark_us <= max(kept_us, JUMP_US):
         return
     for step in steps:
         at_us = step.watermark_us
         if at_us is None or at_us in (watermark_us, END_OF_TIME_US):
             continue
         passed_us = 0 if now_us is None else step.now_us - now_us
-        if watermark_us > START_OF_TIME_US and at_us - watermark_us - passed_us > min(kept):
+        if watermark_us > START_OF_TIME_US and at_us - watermark_us - passed_us > max(kept_us, JUMP_US):
             logger.warning(
                 "the watermark jumped by more than the retention: what is dated before it is late. If one message was dated "
                 "wrongly: windrow watermark LOCATION --set TIME",
                 commit=commit,
                 before=show_instant(watermark_us),
                 watermark=show_instant(at_us),
-                retention=show_duration(min(kept)),
+                retention=show_duration(kept_us),
             )
             return
         watermark_us, now_us = at_us, step.now_us

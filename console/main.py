@@ -1,4 +1,4 @@
-"""The command line: `windrow describe | health | watermark | windows | messages | panes | explain | commits | verify |
+"""The command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | commits | verify |
 doctor | backup | fork | reset`, and `windrow completion`.
 
 Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard
@@ -43,23 +43,27 @@ def parser() -> argparse.ArgumentParser:
     backup = add("backup", jobs.backup, "Copy a job's files, running or not, to a folder that opens.")
     fork = add("fork", jobs.fork, "Copy a job's state, as of its last commit, to a new job elsewhere.")
     reset = add("reset", jobs.reset, "Delete a job's state. What sinks have stays.")
-    windows = add("windows", state.windows, "Print the windows that a job holds, running or not.")
-    messages = add("messages", state.messages, "Print the messages that a job keeps, running or not.")
+    windows = add("windows", state.table, "Print the windows that a job holds, running or not.")
+    messages = add("messages", state.table, "Print the messages that a job keeps, running or not.")
+    table = add(
+        "table", state.table, "Print a table of an operator's, as the state or timers of a process function."
+    )
     explain = add(
         "explain",
         state.explain,
         "Say which messages are in a window, or in a row of a join, and which commits put them there.",
     )
     verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
-    for command in (describe, well, mark, windows, messages, explain, commits, verify, backup, fork, reset):
+    asked = (windows, messages, table, explain)
+    for command in (describe, well, mark, *asked, commits, verify, backup, fork, reset):
         text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"
-        if command in (describe, well, mark, windows, messages, explain, commits):
+        if command in (describe, well, mark, *asked, commits):
             text += (
                 "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
             )
         command.add_argument("location", help=text)
     _health(well, mark)
-    _queries(windows, messages, explain, commits)
+    _queries(windows, messages, table, explain, commits)
     backup.add_argument("folder", help="where the copy goes; nothing may be there yet")
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")
@@ -69,9 +73,7 @@ def parser() -> argparse.ArgumentParser:
         describe,
         well,
         mark,
-        windows,
-        messages,
-        explain,
+        *asked,
         commits,
         verify,
         backup,
@@ -107,6 +109,7 @@ def _health(well: argparse.ArgumentParser, mark: argparse.ArgumentParser) -> Non
 def _queries(
     windows: argparse.ArgumentParser,
     messages: argparse.ArgumentParser,
+    table: argparse.ArgumentParser,
     explain: argparse.ArgumentParser,
     commits: argparse.ArgumentParser,
 ) -> None:
@@ -117,17 +120,20 @@ def _queries(
         help="when the window starts, e.g. '2013-07-01 05:00'; of tuple windows its first number; of a join the time of a "
         "message, which names the rows that it is in",
     )
-    for command in (windows, messages):
+    table.add_argument("table", help="which: windows, messages; state, timers of a process function")
+    for command, name in ((windows, "windows"), (messages, "messages"), (table, None)):
+        if name is not None:
+            command.set_defaults(table=name)
         bound = (
-            "a time, in UTC unless it names a zone, or microseconds"
-            if command is windows
-            else "TIME, or TIME@OFFSET"
+            "TIME, or TIME@OFFSET"
+            if command is messages
+            else "a time, in UTC unless it names a zone, or microseconds"
         )
         command.add_argument("--start", help=f"from here on: {bound}")
         command.add_argument("--end", help=f"up to here, included: {bound}")
         command.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
         command.add_argument("--input", help="of a join: which input")
-    for command in (windows, messages, explain):
+    for command in (windows, messages, table, explain):
         command.add_argument(
             "--key", action="append", help="only this key: VALUE, or NAME=VALUE for each key column"
         )

@@ -1,4 +1,4 @@
-"""`windrow windows`, `messages`, `explain`: the state of a job, running or not, as of a commit."""
+"""`windrow windows`, `messages`, `table`, `explain`: the state of a job, running or not, as of a commit."""
 
 from __future__ import annotations
 
@@ -26,32 +26,22 @@ def _state(options: argparse.Namespace) -> State:
     return read_state(location, log=log, as_of=options.as_of, definition=definition)
 
 
-def windows(options: argparse.Namespace, out: TextIO) -> int:
-    """Print windows, sorted."""
-    operator, given = options.operator, options.input
+def table(options: argparse.Namespace, out: TextIO) -> int:
+    """Print one of an operator's tables, sorted."""
+    name, operator, given = options.table, options.operator, options.input
     with _state(options) as state:
-        start, end = (_start(text, state, options) for text in (options.start, options.end))
-        key = _key(options, state, "windows")
-        table = state.windows_table(start, end, key=key, operator=operator, input=given)
-    _say_rows(table, options, out)
-    return 0
-
-
-def messages(options: argparse.Namespace, out: TextIO) -> int:
-    """Print kept messages, in key order."""
-    operator, given = options.operator, options.input
-    with _state(options) as state:
-        start, end = _bound(options.start), _bound(options.end)
-        key = _key(options, state, "messages")
-        table = state.messages_table(start, end, key=key, operator=operator, input=given)
-    _say_rows(table, options, out)
+        numbers = state.timed(name, operator, given) is None
+        start, end = (_bound(text, numbers=numbers) for text in (options.start, options.end))
+        found = state.table(name, start, end, key=_key(options, state, name), operator=operator, input=given)
+    _say_rows(found, options, out)
     return 0
 
 
 def explain(options: argparse.Namespace, out: TextIO) -> int:
     """Print what is in the windows that start at a time, or in the rows of a join, and where it came from."""
     with _state(options) as state:
-        start = _start(options.window, state, options)
+        numbers = state.timed("windows", options.operator) is None
+        start = instant(options.window, numbers=numbers)
         found = state.explain(start, key=_key(options, state, "windows"), operator=options.operator)
         commit = state.commit
     if not found:
@@ -67,12 +57,6 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
             print(file=out)
         _say(one, out)
     return 0
-
-
-def _start(text: str | None, state: State, options: argparse.Namespace) -> int | None:
-    """A bound of windows: a time, or the number of a message."""
-    given = getattr(options, "input", None)
-    return instant(text, numbers=state.timed("windows", options.operator, given) is None)
 
 
 def _explained(one: Explanation) -> dict[str, Any]:
@@ -209,10 +193,10 @@ def instant(text: str | None, *, numbers: bool = False) -> int | None:
     return instant_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
-def _bound(text: str | None) -> Any:
-    """TIME, or TIME@OFFSET."""
+def _bound(text: str | None, *, numbers: bool) -> Any:
+    """TIME, TIME@OFFSET, or a number."""
     if text is None or "@" not in text:
-        return instant(text)
+        return instant(text, numbers=numbers)
     time, _, offset = text.rpartition("@")
     try:
         return instant(time), int(offset)

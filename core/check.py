@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
 
-from windrow.core.errors import ConfigurationError
+from windrow.core.errors import ConfigurationError, UnknownOption
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def meant(given: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that was probably to be written; upper and lower case are one."""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), by_lower, 1)
+    return by_lower[near[0]] if near else None
+
+
+def suggests(function: Callable[P, R]) -> Callable[P, R]:
+    """A function with options that says, of one that it does not have, which was meant. Its signature and its help stay."""
+    parameters = inspect.signature(function).parameters
+    known = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in parameters:
+                near = meant(name, known)
+                said = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
+                what = function.__qualname__.removesuffix(".__init__")
+                raise UnknownOption(f"{what} has no option {name!r}: {said}")
+        return function(*args, **kwargs)
+
+    return called
 
 
 def names(value: Any, what: str, remedy: str) -> tuple[str, ...]:

@@ -174,6 +174,15 @@ class BadInstant(ConfigurationError):
     code = "WR116"
 
 
+class UnknownOption(ConfigurationError, TypeError):
+    """An option that the call does not have.
+
+    Remedy: Take the one that the message offers. `help()` of what was called lists them all.
+    """
+
+    code = "WR117"
+
+
 class StateError(WindrowError):
     """Persisted state cannot be used as asked.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from windrow.core import check
 from windrow.core.errors import ConfigurationError
 from windrow.core.show import call
 
@@ -64,6 +65,13 @@ def ids(*columns: str) -> Ids:
     if len(set(columns)) != len(columns):
         raise ConfigurationError(f"ids of {columns!r} name a column twice: name each once")
     return Ids(columns)
+
+
+def ids_of(given: Any) -> Ids | None:
+    """What `ids=` says: `wr.ids(...)`, a column, several in a sequence, or None."""
+    if given is None or isinstance(given, Ids):
+        return given
+    return ids(*check.names(given, "ids", "use 'order_id', several as ['day', 'number'], or wr.ids(...)"))
 
 
 #: Between a topic and its id in the name of a source; Kafka allows it in neither.

@@ -179,6 +179,13 @@ class Definition(ABC):
                 return found[0]
         return next((p for p in reversed(self.parts) if table in p.tables), self.parts[-1])
 
+    # -- beside others ----------------------------------------------------------------------------------------------
+
+    @property
+    def apart(self) -> tuple[Definition, ...]:
+        """What the log knows as definitions of the job: itself, or those that stand side by side in it."""
+        return (self,)
+
     # -- in a graph -------------------------------------------------------------------------------------------------
 
     @property
@@ -403,8 +410,12 @@ class Refiling:
     logic: Logic
     #: The event time below which no message is kept.
     kept_from: Callable[[KV], int]
+    #: Why steps are needed that took nothing of what is kept.
+    why: str = ""
     #: False if there cannot be messages yet.
     begun: Callable[[KV], bool] = lambda kv: True
+    #: (the shard's store, an empty one): write what steps that are run again need, and the shard has from its beginning.
+    prepare: Callable[[KV, KV], None] = lambda kv, scratch: None
 
     @property
     def every_step(self) -> bool:
@@ -425,13 +436,18 @@ class FileAgain(Refiling):
     steps_at_once: int = 1
     #: True if it has to be known how many messages did not count: what decided that may depend on others of then.
     checks_uncounted: bool = False
+    #: True if messages lie under the numbers of the steps that took them.
+    by_number: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunAgain(Refiling):
     """Which messages are kept depends on every step there was: all of them are run again, on a store of its own."""
 
-    #: Keys of its progress, [from, to), that this has to come to, too.
-    numbered: tuple[bytes, bytes]
-    #: (the shard's store, an empty one): write what the steps need, and the shard has from its beginning.
-    prepare: Callable[[KV, KV], None] = lambda kv, scratch: None
+    #: What all steps have come to, which they have to come to again.
+    reached: Callable[[KV], Any]
+
+
+def numbers_of(logic: Logic, first: bytes, last: bytes) -> Callable[[KV], Any]:
+    """What steps have come to: how many there were, and what progress says under the keys [first, last)."""
+    return lambda kv: (logic.progress(kv).step, list(kv.scan(logic.aux_cf, first, last)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from windrow.checkpoint.transport import FILES, Transport
+from windrow.core import check
 from windrow.core.aggregation import Aggregation
+from windrow.core.clock import Clock
 from windrow.core.emit import Emit
 from windrow.core.inputs import Input as JoinInput
 from windrow.core.inputs import make_input
@@ -31,7 +34,11 @@ from windrow.runners.verbs import Verbs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windrow.connectors.kafka.source import KafkaSource
     from windrow.connectors.kafka.stream import KafkaStream
+    from windrow.runners.embedded import Embedded
+    from windrow.runners.embedded.intake import Schemas
+    from windrow.runners.embedded.replay import Again
     from windrow.runners.spark.batch import BatchFunction
     from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -59,7 +66,7 @@ class Aggregate(AggregateDefinition, Verbs):
     scale: "small" or "large": how stored messages are laid out; by default decided from the window
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
     positions: wr.positions(...), the columns that say where a row stands in its source
-    ids: wr.ids(...), the columns by which a message is known: a second one is a duplicate, within retention
+    ids: the columns by which a message is known, one name or several: a second one is a duplicate, within retention
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
     dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
     input: the name of the input that it takes, where the job has several, or of the operator in a graph whose rows it takes;
@@ -76,6 +83,7 @@ class Aggregate(AggregateDefinition, Verbs):
     False
     """
 
+    @check.suggests
     def __init__(
         self,
         *,
@@ -95,7 +103,7 @@ class Aggregate(AggregateDefinition, Verbs):
         scale: str | None = None,
         integer_overflow: str = "dead_letter",
         positions: Positions | None = None,
-        ids: Ids | None = None,
+        ids: Ids | str | Sequence[str] | None = None,
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
@@ -126,12 +134,75 @@ class Aggregate(AggregateDefinition, Verbs):
             object.__setattr__(self, field, value)
 
 
-def foreach_batch(definitions: Sequence[Definition], location: str, **options: Any) -> BatchFunction:
+@check.suggests
+def open(
+    definitions: Sequence[Definition],
+    location: str,
+    *,
+    clock: Clock | None = None,
+    sink: Any = None,
+    schema: Schemas | None = None,
+    replay: Again | None = None,
+    dead_letters: Any = None,
+    log: Transport = FILES,
+) -> Embedded:
+    """Open several operators on one folder, in this process: all take each message, in one step, and in one commit.
+
+    definitions: operators, each with a name of its own. They take one input, with one event time and one watermark; or inputs
+        that have names (`wr.Join`, `wr.Aggregate(input=...)`)
+    sink: as in `Aggregate.open`, or a dict by operator name
+    location, clock, schema, replay, dead_letters, log: as there
+
+    Queries name the `operator`; `get_result()` gives the results of one after those of the other. Raises
+    `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
+
+    >>> import tempfile, windrow as wr
+    >>> what = dict(event_time="t", agg={"n": wr.count()}, retention="1 day")
+    >>> hours = wr.Aggregate(name="hours", window=wr.tumbling("1 hour"), **what)
+    >>> days = wr.Aggregate(name="days", window=wr.tumbling("1 day"), **what)
+    >>> with tempfile.TemporaryDirectory() as folder, wr.open([hours, days], folder) as op:
+    ...     for hour in ("05", "06"):
+    ...         op.add_message({"t": f"2013-07-01 {hour}:10Z"})
+    ...     op.drain()
+    ...     [pane["n"] for pane in op.get_result("hours")], [pane["n"] for pane in op.get_result("days")]
+    ([1, 1], [2])
+    """
+    from windrow.operators.graph.beside import beside
+    from windrow.runners.embedded import Embedded
+
+    return Embedded(
+        beside(definitions),
+        location,
+        clock=clock,
+        sink=sink,
+        schema=schema,
+        replay=replay,
+        dead_letters=dead_letters,
+        log=log,
+    )
+
+
+@check.suggests
+def foreach_batch(
+    definitions: Sequence[Definition],
+    location: str,
+    *,
+    sink: Any = None,
+    dead_letters: Any = None,
+    shards: int | None = None,
+    clock: Clock | None = None,
+    local_dir: str | None = None,
+    static: Mapping[str, DataFrame] | None = None,
+    replay: Callable[[], DataFrame | Mapping[str, DataFrame]] | None = None,
+    source: KafkaSource | None = None,
+    log: Transport = FILES,
+) -> BatchFunction:
     """One function for several operators, one commit for all.
 
     definitions: operators, each with a name of its own; where their inputs have names, its batches come from `wr.together`
     location: as in `Aggregate.foreach_batch`
-    options: those of `Aggregate.foreach_batch`; `sink` may be a dict by operator name
+    sink: as there, or a dict by operator name
+    dead_letters, shards, clock, local_dir, static, replay, source, log: as there
 
     Raises `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
 
@@ -145,7 +216,19 @@ def foreach_batch(definitions: Sequence[Definition], location: str, **options: A
     """
     from windrow.runners.spark.batch import BatchFunction
 
-    return BatchFunction(list(definitions), location, **options)
+    return BatchFunction(
+        list(definitions),
+        location,
+        sink=sink,
+        dead_letters=dead_letters,
+        shards=shards,
+        clock=clock,
+        local_dir=local_dir,
+        static=static,
+        replay=replay,
+        source=source,
+        log=log,
+    )
 
 
 def writeStream(
@@ -216,6 +299,7 @@ class Join(JoinDefinition, Verbs):
     'join'
     """
 
+    @check.suggests
     def __init__(
         self,
         *,
@@ -254,6 +338,7 @@ class Join(JoinDefinition, Verbs):
             object.__setattr__(self, field, value)
 
 
+@check.suggests
 def Input(
     name: str,
     *,

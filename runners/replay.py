@@ -109,6 +109,20 @@ class GivenByInput:
         return found
 
 
+def replayable(definition: Definition) -> bool:
+    """True if its lost messages can be read again."""
+    logic = definition.logic()
+    return not logic.message_cfs or logic.refiling() is not None
+
+
+def read_unasked(definition: Definition) -> bool:
+    """True if windrow itself reads lost messages again where it reads the source: not where it would have to keep the log of a
+    graph from its first commit on.
+    """
+    again = definition.logic().refiling()
+    return len(definition.parts) == 1 or again is None or not again.every_step
+
+
 def bring_back(
     definition: Definition,
     spec: ShardSpec,
@@ -126,7 +140,8 @@ def bring_back(
     again = definition.logic().refiling()
     if again is None or not again.begun(kv):
         return
-    redo = steps_again(commits, definition, spec.shard, None if again.every_step else again.kept_from(kv))
+    kept_from_us = None if again.every_step else again.kept_from(kv)
+    redo = steps_again(commits, definition, spec.shard, kept_from_us, again.why)
     ranges = extent(redo)
     if not ranges:
         return
@@ -156,7 +171,7 @@ def bring_back(
 def _check_lowered(definition: Definition, spec: ShardSpec, commits: Sequence[Commit]) -> None:
     """Refuse where the watermark was set back, and messages were forgotten that would come back."""
     lowered = [c.commit for c in commits if "watermark_us" in c.meta.get(REPAIR, {})]
-    if lowered and definition.by_input:
+    if lowered and (definition.by_input or len(definition.parts) > 1):
         raise StateLost(
             f"messages of shard {spec.shard} cannot be replayed: commit {lowered[-1]} lowered the watermark, and what was "
             f"forgotten by then would come back. {REMEDY[0].upper()}{REMEDY[1:]}"
@@ -249,21 +264,19 @@ def _beside(logic: Logic, spec: ShardSpec) -> Iterator[RocksKV]:
 
 
 def _take_over(again: RunAgain, scratch: KV, kv: KV, spec: ShardSpec) -> None:
-    """The messages of `scratch` are the shard's, if its steps and the numbers of its keys' last messages are."""
+    """The messages of `scratch` are the shard's, if it has come to what the shard came to."""
     logic = again.logic
-
-    def numbered(store: KV) -> tuple[int, list[tuple[bytes, bytes]]]:
-        return logic.progress(store).step, list(store.scan(logic.aux_cf, *again.numbered))
-
-    if numbered(scratch) != numbered(kv):
+    if again.reached(scratch) != again.reached(kv):
         raise StateLost(
             f"the source does not give shard {spec.shard} the messages of then: with those that it gives now, "
-            f"{logic.definition.name!r} comes to other numbers for its keys than it had. Give replay= the source and "
-            f"the transform that the job has; or {REMEDY}"
+            f"{logic.definition.name!r} comes to other steps, or other numbers for its keys, than it had. Give replay= the "
+            f"source and the transform that the job has; or {REMEDY}"
         )
     for cf in logic.message_cfs:
         _copy(scratch.scan(cf), cf, kv)
-    _copy(scratch.scan(logic.aux_cf, b"h", b"i"), logic.aux_cf, kv)
+    for part in logic.definition.parts:
+        aux_cf = logic.part(part.name).aux_cf
+        _copy(scratch.scan(aux_cf, b"h", b"i"), aux_cf, kv)
 
 
 def _copy(pairs: Iterable[tuple[bytes, bytes]], cf: str, kv: KV) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from windrow.checkpoint.transport import FILES, Transport
+from windrow.core import check
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import Duration
@@ -32,6 +33,7 @@ class Verbs(Definition):
         if not cls.__doc__:  # of a definition with nothing to add but these verbs
             cls.__doc__ = next((base.__doc__ for base in cls.__mro__[1:] if base.__doc__), None)
 
+    @check.suggests
     def open(
         self,
         location: str,
@@ -54,7 +56,8 @@ class Verbs(Definition):
         replay: reads the source again where the messages that the operator keeps are lost with their snapshots and
             segments. It gets `{(source, partition): (first offset, next offset)}` and gives those messages, with
             positions; or a table with the columns that `positions` names. Where messages name their input, it gets and gives
-            these by input: `{input: ...}`. Chains cannot replay
+            these by input: `{input: ...}`. Where an operator of a chain keeps rows of another one, all steps are run again, and
+            the log is kept from its first commit on
         dead_letters: a sink of their own, beside `sink`
         log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
 
@@ -84,6 +87,7 @@ class Verbs(Definition):
             log=log,
         )
 
+    @check.suggests
     def run(
         self,
         location: str,
@@ -114,6 +118,7 @@ class Verbs(Definition):
         `KafkaFailed` (WR601), `Fenced` (WR205) where another process took the job.
         """
         from windrow.runners.embedded.consume import again_of, run, sources_of
+        from windrow.runners.replay import read_unasked
 
         if group is not None and log is not FILES:
             raise ConfigurationError(
@@ -122,7 +127,7 @@ class Verbs(Definition):
             )
         sources = sources_of(self, source)
         again: Again | None = None
-        if len(self.parts) == 1:
+        if read_unasked(self):
             again = again_of(sources) if self.by_input else sources[self.inputs[0].name].again
 
         def open_at(place: str) -> Embedded:
@@ -137,6 +142,7 @@ class Verbs(Definition):
 
         run(open_at, location, sources, group=group, stop=stop, available_now=available_now, tick=tick)
 
+    @check.suggests
     def foreach_batch(
         self,
         location: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from windrow.connectors.kafka.cluster import Kafka
+from windrow.core import check
 from windrow.core.errors import ConfigurationError
 
 EARLIEST, LATEST = -2, -1
@@ -132,9 +132,9 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
     known = {name.lower(): name for name in NAMES}
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {known[near[0]]!r}?" if near else f"there are {', '.join(NAMES)}"
-            raise ConfigurationError(f"option {name!r} is none of windrow-kafka: {meant}")
+            near = check.meant(name, NAMES)
+            said = f"did you mean {near!r}?" if near else f"there are {', '.join(NAMES)}"
+            raise ConfigurationError(f"option {name!r} is none of windrow-kafka: {said}")
     kafka = _cluster(properties)
     isolation = dict(kafka.config).get("isolation.level", "read_committed")
     topics, pattern, assigned = _subscription(options)

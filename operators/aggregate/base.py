@@ -84,6 +84,14 @@ class Steps(Logic):
             kv.write(batch)
         self._write_keys(encode_equal if mark == KEYS_EQUAL else encode_columns)
 
+    def prepare_keys(self, kv: KV, scratch: KV) -> None:
+        """Write keys in `scratch` as `kv` has them."""
+        mark = Batch()
+        mark.put(
+            self.aux_cf, KEYS_MARK, keys_mark(kv, self.aux_cf, self.progress(kv).schema, self.definition.by)
+        )
+        scratch.write(mark)
+
     def _write_keys(self, encode: Encode) -> None:
         """Where keys are part of the state: write them like that."""
 

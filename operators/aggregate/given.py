@@ -32,7 +32,7 @@ from windrow.core.policy import (
     letters_us,
     max_ahead_us,
 )
-from windrow.core.positions import Ids, Positions
+from windrow.core.positions import Ids, Positions, ids_of
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
 from windrow.operators.aggregate.definition import default_lateness
@@ -56,7 +56,7 @@ def normalise(
     scale: str | None,
     integer_overflow: str,
     positions: Positions | None,
-    ids: Ids | None,
+    ids: Ids | str | Sequence[str] | None,
     dead_letter_limit: int,
     dead_letter_retention: Duration | Forever | None,
     input: str | None = None,
@@ -66,7 +66,7 @@ def normalise(
     kept = _retention(retention, window)
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     lateness_us = _lateness(allowed_lateness, kept, emit)
-    _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale, ids)
+    _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
     return {
         "by": keys,
         "event_time": event_time,
@@ -84,7 +84,7 @@ def normalise(
         "scale": scale or ("small" if span_is_small(window) else "large"),
         "integer_overflow": integer_overflow,
         "positions": positions,
-        "ids": ids,
+        "ids": ids_of(ids),
         "dead_letter_limit": dead_letter_limit,
         "dead_letter_retention_us": letters_us(dead_letter_retention),
         "input_name": input,
@@ -167,7 +167,6 @@ def _check_choices(
     time_zone: str | None,
     event_time_unit: str | None,
     scale: str | None,
-    ids: Any,
 ) -> None:
     """Refuse what is none of the choices of an option."""
     if null_keys not in ("group", "dead_letter"):
@@ -182,8 +181,6 @@ def _check_choices(
     check_unit(event_time_unit)
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
-    if ids is not None and not isinstance(ids, Ids):
-        raise ConfigurationError(f"ids={ids!r}: use wr.ids('order_id'), with the names of your columns")
 
 
 def _retention(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:

@@ -138,8 +138,10 @@ class WindowAggregator(StoredWindows, Grouping):
             logic=self,
             kept_from=self.kept_from,
             begun=self.begun,
+            prepare=self.prepare_keys,
             file=partial(refile, self),
             drop_expired=partial(drop_expired, self),
+            by_number=True,
         )
 
     def runs(

@@ -133,7 +133,7 @@ class SizeLimits:
         self._modernise(kv)
         batch = Batch()
         if self.by:
-            low, high = _ENDS, _ENDS + encode_i64(retention_floor_us + 1)
+            low, high = _ENDS, _ENDS + encode_i64(retention_floor_us) + b"\xff"  # the end of time has no next
             keys = list(dict.fromkeys(name[9:-8] for name, _ in kv.scan(self.aux_cf, low, high)))
         else:
             keys = [b""]

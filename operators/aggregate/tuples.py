@@ -22,14 +22,14 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
 from windrow.operators.aggregations.calculation import Broken
-from windrow.operators.operator import RunAgain
+from windrow.operators.operator import RunAgain, numbers_of
 from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
 from windrow.operators.steps.dead import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, event_time_marks, take_in
-from windrow.operators.steps.progress import KEYS_MARK, Progress
-from windrow.operators.steps.step import StepResult, keys_mark
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import PlainWindows, encode_packed
 
@@ -100,15 +100,10 @@ class TupleAggregator(Steps):
             logic=self,
             kept_from=lambda kv: START_OF_TIME_US,
             begun=self.begun,
-            numbered=(_COUNTER, _DIRTY),
-            prepare=self._prepare,
+            prepare=self.prepare_keys,
+            reached=numbers_of(self, _COUNTER, _DIRTY),
+            why=f"{self.definition.name!r} numbers messages by all that came before them",
         )
-
-    def _prepare(self, kv: KV, scratch: KV) -> None:
-        keys = Batch()
-        mark = keys_mark(kv, self.aux_cf, self.progress(kv).schema, self.definition.by)
-        keys.put(self.aux_cf, KEYS_MARK, mark)
-        scratch.write(keys)
 
     # -- filing -----------------------------------------------------------------------------------------------------
 

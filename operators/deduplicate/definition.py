@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from windrow.core import check
 from windrow.core.errors import BadDuration, ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
-from windrow.core.positions import Ids, Positions
+from windrow.core.positions import Ids, Positions, ids_of
 from windrow.core.time import Duration, TimeUnit, duration_us
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
@@ -24,7 +25,7 @@ class DeduplicateDefinition(OneInput):
 
     by: key columns (one name or several)
     event_time: the column of event time
-    ids: wr.ids(...), the columns by which messages of a key are equal; without it a key has one message
+    ids: the columns by which messages of a key are equal, one name or several; without it a key has one message
     within: how far apart in event time two of them may be and are still one, both ends included; wr.forever: always
     keep: "first": the one that came first stands, whatever their event times, and is told at once
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input: as for `wr.Aggregate`
@@ -36,7 +37,7 @@ class DeduplicateDefinition(OneInput):
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
     >>> import tempfile, windrow as wr
-    >>> orders = wr.Deduplicate(event_time="t", ids=wr.ids("order"), within="1 hour")
+    >>> orders = wr.Deduplicate(event_time="t", ids="order", within="1 hour")
     >>> with tempfile.TemporaryDirectory() as folder, orders.open(folder) as op:
     ...     for order in (1, 2, 1):
     ...         op.add_message({"t": "2013-07-01 05:10Z", "order": order})
@@ -47,12 +48,13 @@ class DeduplicateDefinition(OneInput):
     within_us: int | None
     retention: Retention
 
+    @check.suggests
     def __init__(
         self,
         *,
         by: str | Sequence[str] = (),
         event_time: str,
-        ids: Ids | None = None,
+        ids: Ids | str | Sequence[str] | None = None,
         within: Duration | Forever,
         keep: str = "first",
         watermark: Duration | Watermark = "0 seconds",
@@ -66,14 +68,13 @@ class DeduplicateDefinition(OneInput):
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
     ) -> None:
+        ids = ids_of(ids)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         if keep != "first":
             raise ConfigurationError(
                 f"keep={keep!r}: use 'first'. The last is known only when no other can come, which wr.Aggregate tells: "
                 "agg={'x': wr.last('x')}"
             )
-        if ids is not None and not isinstance(ids, Ids):
-            raise ConfigurationError(f"ids={ids!r}: use wr.ids('order_id'), with the names of your columns")
         within_us = None if isinstance(within, Forever) else duration_us(within, "within")
         if within_us is not None and within_us < 0:
             raise BadDuration(f"within {within!r} is negative: use '0 seconds' or more, or wr.forever")
@@ -83,7 +84,7 @@ class DeduplicateDefinition(OneInput):
         if not self.by and ids is None:
             raise ConfigurationError(
                 f"{self.name!r} has neither by= nor ids=: name the columns in which duplicates are equal, e.g. "
-                "ids=wr.ids('order_id')"
+                "ids='order_id'"
             )
 
     @property

@@ -43,14 +43,10 @@ class ChainDefinition(Definition):
     def __post_init__(self) -> None:
         if len(self.parts) < 2:
             raise ConfigurationError(f"a chain of {len(self.parts)} operators: give two or more")
-        names = [p.name for p in self.parts]
-        if len(set(names)) != len(names):
-            raise ConfigurationError(
-                f"the operators of a chain are named {names}: give each a name of its own with name=..."
-            )
+        check_names(self.parts, "a chain")
         assert self.feeds  # checks every pair
         _check_connected(self)
-        _check_inputs(self)
+        check_inputs(self)
 
     @property
     def first(self) -> Definition:
@@ -134,6 +130,9 @@ class ChainDefinition(Definition):
     @property
     def dead_letter_limit(self) -> int:  # type: ignore[override]
         return self.first.dead_letter_limit
+
+    def filing(self) -> dict[str, Any]:
+        return {f"{p.name}.{fact}": value for p in self.parts for fact, value in p.filing().items()}
 
     # -- how it is spread -------------------------------------------------------------------------------------------
 
@@ -271,6 +270,15 @@ class ChainDefinition(Definition):
         return ChainOracle(self, schemas)
 
 
+def check_names(parts: Sequence[Definition], what: str) -> None:
+    """Refuse operators of one name."""
+    names = [p.name for p in parts]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(
+            f"the operators of {what} are named {names}: give each a name of its own with name=..."
+        )
+
+
 def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition]) -> Iterable[Feed]:
     """Whose rows an operator takes; refuses rows that it could not count. taking: those before it, as they take theirs."""
     definition = parts[part]
@@ -310,11 +318,11 @@ def _check_connected(chain: ChainDefinition) -> None:
     if alone:
         raise ConfigurationError(
             f"{alone[0]!r} and {chain.name!r} take nothing of each other: give them to one job side by side, as "
-            "wr.foreach_batch([...]) and wr.writeStream([...]) take them"
+            "wr.open([...]), wr.foreach_batch([...]) and wr.writeStream([...]) take them"
         )
 
 
-def _check_inputs(chain: ChainDefinition) -> None:
+def check_inputs(chain: ChainDefinition) -> None:
     """Inputs from outside have names of their own, which are not those of operators, and one kind of watermark."""
     known: dict[str, Input] = {}
     for i, part in enumerate(chain.parts):

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.operators.graph.definition import ChainDefinition
-from windrow.operators.operator import Logic
+from windrow.operators.graph.refiling import refiling_of
+from windrow.operators.operator import Logic, Refiling
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead import letters_by_input, of_operator
 from windrow.operators.steps.learning import HandedOn, Needs, Together, learn
@@ -257,6 +258,9 @@ class ChainOperator(Logic):
 
     def progress(self, kv: KV) -> Progress:
         return self.parts[0].progress(kv)
+
+    def refiling(self) -> Refiling | None:
+        return refiling_of(self)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         """That of the last operator; each has its own."""

@@ -18,8 +18,8 @@ from windrow.operators.steps.learning import Needs, learn
 from windrow.stores.kv import KV, Batch
 
 FORMAT = 1
-_SCHEMA = (b"s0", b"s1")
-_NAMES = b"names"
+SCHEMAS = (b"s0", b"s1")
+NAMES = b"names"
 
 
 class SideIntake:
@@ -56,7 +56,7 @@ class InputColumns:
 
     def names(self, kv: KV) -> Names | None:
         """What columns are called for good; None before both inputs have told theirs, or a row was told."""
-        packed = kv.get(self.aux_cf, _NAMES)
+        packed = kv.get(self.aux_cf, NAMES)
         if packed is None:
             return None
         if packed[0] > FORMAT:
@@ -73,14 +73,14 @@ class InputColumns:
     def settle(self, kv: KV, columns: Columns) -> None:
         """From now on columns keep their names."""
         packed = bytes((FORMAT,)) + msgpack.packb(columns.called)
-        if kv.get(self.aux_cf, _NAMES) != packed:
+        if kv.get(self.aux_cf, NAMES) != packed:
             batch = Batch()
-            batch.put(self.aux_cf, _NAMES, packed)
+            batch.put(self.aux_cf, NAMES, packed)
             kv.write(batch)
 
     def schemas(self, kv: KV) -> list[pa.Schema]:
         """What is known of the columns of both sides: what is declared, before the first message."""
-        found = kv.multi_get(self.aux_cf, list(_SCHEMA))
+        found = kv.multi_get(self.aux_cf, list(SCHEMAS))
         return [
             _declared(intake) if v is None else pa.ipc.read_schema(pa.py_buffer(v))
             for intake, v in zip(self.intakes, found, strict=True)
@@ -88,14 +88,14 @@ class InputColumns:
 
     def known(self, kv: KV) -> list[pa.Schema] | None:
         """The columns of both sides; None before each has told them, by a message or a table without rows."""
-        found = [v for v in kv.multi_get(self.aux_cf, list(_SCHEMA)) if v is not None]
-        return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(_SCHEMA) else None
+        found = [v for v in kv.multi_get(self.aux_cf, list(SCHEMAS)) if v is not None]
+        return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(SCHEMAS) else None
 
     def learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
         schema = learn(known, seen)
         if not schema.equals(known):
             batch = Batch()
-            batch.put(self.aux_cf, _SCHEMA[side], schema.serialize().to_pybytes())
+            batch.put(self.aux_cf, SCHEMAS[side], schema.serialize().to_pybytes())
             kv.write(batch)
         return schema
 

@@ -21,7 +21,7 @@ from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import OPEN
 from windrow.operators.join.waiting import Waiting
-from windrow.operators.operator import RunAgain
+from windrow.operators.operator import RunAgain, numbers_of
 from windrow.operators.steps.columns import OFFSET
 from windrow.operators.steps.filed_rows import unpack_rows
 from windrow.operators.steps.intake import Slice, event_times
@@ -95,12 +95,13 @@ class NumberedSides(JoinOperator):
         return tuple(cf for cf in super().cfs() if cf not in unused)
 
     def refiling(self) -> RunAgain:
-        return RunAgain(logic=self, kept_from=self.kept_from, numbered=(b"c0", b"c2"), prepare=self._prepare)
-
-    def _prepare(self, kv: KV, scratch: KV) -> None:
-        mark = Batch()
-        self.mark(mark, former=self.bind(kv, self.progress(kv)))
-        scratch.write(mark)
+        return RunAgain(
+            logic=self,
+            kept_from=self.kept_from,
+            prepare=self.prepare,
+            reached=numbers_of(self, b"c0", b"c2"),
+            why=f"{self.definition.name!r} numbers messages by all that came before them",
+        )
 
     def _counter_keys(self, side: int, keys: list[bytes] | None, n: int) -> list[bytes]:
         """What each of `n` messages is counted under."""

@@ -14,7 +14,7 @@ from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
 from windrow.core.types import as_type
 from windrow.core.windows import Rows
-from windrow.operators.join.columns import InputColumns
+from windrow.operators.join.columns import NAMES, SCHEMAS, InputColumns
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Columns, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
@@ -208,11 +208,22 @@ class StoredSides(Logic):
         return FileAgain(
             logic=self,
             kept_from=self.kept_from,
+            prepare=self.prepare,
             file=partial(refile, self),
             drop_expired=self._drop_expired,
             steps_at_once=1_000,
             checks_uncounted=self.definition.where is not None,
         )
+
+    def prepare(self, kv: KV, scratch: KV) -> None:
+        """Messages lie where they lay, and columns keep the names that they have."""
+        known = Batch()
+        self.mark(known, former=self.bind(kv, self.progress(kv)))
+        for key in (*SCHEMAS, NAMES):
+            value = kv.get(self.aux_cf, key)
+            if value is not None:
+                known.put(self.aux_cf, key, value)
+        scratch.write(known)
 
     def kept_from(self, kv: KV) -> int:
         """The event time below which no message is kept."""

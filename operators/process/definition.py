@@ -63,6 +63,7 @@ class ProcessDefinition(OneInput):
     retention: Retention
     function: Any = field(compare=False)
 
+    @check.suggests
     def __init__(
         self,
         *,

@@ -38,6 +38,7 @@ from windrow.runners.embedded.attempt import Attempt, Whole
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.staged import Staged
 from windrow.runners.publishing import Publisher, sinks_of
+from windrow.runners.replay import replayable
 from windrow.stores.files import on_disk
 from windrow.stores.kv import KV
 
@@ -76,7 +77,8 @@ class Engine:
         #: Messages that were added one by one and not looked at yet, with the `now` of each, and what is wrong with it.
         self.waiting: list[tuple[Message, int, str | None]] = []
         self.clock = clock or SystemClock()
-        self.sinks = sinks_of([definition], sink, dead_letters)
+        self.definitions = definition.apart
+        self.sinks = sinks_of(self.definitions, sink, dead_letters)
         letters = None if dead_letters is None else as_sink(dead_letters)
         self.logic = definition.logic(_wanted(definition, sink))
         #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
@@ -84,14 +86,14 @@ class Engine:
         self.paused: BaseException | None = None
         self._told_alive_us = START_OF_TIME_US
         self.owes = False  # the sinks lack something, or may lack it
-        #: Rows of committed steps that were told and not flushed, where there is no sink.
-        self.outputs: list[pa.Table] = []
+        #: Rows of committed steps that were told and not flushed, where there is no sink, by operator.
+        self.outputs: dict[str, list[pa.Table]] = {d.name: [] for d in self.definitions}
         self._taken: str | None = None
         self._chores: Generator[None, None, None] | None = None
         self._replay = replay
         with on_disk(location):
-            self.job = Job(location, [definition], shards=1, clock=self.clock, transport=log)
-        self._publisher = Publisher(self.job, [definition], self.sinks, letters)
+            self.job = Job(location, self.definitions, shards=1, clock=self.clock, transport=log)
+        self._publisher = Publisher(self.job, self.definitions, self.sinks, letters)
         self._gives = bool(self.sinks) or letters is not None
         self.spec = ShardSpec(
             self.job.folders,
@@ -99,7 +101,7 @@ class Engine:
             0,
             self.logic.metadata_cfs,
             self.logic.message_cfs,
-            replayable=self.logic.refiling() is not None or not self.logic.message_cfs,
+            replayable=all(map(replayable, self.definitions)),
             transport=log,
         )
         try:
@@ -154,7 +156,7 @@ class Engine:
             dict(progress.marks),
             dict(progress.next_offsets),
             {(s, p): o for s, p, o in ordinals},
-            progress.watermarks_us.get(self.definition.name, START_OF_TIME_US),
+            progress.watermarks_us.get(self.definitions[0].name, START_OF_TIME_US),
             progress.now_us,
             advanced_us,
         )
@@ -162,8 +164,9 @@ class Engine:
     def _bring_back(self) -> None:
         """Panes of commits that nobody has acknowledged: published first, or given again by `get_result`."""
         for record in [] if self.sinks else self.job.unpublished():
-            files = self.job.pane_files(record).get(self.definition.name, [])
-            self.outputs += [pq.read_table(f) for f in files]
+            for name, files in self.job.pane_files(record).items():
+                if name in self.outputs:
+                    self.outputs[name] += [pq.read_table(f) for f in files]
         if self._gives:
             self.publish()
 
@@ -282,7 +285,7 @@ class Engine:
         alive_us = alive_at(job.folders.alive)
         return health_of(
             job.log.last_commit,
-            [self.definition],
+            self.definitions,
             job.progress.published,
             self.clock.now_us(),
             alive_us,
@@ -304,15 +307,15 @@ class Engine:
 
     def _make_durable(self) -> None:
         job, number, staged = self.job, self.job.progress.commit + 1, self.staged
-        name = self.definition.name
         panes = self.logic.told(staged.result, number)
-        dead = of_operator(pa.concat_tables(staged.dead), name) if staged.dead else None
+        dead = of_operator(pa.concat_tables(staged.dead), self.definition.name) if staged.dead else None
         changes = staged.overlay.batch
-        counters, meta = dict(staged.counters), {}
-        if self.logic.refiling() is not None:
+        counters, filing = dict(staged.counters), {}
+        for definition in self.definitions:
             # What a replay of the messages needs to know of this commit.
-            counters[STEP_OF + name] = self.logic.progress(staged.overlay).step
-            meta[FILING] = {name: self.definition.filing()}
+            if (logic := definition.logic()).refiling() is not None:
+                counters[STEP_OF + definition.name] = logic.progress(staged.overlay).step
+                filing[definition.name] = definition.filing()
         result = self.shard.write(number, changes, panes, dead, counters, snapshot=self._taken)
         now_us = self.now() if staged.now_us is None else staged.now_us
         with self.whole:  # the commit may stand, and its steps must not be committed again
@@ -323,18 +326,18 @@ class Engine:
                 marks=staged.fresh_marks,
                 seen_us=staged.seen_us(),
                 next_offsets=staged.offsets,
-                watermarks_us={name: staged.watermark_us},
+                watermarks_us={d.name: staged.watermark_us for d in self.definitions},
                 now_us=now_us,
                 counters=staged.counters,
                 meta={
                     "ordinals": [[s, p, o] for (s, p), o in sorted(staged.ordinals.items())],
                     "now_us": now_us,
-                    **meta,
+                    **({FILING: filing} if filing else {}),
                 },
             )
             self.shard.apply(number, changes, record)
-            if name in panes and not self.sinks:
-                self.outputs.append(panes[name])
+            for name in () if self.sinks else self.outputs.keys() & panes.keys():
+                self.outputs[name].append(panes[name])
             self.owes = self._gives
             self._taken = None
             self.staged = self.stage(staged.advanced_us)
@@ -371,10 +374,11 @@ class Engine:
 
     def _replays_from_us(self) -> int:
         """The event time from which on messages could have to be replayed: the log keeps what says how they were taken."""
-        again = self.logic.refiling()
-        if self._replay is None or again is None:
-            return END_OF_TIME_US
-        return START_OF_TIME_US - 1 if again.every_step else again.kept_from(self.shard.kv)
+        found = [d.logic().refiling() for d in self.definitions] if self._replay is not None else []
+        kept = [again for again in found if again is not None]
+        if any(again.every_step for again in kept):
+            return START_OF_TIME_US - 1
+        return min((again.kept_from(self.shard.kv) for again in kept), default=END_OF_TIME_US)
 
     def finish_tidying(self) -> None:
         """All that is left of it: the job is about to be closed, perhaps for long."""

@@ -19,6 +19,7 @@ from windrow.checkpoint.health import Health
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import (
+    ConfigurationError,
     OperatorClosed,
     OperatorPaused,
     SinkFailed,
@@ -157,25 +158,43 @@ class Embedded:
     # -- results ----------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def get_result(self) -> list[Any]:
+    def get_result(self, operator: str | None = None) -> list[Any]:
         """The panes, or a join's rows, of committed steps since the last `flush`, each with its token.
 
-        Commits what is staged first. Of a chain those of its last operator.
+        Commits what is staged first. Of a chain those of its last operator; of operators side by side those of one, then those
+        of the next. operator: of that one alone
         """
         self._ready()
         self.engine.commit()
+        job = self.engine.job.job
         return [
-            p for table in self.engine.outputs for p in self.definition.values(table, self.engine.job.job)
+            p
+            for one in self._told_by(operator)
+            for table in self.engine.outputs[one.name]
+            for p in one.values(table, job)
         ]
 
     @one_at_a_time
-    def result_table(self) -> pa.Table:
-        """`get_result` as rows."""
+    def result_table(self, operator: str | None = None) -> pa.Table:
+        """`get_result` as rows; of operators side by side, one has to be named."""
         self._ready()
         self.engine.commit()
-        if not self.engine.outputs:
-            return pa.table({})
-        return concat(self.engine.outputs)
+        told = self._told_by(operator)
+        if len(told) > 1:
+            names = [one.name for one in told]
+            raise ConfigurationError(
+                f"operator None is several, {names}, with columns of their own: name one"
+            )
+        tables = self.engine.outputs[told[0].name]
+        return concat(tables) if tables else pa.table({})
+
+    def _told_by(self, operator: str | None) -> list[Definition]:
+        """Whose rows are asked for."""
+        found = [one for one in self.engine.definitions if operator in (None, one.name)]
+        if not found:
+            names = [one.name for one in self.engine.definitions]
+            raise ConfigurationError(f"operator {operator!r} tells no results here: name one of {names}")
+        return found
 
     @one_at_a_time
     def flush(self) -> None:
@@ -186,8 +205,8 @@ class Embedded:
             self.engine.publish()  # which was interrupted
         if self.engine.owes:
             return  # a sink refuses, and only it acknowledges
-        if self.engine.outputs:
-            self.engine.outputs = []
+        if any(self.engine.outputs.values()):
+            self.engine.outputs = {name: [] for name in self.engine.outputs}
             self.engine.job.mark_published(self.engine.job.progress.commit)
             self.engine.commit(empty_ok=True)
         self.engine.job.mark_published(self.engine.job.progress.commit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import Ranges
 from windrow.checkpoint.shard import Replay, ShardSpec
 from windrow.core.arrays import IntArray
-from windrow.core.errors import ConfigurationError, PositionsMissing
+from windrow.core.errors import PositionsMissing
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Partition, Positions
@@ -49,42 +50,40 @@ Again = ReadAgain | ReadInputsAgain
 
 def replay_of(definition: Definition, read: Again) -> Replay:
     """The hook of `Shard.open`."""
-    if len(definition.parts) > 1:
-        raise ConfigurationError(
-            f"replay= of {definition.name!r}: its operators take the rows of each other, and messages that they have lost "
-            "cannot be filed again one by one; keep its snapshots, or let it begin anew from its source"
-        )
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
-        logic = definition.logic()
-
-        def given(ranges: Ranges) -> GivenByInput:
-            asked: dict[str, Ranges] = {}
-            for (source, partition), span in ranges.items():
-                name, _, rest = source.partition(":") if definition.by_input else (_ONE, "", source)
-                asked.setdefault(name, {})[rest, partition] = span
-            found: Any = read(asked) if definition.by_input else {_ONE: read(asked[_ONE])}  # type: ignore[arg-type]
-            inputs: dict[str, Given] = {}
-            for one in definition.inputs:
-                name, prefix = one.name if definition.by_input else _ONE, definition.prefix(one)
-                some = found.get(name, [])
-                if isinstance(some, pa.RecordBatch):
-                    some = pa.Table.from_batches([some])
-                wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}
-                if isinstance(some, pa.Table):
-                    table = _placed(one.name, some, one.positions)
-                    named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
-                    table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
-                    inputs[one.name] = GivenTable(inside(table, wanted))
-                else:
-                    needs = logic.needs_of(kv, one.name, {})
-                    schema = logic.schema_of(kv, one.name)
-                    inputs[one.name] = _Messages(one, some, wanted, schema, needs, prefix)
-            return GivenByInput(inputs)
-
-        bring_back(definition, spec, kv, commits, given, ones_together=definition.in_runs)
+        for one in definition.apart:
+            given = partial(_given, one, kv, read)
+            bring_back(one, spec, kv, commits, given, ones_together=definition.in_runs)
 
     return replay
+
+
+def _given(definition: Definition, kv: LocalStore, read: Again, ranges: Ranges) -> GivenByInput:
+    """What the source gives of these ranges."""
+    logic = definition.logic()
+    asked: dict[str, Ranges] = {}
+    for (source, partition), span in ranges.items():
+        name, _, rest = source.partition(":") if definition.by_input else (_ONE, "", source)
+        asked.setdefault(name, {})[rest, partition] = span
+    found: Any = read(asked) if definition.by_input else {_ONE: read(asked[_ONE])}  # type: ignore[arg-type]
+    inputs: dict[str, Given] = {}
+    for one in definition.inputs:
+        name, prefix = one.name if definition.by_input else _ONE, definition.prefix(one)
+        some = found.get(name, [])
+        if isinstance(some, pa.RecordBatch):
+            some = pa.Table.from_batches([some])
+        wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}
+        if isinstance(some, pa.Table):
+            table = _placed(one.name, some, one.positions)
+            named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
+            table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
+            inputs[one.name] = GivenTable(inside(table, wanted))
+        else:
+            needs = logic.needs_of(kv, one.name, {})
+            schema = logic.schema_of(kv, one.name)
+            inputs[one.name] = _Messages(one, some, wanted, schema, needs, prefix)
+    return GivenByInput(inputs)
 
 
 def _placed(name: str, table: pa.Table, named: Positions | None) -> pa.Table:

@@ -19,6 +19,7 @@ from windrow.core.logs import get_logger
 from windrow.operators.operator import Definition
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import check_answers
+from windrow.runners.replay import replayable
 from windrow.runners.spark import routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.session import FixedStages, Tagged, run_on_partition
@@ -188,9 +189,3 @@ class Action:
         if (spark.sparkContext.master or "").startswith("local["):
             return None
         return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self._job.job)
-
-
-def replayable(definition: Definition) -> bool:
-    """True if its lost messages can be read again."""
-    logic = definition.logic()
-    return not logic.message_cfs or logic.refiling() is not None

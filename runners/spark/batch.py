@@ -36,8 +36,9 @@ from windrow.runners import tasks
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, untold
 from windrow.runners.publishing import Publisher, sinks_of
+from windrow.runners.replay import read_unasked, replayable
 from windrow.runners.spark import routes
-from windrow.runners.spark.action import Action, replayable
+from windrow.runners.spark.action import Action
 from windrow.runners.spark.asking import Asked
 from windrow.runners.spark.checkpoint import SparkCheckpoint
 from windrow.runners.spark.inputs import inputs_of
@@ -294,9 +295,9 @@ class BatchFunction:
     @property
     def _replays(self) -> bool:
         """True if messages that are lost can be read from the source again."""
-        return all(replayable(d) for d in self.definitions) and (
-            self.replay is not None or self.reads is not None
-        )
+        if self.replay is None and (self.reads is None or not all(read_unasked(d) for d in self.definitions)):
+            return False
+        return all(replayable(d) for d in self.definitions)
 
     def publish(self, spark: SparkSession) -> None:
         """Give the sinks the panes of every commit that may not be out."""

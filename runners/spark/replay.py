@@ -54,11 +54,13 @@ def replay_messages(
     ranges: Ranges = {}
     commits = [c for c in job.commits() if c.commit < task.commit]
     for definition in task.definitions:
-        if definition.logic().refiling() is None:
+        refiling = definition.logic().refiling()
+        if refiling is None:
             continue
         for shard in lost:
             kept_from_us = _kept_from(definition, commits[-1], shard)
-            ranges = _widest(ranges, extent(steps_again(commits, definition, shard, kept_from_us)))
+            redo = steps_again(commits, definition, shard, kept_from_us, refiling.why)
+            ranges = _widest(ranges, extent(redo))
     if source.reads is None:
         rows = source.inputs.on_shards(_rows(source, ranges, spark), routes.sharding_of(job))
     elif task.reads is not None:

@@ -6,7 +6,6 @@ no input (Spark skips empty batches; timers must not), and gives a query that mi
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from pyspark.sql import functions as F
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
+from windrow.core import check
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
 from windrow.core.location import local_path
@@ -105,11 +105,10 @@ class WindowStreamWriter:
         """Set an option; see the class. As in Spark, upper and lower case are one."""
         name = {o.lower(): o for o in self.OPTIONS}.get(key.lower())
         if name is None:
-            close = difflib.get_close_matches(key.lower(), [o.lower() for o in self.OPTIONS], 1)
-            meant = [f"did you mean {o!r}?" for o in self.OPTIONS if o.lower() in close]
+            near = check.meant(key, self.OPTIONS)
             raise ConfigurationError(
                 f"option {key!r}={value!r} is none of {list(self.OPTIONS)}: "
-                + (meant[0] if meant else "options of a source go to spark.readStream")
+                + (f"did you mean {near!r}?" if near else "options of a source go to spark.readStream")
             )
         self._options[name] = str(value)
         return self

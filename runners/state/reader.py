@@ -291,7 +291,7 @@ class State:
         operator: str | None = None,
         input: str | None = None,
     ) -> pa.Table:
-        """A table of an operator, "windows" or "messages", as rows."""
+        """A table of an operator as rows: "windows" or "messages"; of a process function "state" or "timers"."""
         return self._ask(table, operator, input, lambda view: view.table(table, start, end, key, input))
 
     def timed(self, table: str, operator: str | None = None, input: str | None = None) -> str | None:

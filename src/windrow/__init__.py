@@ -79,6 +79,7 @@ from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join
 from windrow.runners.definition import Process as Process
 from windrow.runners.definition import foreach_batch as foreach_batch
+from windrow.runners.definition import open as open
 from windrow.runners.definition import together as together
 from windrow.runners.definition import writeStream as writeStream
 from windrow.runners.panes import latest as latest

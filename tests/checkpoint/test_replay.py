@@ -122,10 +122,14 @@ def test_rows_that_were_read_before_are_in_the_extent_and_were_not_taken() -> No
     assert [s.ranges for s in redo] == [{P: (9, 12)}]
 
 
-def test_of_several_operators_each_has_its_own_watermark() -> None:
+def test_of_several_operators_on_spark_each_has_its_own_watermark() -> None:
     meta = {"watermarks": {"aggregate": 7, "other": 3}, FILING: {"aggregate": TIMED.filing()}}
-    [step] = steps_again([commit(1, [ADVANCE, ingest({P: 0}, {P: 1}, 1, 3)], 2, 1, meta=meta)], TIMED, 0, 0)
+    steps = [ADVANCE, ingest({P: 0}, {P: 1}, 1, 3)]
+    counters = {"step.aggregate": 2, "taken.aggregate": 1}
+    [step] = steps_again([commit(1, steps, 2, 1, meta=meta, counters=counters)], TIMED, 0, 0)
     assert step.watermark_us == 7
+    [step] = steps_again([commit(1, steps, 2, 1, meta=meta)], TIMED, 0, 0)
+    assert step.watermark_us == 3, "embedded each step says its own, which is that of all"
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,24 @@ def test_a_watermark_that_jumps_by_more_than_the_retention_is_a_warning(
         assert (told[0]["before"], told[0]["retention"]) == ("2020-01-01 00:00:10", "1 hour")
 
 
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_what_keeps_nothing_to_speak_of_is_not_jumped_over(
+    configured: list[dict[str, Any]], tmp_path: Path, seconds: int
+) -> None:
+    """Of a join of equal times nothing is kept: each step would be a jump."""
+    within = (f"-{seconds} seconds", f"{seconds} seconds")
+    left, right = (wr.Input(name, event_time="t") for name in ("l", "r"))
+    equal = wr.Join(left=left, right=right, on="k", within=within, allowed_lateness="0 seconds")
+    assert equal.retention.time_us == seconds * 1_000_000
+    clock = ManualClock()
+    with equal.open(str(tmp_path / "job"), clock=clock) as op:
+        for t in range(0, 300, 50):
+            op.add_messages({n: [{"t": clock.now_us() + t * 1_000_000, "k": "a"}] for n in ("l", "r")})
+            op.timeout()
+        assert len(op.get_result()) == 6
+    assert not [e for e in configured if e["level"] == "warning"]
+
+
 @pytest.mark.parametrize(("per_second", "unit"), [(1, "seconds"), (1000, "milliseconds")])
 def test_times_in_another_unit_are_one_warning_that_names_it(
     configured: list[dict[str, Any]], tmp_path: Path, per_second: int, unit: str

@@ -30,6 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "pairs",
         "chain",
         "Chain",
+        "open",
         "foreach_batch",
         "together",
         "writeStream",

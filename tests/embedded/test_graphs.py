@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core.errors import ConfigurationError, InputError
+from windrow.core.errors import InputError
 from windrow.testing import ManualClock
 
 S = 1_000_000
@@ -77,7 +77,7 @@ def test_the_one_input_of_an_aggregate_that_names_it_may_be_left_out(tmp_path: P
                 op.add_message(at(1), "clicks")
 
 
-def test_a_chain_takes_schemas_and_a_sink_for_dead_letters_and_refuses_replay(tmp_path: Path) -> None:
+def test_a_chain_takes_schemas_and_a_sink_for_dead_letters(tmp_path: Path) -> None:
     letters = wr.sinks.parquet(str(tmp_path / "letters"))
     graph = wr.chain(CLICKS, SALES, BOTH)
     declared = {"orders": pa.schema([("t", pa.int64()), ("k", pa.string()), ("v", pa.float64())])}
@@ -86,8 +86,6 @@ def test_a_chain_takes_schemas_and_a_sink_for_dead_letters_and_refuses_replay(tm
     assert wr.read_panes(letters.path).to_pylist()[0]["input"] == "orders"
     with pytest.raises(InputError, match="schema= of 'order', which is no input"):
         graph.open(str(tmp_path / "other"), schema={"order": declared["orders"]})
-    with pytest.raises(ConfigurationError, match="replay= of 'both'"):
-        graph.open(str(tmp_path / "other"), replay=lambda ranges: {})
 
 
 def test_the_watermark_is_as_far_as_any_operator_counted_whatever_their_order(tmp_path: Path) -> None:

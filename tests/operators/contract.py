@@ -47,9 +47,9 @@ class Case:
 
     @property
     def keeps_messages(self) -> bool:
-        """True if messages that are lost come back from their source: what ids made of them then, no log says."""
-        alone = len(self.definition.parts) == 1 and self.definition.ids is None
-        return alone and self.definition.logic().refiling() is not None
+        """True if messages that are lost come back from their source: what ids made of them only running all steps says."""
+        again = self.definition.logic().refiling()
+        return again is not None and (again.every_step or self.definition.ids is None)
 
     @property
     def forgets(self) -> bool:

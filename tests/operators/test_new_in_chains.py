@@ -18,6 +18,7 @@ from windrow.core.errors import (
     DefinitionChanged,
     ReservedColumn,
     UnknownColumn,
+    UnknownOption,
 )
 from windrow.runners.state.written import evaluate
 from windrow.testing import ManualClock
@@ -154,7 +155,19 @@ def test_a_definition_is_a_value_that_readers_can_build_again(tmp_path: Path) ->
         assert [(r["k"], r["of"]) for r in state.table("timers").to_pylist()] == [("b", "event")]
 
 
+def test_ids_are_columns_however_they_are_written() -> None:
+    assert (
+        once(ids="i") == once(ids=["i"]) == once(ids=wr.ids("i")) and evaluate(repr(once(ids="i"))) == once()
+    )
+    assert once(ids=("i", "j")) == once(ids=wr.ids("i", "j")) != once(ids="i")
+    assert counts(ids="i") == counts(ids=wr.ids("i")) and counts(ids="i").fingerprint != counts().fingerprint
+
+
 def test_what_cannot_be_is_refused_when_it_is_built() -> None:
+    with pytest.raises(UnknownOption, match=r"Deduplicate.* has no option 'withn': did you mean 'within'\?"):
+        once(withn="1 second")
+    with pytest.raises(UnknownOption, match=r"did you mean 'function'\?"):
+        visits(funktion=Visits)
     with pytest.raises(ConfigurationError, match="neither by= nor ids="):
         once(by=(), ids=None)
     with pytest.raises(ConfigurationError, match="keep="):

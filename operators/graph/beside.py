@@ -1,0 +1,81 @@
+"""Operators side by side in one job: none takes the rows of another; they share inputs, steps and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from windrow.core.errors import ConfigurationError
+from windrow.core.inputs import Input
+from windrow.operators.graph.definition import ChainDefinition, Feed, check_inputs, check_names
+from windrow.operators.operator import Definition, Logic
+
+
+@dataclass(frozen=True, repr=False)
+class Beside(ChainDefinition):
+    """Definitions that run as one graph. The log knows each by itself, so that this has no state, and no text, of its own."""
+
+    definitions: tuple[Definition, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_names(self.operators, "a job")
+        _check_one_input(self.definitions)
+        if self.by_input:
+            check_inputs(self)
+
+    @property
+    def apart(self) -> tuple[Definition, ...]:
+        return self.definitions
+
+    @cached_property
+    def _fed(self) -> tuple[tuple[tuple[Feed, ...], Definition], ...]:
+        """As the graphs among them are fed."""
+        found: list[tuple[tuple[Feed, ...], Definition]] = []
+        for one in self.definitions:
+            first = len(found)
+            for feeds, part in one._fed if isinstance(one, ChainDefinition) else (((), one),):
+                found.append((tuple(replace(feed, part=first + feed.part) for feed in feeds), part))
+        return tuple(found)
+
+    def inputs_of(self, part: int) -> tuple[Input, ...]:
+        """Where inputs have no names there is one, whatever each calls it."""
+        own = super().inputs_of(part)
+        return own if self.by_input or not own else self.definitions[0].inputs
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.graph.logic import ChainOperator
+
+        return ChainOperator(self, {*tell, *(d.name for d in self.definitions)})
+
+
+def beside(definitions: Sequence[Definition]) -> Definition:
+    """These definitions as one: the only one, or all of them side by side."""
+    if not definitions:
+        raise ConfigurationError("no operators: give one or several")
+    if len(definitions) == 1:
+        return definitions[0]
+    return Beside(tuple(part for d in definitions for part in d.parts), tuple(definitions))
+
+
+def _check_one_input(definitions: Sequence[Definition]) -> None:
+    """Refuse operators that would take one stream as if it were two."""
+    first = definitions[0]
+    named = [d for d in definitions if d.by_input]
+    for definition in definitions:
+        if definition.by_input != bool(named):
+            raise ConfigurationError(
+                f"{definition.name!r} does not say which of the inputs of the job it takes: give it "
+                f"input={named[0].inputs[0].name!r}"
+            )
+        ours, theirs = first.inputs[0], definition.inputs[0]
+        if not named and replace(theirs, name=ours.name) != ours:
+            raise ConfigurationError(
+                f"{first.name!r} and {definition.name!r} take one input as {ours!r} and as {theirs!r}: it has one event time "
+                "and one watermark, make them equal"
+            )
+        if not named and definition.ids != first.ids:
+            raise ConfigurationError(
+                f"{first.name!r} knows messages by {first.ids!r}, {definition.name!r} by {definition.ids!r}: which of them "
+                "came before is asked once for all, make them equal"
+            )

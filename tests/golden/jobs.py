@@ -1,0 +1,371 @@
+"""Small jobs of every kind, the same by whichever version they are run.
+
+Used by `make.py`, also with the code of former versions: only what all of them have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+import windrow as wr
+from windrow.testing import ManualClock
+
+S = 1_000_000
+#: The first half is what a former version wrote, the second what goes on with it.
+FIRST, SECOND = range(0, 48), range(48, 80)
+#: Messages of a commit.
+TOGETHER = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A job. inputs: in the order in which messages take turns; a name that comes twice takes two of them."""
+
+    make: Callable[[], Any]
+    inputs: tuple[str, ...] = ()
+
+
+def aggregate(**changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("10 seconds"),
+        "agg": {"n": wr.count(), "total": wr.sum("x")},
+        "watermark": "4 seconds",
+        "retention": "1 minute",
+    }
+    return wr.Aggregate(**(options | changes))
+
+
+def join(left: dict[str, Any] | None = None, right: dict[str, Any] | None = None, **changes: Any) -> Any:
+    times = {"event_time": "t", "watermark": "4 seconds"}
+    options: dict[str, Any] = {
+        "left": wr.Input("orders", **(times | (left or {}))),
+        "right": wr.Input("payments", **(times | (right or {}))),
+        "on": "k",
+        "name": "join",
+    }
+    return wr.Join(**(options | changes))
+
+
+NUMBERS = {
+    "n": wr.count(),
+    "some": wr.count("x"),
+    "total": wr.sum("x"),
+    "mean": wr.avg("f"),
+    "low": wr.min("x"),
+    "high": wr.max("s"),
+    "spread": wr.stddev("f"),
+    "about": wr.approx_count_distinct("x"),
+    "middle": wr.approx_percentile("f", 0.5),
+    "newest": wr.last("s"),
+    "oldest": wr.earliest("s"),
+    "weighted": wr.weighted_avg("f", "x"),
+    "least": wr.min_by("s", "x"),
+}
+ALL = {"n": wr.count(), "middle": wr.median("x"), "texts": wr.collect_list("s"), "top": wr.top_k("x", 2)}
+
+
+def seconds() -> Any:
+    return aggregate(window=wr.tumbling("5 seconds"), emit=wr.Emit.append(), name="seconds")
+
+
+def tens() -> Any:
+    return wr.Aggregate(
+        by="k",
+        event_time="window_time",
+        window=wr.tumbling("20 seconds"),
+        agg={"n": wr.sum("n"), "most": wr.max("total")},
+        retention="2 minutes",
+        name="tens",
+    )
+
+
+def shipped() -> Any:
+    return join(within=("-10 seconds", "10 seconds"), allowed_lateness="20 seconds", name="shipped")
+
+
+def of_pairs() -> Any:
+    return wr.Aggregate(
+        by="k",
+        event_time="orders_t",
+        window=wr.tumbling("10 seconds"),
+        agg={"n": wr.count(), "texts": wr.collect_set("payments_s")},
+        retention="2 minutes",
+        emit=wr.Emit(early=wr.every_batch),
+        name="pairs",
+    )
+
+
+def refunded() -> Any:
+    return wr.Join(
+        left=wr.Input("shipped", event_time="orders_t"),
+        right=wr.Input("refunds", event_time="t", watermark="4 seconds"),
+        on="k",
+        within=("-20 seconds", "20 seconds"),
+        how="left",
+        allowed_lateness="20 seconds",
+        name="refunded",
+    )
+
+
+def of_input(name: str) -> Any:
+    return aggregate(input=name, name=f"{name}_sums", emit=wr.Emit.append(), window=wr.tumbling("5 seconds"))
+
+
+def both() -> Any:
+    return wr.Join(
+        left=wr.Input("orders_sums", event_time="window_time"),
+        right=wr.Input("payments_sums", event_time="window_time"),
+        on="k",
+        within=("0 seconds", "0 seconds"),
+        allowed_lateness="10 seconds",
+        name="both",
+    )
+
+
+class Silence:
+    """Counts, and tells when a key was silent for six seconds, or for as long by the clock."""
+
+    def on_message(self, key: Any, message: Any, state: Any, timers: Any) -> Any:
+        if "due" in state:
+            timers.cancel(state["due"])
+        state["n"] = state.get("n", 0) + 1
+        state["due"] = timers.time + timedelta(seconds=6)
+        state["seen"] = [*state.get("seen", []), message["k"]][-3:]
+        timers.set(state["due"])
+        timers.set(timers.now + timedelta(seconds=5), of="now")
+        return {"what": "message", "n": state["n"]} if state["n"] % 4 == 0 else None
+
+    def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> Iterator[dict[str, Any]]:
+        yield {"what": f"silent {timers.of}", "n": state.get("n")}
+
+
+def process(**changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "function": Silence,
+        "emits": {"what": pa.string(), "n": pa.int64()},
+        "ttl": "30 seconds",
+    }
+    return wr.Process(**(options | changes))
+
+
+def deduplicate(**changes: Any) -> Any:
+    options: dict[str, Any] = {"by": "k", "event_time": "t", "ids": wr.ids("id"), "within": "20 seconds"}
+    return wr.Deduplicate(**(options | {"watermark": "4 seconds"} | changes))
+
+
+TWO = ("orders", "payments")
+KINDS: dict[str, Kind] = {
+    "incremental": Kind(
+        lambda: aggregate(
+            window=wr.hopping("10 seconds", "5 seconds"),
+            agg=NUMBERS,
+            allowed_lateness="20 seconds",
+            emit=wr.Emit(early=wr.every("4 seconds"), late=wr.every_batch, mode="retracting"),
+        )
+    ),
+    "full state": Kind(lambda: aggregate(agg=ALL, emit=wr.Emit(early=wr.every(2)), by=("k", "s"))),
+    "full state, large": Kind(lambda: aggregate(agg=ALL, scale="large", emit=wr.Emit(mode="discarding"))),
+    "ids": Kind(lambda: aggregate(ids=wr.ids("id"), emit=wr.Emit(late=wr.every("7 seconds")))),
+    "tuples": Kind(
+        lambda: aggregate(window=wr.tuples(4, step=2), agg=NUMBERS, retention=wr.Retain(windows=3))
+    ),
+    "tuples, full state": Kind(
+        lambda: aggregate(
+            window=wr.tuples(5), agg=ALL, retention=wr.Retain(windows=2), emit=wr.Emit(early=wr.every_batch)
+        )
+    ),
+    "global": Kind(
+        lambda: aggregate(window=wr.global_window(), retention=wr.forever, emit=wr.Emit(early=wr.every(3)))
+    ),
+    "calendar": Kind(
+        lambda: aggregate(window=wr.calendar("day", time_zone="Europe/Paris"), retention="3 days", by=())
+    ),
+    "limited by key": Kind(lambda: aggregate(retention=wr.Retain("1 minute", windows=2))),
+    "limited by job": Kind(
+        lambda: aggregate(retention=wr.Retain("1 minute", messages=9, per="job"), agg=ALL)
+    ),
+    "final": Kind(lambda: aggregate(emit=wr.Emit.final(), allowed_lateness="10 seconds")),
+    "join": Kind(lambda: join(within=("-5 seconds", "10 seconds"), how="left"), TWO),
+    "join, waiting": Kind(
+        lambda: join(
+            within=("-5 seconds", "10 seconds"), how="full", emit=wr.Emit(early=wr.every("5 seconds"))
+        ),
+        TWO,
+    ),
+    "join, windows": Kind(
+        lambda: join({"window": wr.tumbling("10 seconds")}, {"window": wr.sliding("8 seconds")}, how="anti"),
+        TWO,
+    ),
+    "join, rows of a key": Kind(
+        lambda: join({"window": wr.rows(2)}, {"window": wr.rows(3)}, how="left", retention="1 minute"), TWO
+    ),
+    "join, rows of an input": Kind(
+        lambda: join({"window": wr.rows(3, per="input")}, {"window": wr.rows(3, per="input")}), TWO
+    ),
+    "as-of": Kind(lambda: join(within=("-20 seconds", "0 seconds"), how="asof"), TWO),
+    "static": Kind(
+        lambda: join(
+            right={"static": True, "watermark": "0 seconds"}, within=("-1 minute", "0 seconds"), how="left"
+        ),
+        TWO,
+    ),
+    "itself": Kind(
+        lambda: wr.Join(
+            left=wr.Input("orders", event_time="t", watermark="4 seconds"),
+            right=wr.Input("orders", event_time="t", watermark="4 seconds"),
+            on="k",
+            within=("1 second", "6 seconds"),
+        ),
+        ("orders",),
+    ),
+    "chain": Kind(lambda: wr.chain(seconds(), tens())),
+    "chain, join first": Kind(lambda: wr.chain(shipped(), of_pairs()), TWO),
+    "chain, two joins": Kind(lambda: wr.chain(shipped(), refunded()), (*TWO, "refunds")),
+    # What came later.
+    "graph": Kind(lambda: wr.chain(of_input("orders"), of_input("payments"), both()), TWO),
+    "deduplicate": Kind(deduplicate),
+    "process": Kind(process),
+    "chain, any": Kind(
+        lambda: wr.chain(
+            deduplicate(),
+            aggregate(watermark="0 seconds", emit=wr.Emit.append(), window=wr.tumbling("5 seconds")),
+            process(event_time="window_time"),
+        )
+    ),
+}
+
+
+def row(i: int) -> dict[str, Any]:
+    """Message i is of about second i; some come late, some cannot be counted, some values are null."""
+    second = i - 45 if i % 19 == 17 else i + (0, 3, -4, 1)[i % 4]
+    return {
+        "t": None if i % 23 == 20 else max(second, 0) * S,
+        "k": "abc"[i * 7 // 4 % 3] if i % 29 != 11 else None,
+        "x": i * 7 % 11 if i % 9 else None,
+        "f": i / 8,
+        "s": f"s{i % 5}",
+        "id": i - i % 3,
+    }
+
+
+def feed(op: Any, kind: Kind, numbers: range, clock: Any) -> None:
+    """The messages of these numbers, a commit every few: one by one, then together."""
+    for first in range(numbers.start, numbers.stop, TOGETHER):
+        some = [
+            (
+                wr.Message(row(i), wr.Position("topic", 0, i)),
+                kind.inputs[i * 5 // 3 % len(kind.inputs)] if kind.inputs else None,
+            )
+            for i in range(first, first + TOGETHER)
+        ]
+        given = (lambda name: (name,)) if kind.inputs else (lambda name: ())
+        for message, name in some[: TOGETHER // 2]:
+            op.add_message(message, *given(name))
+        for name in dict.fromkeys(n for _, n in some):
+            op.add_messages([m for m, n in some[TOGETHER // 2 :] if n == name], *given(name))
+        clock.advance("3 seconds")
+        op.timeout()
+
+
+# -- what they say --------------------------------------------------------------------------------------------------
+
+
+def begin(kind: Kind, location: str) -> dict[str, Any]:
+    """The first half of a job, and what can be asked of it then."""
+    clock = ManualClock()
+    with kind.make().open(location, clock=clock) as op:
+        feed(op, kind, FIRST, clock)
+        op.flush()
+        op.timeout()
+        return state_of(op, kind, location)
+
+
+def known(kind: Kind, location: str) -> dict[str, Any]:
+    """What can be asked of a job that is opened again."""
+    with kind.make().open(location, clock=ManualClock()) as op:
+        return state_of(op, kind, location)
+
+
+def go_on(kind: Kind, location: str) -> dict[str, Any]:
+    """The second half, and the end: what it tells."""
+    clock = ManualClock()
+    clock.advance(f"{len(FIRST)} seconds")
+    with kind.make().open(location, clock=clock) as op:
+        feed(op, kind, SECOND, clock)
+        op.drain()
+        told = [said(one) for one in op.get_result()]
+        letters = [[d.reason, plain(d.position), d.commit, d.input] for d in op.dead_letters()]
+        return {"told": told, "letters": letters, "counters": plain(dict(op.counters))}
+
+
+def state_of(op: Any, kind: Kind, location: str) -> dict[str, Any]:
+    """What an open operator answers, and a reader beside it."""
+    found: dict[str, Any] = {"commit": op.last_commit, "watermark": op.watermark}
+    definition = kind.make()
+    for part in getattr(definition, "parts", None) or [definition]:
+        name = part.name
+        tables = tables_of(part)
+        if "windows" in tables:
+            found[f"{name}.windows"] = (
+                plain(op.get_windows(operator=name)) if _chained(definition) else plain(op.get_windows())
+            )
+        if "messages" in tables:
+            named = {"operator": name} if _chained(definition) else {}
+            inputs = [{"input": i} for i in _inputs_of(part)] or [{}]
+            found[f"{name}.messages"] = [plain(op.get_messages(**named, **i)) for i in inputs]
+        if "state" in tables:
+            with wr.read_state(location, definition=definition) as state:
+                for table in ("state", "timers"):
+                    found[f"{name}.{table}"] = plain(state.table(table, operator=name).to_pylist())
+    return found
+
+
+def tables_of(part: Any) -> Sequence[str]:
+    """What may be asked of an operator, by its kind as text: versions tell it in ways of their own."""
+    kind = str(part.describe().get("operator", "aggregate"))
+    if kind == "aggregate":
+        return ("windows", "messages") if part.full_state else ("windows",)
+    return {"join": ("messages",), "process": ("state", "timers")}.get(kind, ())
+
+
+def _chained(definition: Any) -> bool:
+    return len(getattr(definition, "parts", None) or ()) > 1
+
+
+def _inputs_of(part: Any) -> list[str]:
+    return [part.left.name, part.right.name] if hasattr(part, "left") else []
+
+
+def said(one: Any) -> list[Any]:
+    """A pane, or a row."""
+    told = [one.timing.value, plain(one.values), one.commit]
+    if hasattr(one, "window"):
+        told += [plain(one.window), plain(one.key), one.index, one.kind.value]
+    return told
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON has them."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Enum():
+            return value.value
+        case datetime() | date() | Decimal() | timedelta():
+            return str(value)
+        case dict():
+            return {str(k): plain(v) for k, v in value.items()}
+        case list() | tuple():
+            return [plain(v) for v in value]
+    return [plain(getattr(value, f.name)) for f in dataclasses.fields(value)]
