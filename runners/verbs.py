@@ -260,15 +260,15 @@ class Chain(ChainDefinition, Verbs):
 
 
 def chain(*operators: Definition) -> Chain:
-    """Operators of which each takes the rows of the one before it as messages, in the same commit.
+    """Operators of which each takes the rows of the one before it, or of those that its inputs name, in the same commit.
 
-    operators: aggregates and joins, in order, each with a name of its own
+    operators: of any kind, in order, each with a name of its own
 
-    After an aggregate the event time is `window_time`, the last moment of the window of a pane, after a join that of an input;
+    After an aggregate the event time is `window_time`, the last moment of the window of a pane, else that of an input;
     the watermark is that of the one before. Panes bring `window_start`, `window_end`, keys and aggregates. A later join takes
     the rows on the input that has the name of the operator before it; its other input comes from outside, and messages of all
     inputs are then given by name (an aggregate's has its name). Only what is told once can be handed on:
-    `wr.Emit.append()`, mode "discarding", joins.
+    `wr.Emit.append()`, mode "discarding", operators other than aggregates.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -284,4 +284,7 @@ def chain(*operators: Definition) -> Chain:
     >>> wr.chain(each, tens).name
     'tens'
     """
+    for operator in operators:
+        remedy = "give operators, such as wr.Aggregate(...), one by one"
+        check.of_type(operator, Definition, "an operator of a chain", remedy)
     return Chain(tuple(part for operator in operators for part in operator.parts))

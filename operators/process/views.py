@@ -52,13 +52,18 @@ class ProcessView(OneInputView):
                     if low <= decode_i64(at) <= high:
                         found.append((at[8:], value[8:], (decode_i64(at), of), kv))
         found.sort(key=lambda one: (one[0], one[2]))
-        made = _rows(found, self._schema(), OF_STATE if table == STATE else OF_TIMERS, cfs.aux)
+        made = _rows(found, self._schema(), self._fields(table), cfs.aux)
         return made.filter(pa.array(of_key(made, key_of(by, key))))
 
     def timed(self, table: str) -> str | None:
         if table not in self.definition.tables:
             raise self.refuse(table)
-        return "at" if table == TIMERS else None
+        return self._fields(table)[0].name if table == TIMERS else None
+
+    def _fields(self, table: str) -> list[pa.Field]:
+        """Its columns beside the key; where a key column has such a name, it is `of_state`, `of_at`."""
+        fields, by = OF_STATE if table == STATE else OF_TIMERS, self.definition.by
+        return [f.with_name(f"of_{f.name}") if f.name in by else f for f in fields]
 
     def _schema(self) -> pa.Schema:
         types = self.key_types()

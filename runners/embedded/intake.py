@@ -174,6 +174,10 @@ def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> d
                 f"schema= of {name!r}, which has the inputs {names}: give a dict of a schema by input"
             )
         return {names[0]: schema}
+    if not isinstance(schema, Mapping) or not all(isinstance(s, pa.Schema) for s in schema.values()):
+        raise InputError(
+            f"schema={schema!r:.200} of {name!r}: give a pyarrow schema, or a dict of one by input, of {names}"
+        )
     for given in schema:
         if given not in names:
             raise InputError(f"schema= of {given!r}, which is no input of {name!r}: it has {names}")

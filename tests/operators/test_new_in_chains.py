@@ -16,6 +16,7 @@ from windrow.core.errors import (
     BadWatermark,
     ConfigurationError,
     DefinitionChanged,
+    InputError,
     ReservedColumn,
     UnknownColumn,
     UnknownOption,
@@ -188,6 +189,15 @@ def test_what_cannot_be_is_refused_when_it_is_built() -> None:
         wr.chain(visits(), counts(agg={"n": wr.max("m")}))
     with pytest.raises(BadWatermark):
         wr.chain(counts(emit=wr.Emit.append()), once(event_time="window_time", watermark="1 second"))
+    for nothing in ("counts", None, [counts()]):
+        with pytest.raises(ConfigurationError, match="one by one"):
+            once().then(nothing)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schema", ["t", ["t"], {"once": ["t"]}, {"once": {"t": pa.int64()}}])
+def test_a_schema_that_is_none_is_refused_as_that(schema: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="give a pyarrow schema"):
+        once().open(str(tmp_path), schema=schema)
 
 
 def test_a_table_with_a_column_of_ours_is_refused_and_a_message_with_one_is_a_dead_letter(
@@ -378,3 +388,16 @@ def test_a_message_in_which_a_later_operator_cannot_read_what_it_names_is_a_dead
             assert [d.reason for d in op.dead_letters()] == ["malformed"] * 3 and op.counters["nulled"] == 1
             op.drain()
             assert {next(iter(p.key.values())) for p in op.get_result()} == {7}
+
+
+def test_tables_of_a_function_whose_keys_have_the_names_of_their_columns(tmp_path: Path) -> None:
+    definition = visits(by=("state", "at"))
+    with definition.open(str(tmp_path)) as op:
+        op.add_message({"t": 0, "state": "NY", "at": "home"})
+    reader = wr.read_state(str(tmp_path), definition=definition)
+    key = ("NY", "home")
+    assert reader.table("state", key=key).to_pylist() == [
+        {"state": "NY", "at": "home", "of_state": "n", "value": "1"}
+    ]
+    [timer] = reader.table("timers", 0, 60 * S, key=key).to_pylist()
+    assert (timer["at"], timer["of_at"].second) == ("home", 1)
