@@ -199,6 +199,9 @@ class Shard:
             except CorruptState as error:
                 raise _SnapshotDamaged from error
         kv = kv or spec.open_store(path, spec.cfs, LOCK_WAIT_S)
+        if decision.action is ShardAction.RESTORE_SNAPSHOT and _applied(kv) != decision.base:
+            kv.close()
+            raise StateLocked(f"the store {path} was taken away by somebody else since it was restored")
         shard = cls(spec, kv, decision.base)
         try:
             if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
@@ -356,6 +359,12 @@ def _missing(marker: Marker, committed: int, recent: Mapping[int, Commit]) -> li
     if marker.commit > committed or not marker.is_of(recent) or any(n not in recent for n in numbers):
         return None
     return [recent[n] for n in numbers]
+
+
+def _applied(kv: LocalStore) -> int | None:
+    """The commit that a store says it holds; None where it says nothing."""
+    value = kv.get(MARKER_CF, MARKER)
+    return None if value is None else Marker.unpack(value).commit
 
 
 def _look(

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -143,15 +142,25 @@ def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
         table = work.read(plan.reads, table)
     if OLD in table.column_names:
         table = work.leave_out_old(table)
-    operators = combine(table.column(OPERATOR)).to_numpy() if OPERATOR in table.column_names else np.zeros(0)
-    for i, definition in enumerate(plan.definitions):
-        mine = table.filter(pa.array(operators == i)) if OPERATOR in table.column_names else table
-        work.steps(definition, without(mine, OPERATOR))
+    for definition, mine in by_definition(plan.definitions, table):
+        work.steps(definition, mine)
     if plan.parts is None and len(table):
         if plan.reads is None:
             work.extent(table)
         work.answer.rows = rows_that_came(plan.definitions, table)
     return work.written()
+
+
+def by_definition(
+    definitions: Sequence[Definition], table: pa.Table
+) -> Iterator[tuple[Definition, pa.Table]]:
+    """The rows that each definition takes."""
+    if OPERATOR not in table.column_names:
+        yield from ((definition, table) for definition in definitions)
+        return
+    whose = combine(table.column(OPERATOR)).to_numpy()
+    for i, definition in enumerate(definitions):
+        yield definition, without(table.filter(pa.array(whose == i)), OPERATOR)
 
 
 class Work:
@@ -195,14 +204,12 @@ class Work:
     def steps(self, definition: Definition, mine: pa.Table) -> None:
         """The steps of one definition over its rows."""
         plan, logic, name = self.plan, definition.logic(self.plan.tell), definition.name
-        step = logic.advance(self.overlay, plan.watermarks_us[name], plan.now_us)
-        if plan.parts is not None:
-            step = step.then(self._take_groups(logic, plan.parts, mine, plan.watermarks_us[name]))
+        watermark_us = plan.watermarks_us[name]
+        if plan.parts is None:
+            step = both_steps(logic, self.overlay, mine, watermark_us, plan.now_us)
         else:
-            tables = tables_of_inputs(definition, mine)
-            # Inputs without rows too, where columns of all of them have to be known.
-            if logic.takes_columns or any(len(t) for t in tables.values()):
-                step = step.then(_ingest(logic, self.overlay, tables, plan.now_us))
+            step = logic.advance(self.overlay, watermark_us, plan.now_us)
+            step = step.then(self._take_groups(logic, plan.parts, mine, watermark_us))
         self._note(step, name)
         if (keeping := logic.refiling()) is not None:
             self.counters[STEP_OF + name] = logic.progress(self.overlay).step
@@ -246,6 +253,16 @@ class Work:
             plan.commit, changes, self.panes, letters, self.counters, snapshot=snapshot
         )
         return answer
+
+
+def both_steps(logic: Logic, overlay: Overlay, rows: pa.Table, watermark_us: int, now_us: int) -> StepResult:
+    """`advance`, and `ingest` of rows as they travel."""
+    step = logic.advance(overlay, watermark_us, now_us)
+    tables = tables_of_inputs(logic.definition, rows)
+    # Inputs without rows too, where columns of all of them have to be known.
+    if logic.takes_columns or any(len(t) for t in tables.values()):
+        step = step.then(_ingest(logic, overlay, tables, now_us))
+    return step
 
 
 def _ingest(logic: Logic, overlay: Overlay, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:

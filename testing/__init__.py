@@ -1,4 +1,4 @@
-"""For users' tests: a clock moved by hand, a driver with crashes, faults on purpose, a Kafka broker, and an oracle."""
+"""For users' tests: a clock moved by hand, a driver with crashes, simulations, faults on purpose, a Kafka broker, an oracle."""
 
 from windrow.operators.aggregate.oracle import AggregateOracle as AggregateOracle
 from windrow.operators.deduplicate.oracle import DeduplicateOracle as DeduplicateOracle
@@ -19,8 +19,12 @@ from windrow.testing.faults import SimulatedCrash as SimulatedCrash
 from windrow.testing.faults import damage_file as damage_file
 from windrow.testing.faults import die_at as die_at
 from windrow.testing.faults import tear_file as tear_file
+from windrow.testing.interruptions import interrupt as interrupt
 from windrow.testing.ledger import LedgerBroken as LedgerBroken
 from windrow.testing.ledger import all_panes_equal as all_panes_equal
 from windrow.testing.ledger import ledger as ledger
 from windrow.testing.ledger import panes_equal as panes_equal
+from windrow.testing.scenario import Scenario as Scenario
+from windrow.testing.seeds import SeedFailed as SeedFailed
 from windrow.testing.simulated_kafka import SimulatedKafka as SimulatedKafka
+from windrow.testing.simulation import simulate as simulate

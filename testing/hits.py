@@ -49,11 +49,15 @@ class Hit:
     """Use it as a context manager around what is to be hit. `at` is where it struck, None where it had no time to.
 
     error: makes what is raised. nth: from 1. calls: count calls into the operating system and the store instead of lines.
-    answered: with calls, raise after the call. What debuggers and coverage have set is put aside meanwhile.
+    answered: with calls, raise after the call. strikes: False to only find the place. What debuggers and coverage
+    have set is put aside meanwhile.
     """
 
-    def __init__(self, error: Error, nth: int, *, calls: bool = False, answered: bool = False) -> None:
+    def __init__(
+        self, error: Error, nth: int, *, calls: bool = False, answered: bool = False, strikes: bool = True
+    ) -> None:
         self.error, self.nth, self.calls, self.answered = error, nth, calls, answered
+        self.strikes = strikes
         self.at: str | None = None
         self._left = nth
 
@@ -102,7 +106,8 @@ class Hit:
         name = os.path.relpath(path, os.path.dirname(os.path.dirname(_ROOTS[0])))
         error = self.error()
         self.at = f"{type(error).__name__} {what}at {name}:{frame.f_lineno} in {frame.f_code.co_name}"
-        raise error
+        if self.strikes:
+            raise error
 
 
 _known: dict[str, bool] = {}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import CorruptState
-from windrow.stores.kv import Batch
+from windrow.stores.kv import Batch, LocalStore
 from windrow.stores.rocks import destroy
 from windrow.stores.slices import whole
 
@@ -157,3 +160,27 @@ def test_a_store_that_cannot_catch_up_is_let_go(spec: ShardSpec) -> None:
         Shard.open(spec, COMMITS, lambda: iter(commits), [last], lock_wait_s=0.1)
     assert caught.tb is not None  # the frames of the attempt are alive, and what they hold
     Shard.open(spec, COMMITS - 1, lambda: iter(commits[:-1]), lock_wait_s=0.1).close()
+
+
+def test_a_restored_store_that_somebody_takes_away_before_it_is_opened_is_not_taken_for_whole(
+    spec: ShardSpec,
+) -> None:
+    """An empty store was made in its place, and believed to hold the snapshot's commit."""
+    shard, commits = fill(spec, COMMITS)
+    wanted = contents(shard)
+    shard.snapshot()
+    shard.close()
+    destroy(spec.path)
+    taken: list[str] = []
+
+    def open_late(path: str, cfs: Sequence[str], wait_s: float) -> LocalStore:
+        if os.path.exists(path) and not taken:
+            taken.append(path)
+            shutil.rmtree(path)
+        return shards.open_rocks(path, cfs, wait_s)
+
+    late = replace(spec, open_store=open_late)
+    again = Shard.open(late, COMMITS, lambda: iter(commits))
+    assert taken == [spec.path]
+    assert contents(again) == wanted
+    again.close()

@@ -25,7 +25,7 @@ from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.connectors.kafka.resuming import job_offsets
-from windrow.connectors.sinks import PaneFiles
+from windrow.connectors.pane_files import PaneFiles
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, StateLost
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US
@@ -36,7 +36,7 @@ from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
 from windrow.stores.snapshots import SnapshotStore
 from windrow.testing import ManualClock
-from windrow.testing.simulated_world import Disk
+from windrow.testing.simulation.disk import Disk
 
 DEFINITION = wr.Aggregate(
     by="k",

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from tests.deep import usually
+from tests.simulation import losing
 from windrow.checkpoint.job import Job
 from windrow.connectors.pane_files import DEAD_LETTERS
+from windrow.core.errors import ConfigurationError
 from windrow.runners.publishing import Publisher
+from windrow.testing import SeedFailed, interrupt
 from windrow.testing.hits import Hit, disk_full
-from windrow.testing.interruptions import JOBS, main, play, shrink
+from windrow.testing.interruptions import play, shrink
+from windrow.testing.interruptions.__main__ import main
 
 BLOCK = usually(6, deep=16)
-#: Who is interrupted right after it has opened a file leaves that to the garbage collector, which tells.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.mark.proves("Tools: a fuzzer of errors and interrupts at any line and any call")
@@ -36,23 +38,30 @@ def test_whatever_is_raised_every_message_counts_once(block: int) -> None:
 
 def test_the_seeds_do_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
-    kinds, places = set(), set()
-    for seed in range(100, 124):
+    operators, places = "", set()
+    for seed in range(100, 130):
         report = play(seed)
         seen += report.counts
-        kinds.add(report.story[0].split(": ")[1].split(",")[0])
+        operators += report.story[0]
         places |= {
             line.split(" at ")[1].split(":")[0] for line in report.story if " hit " in line and " at " in line
         }
-    assert kinds == set(JOBS)
-    assert set(seen) >= {"raised KeyboardInterrupt", "raised MemoryError", "raised OSError", "refused"}
+    kinds = ("Aggregate", "Join", "Deduplicate", "Process", "chain")
+    assert [kind for kind in kinds if f"wr.{kind}(" not in operators] == []
+    assert set(seen) >= {
+        "raised KeyboardInterrupt",
+        "raised MemoryError",
+        "raised OSError",
+        "refused",
+        "messages lost",
+    }
     assert places >= {
         "checkpoint/storage.py",
         "runners/embedded/engine.py",
         "runners/embedded/operator.py",
         "stores/files.py",
     }
-    assert min(seen["hits"], seen["panes"], seen["dead letters"]) > 60
+    assert min(seen["hits"], seen["rows"], seen["dead letters"]) > 60
 
 
 def _no_letters(self: Any, record: Any, outputs: Any = Publisher._outputs) -> Iterator[Any]:
@@ -79,12 +88,14 @@ def test_a_failing_seed_loses_its_tail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Job, "unpublished", lambda self, sink_has=None: [])
-    whole = next(r for seed in range(40) if (r := play(seed)).failure is not None and r.hits > 2)
+    whole = next(r for seed in range(40) if (r := play(seed)).failure is not None and len(r.faults) > 2)
     short = shrink(whole.seed)
     assert short.failure is not None
-    assert short.hits < whole.hits
+    assert len(short.faults) < len(whole.faults)
+    again = play(whole.seed, faults=short.faults)
+    assert (str(again.failure), again.story) == (str(short.failure), short.story)
     assert main(["--seed", str(whole.seed), "--shrink"]) == 1
-    assert f"--seed {whole.seed} --shrink" in capsys.readouterr().out
+    assert f"--seed {whole.seed} --faults" in capsys.readouterr().out
 
 
 def test_a_seed_is_the_same_story_in_another_process() -> None:
@@ -100,3 +111,15 @@ def test_a_hit_strikes_once_and_only_the_library(calls: bool) -> None:
     with hit:
         assert sorted(range(3)) == [0, 1, 2]
     assert hit.at is None
+
+
+def test_a_job_of_ones_own_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    stays, _ = losing.pairs.definitions
+    summary = interrupt(stays, losing.pairs.messages, seeds=4)
+    assert (summary.seeds, summary.failed) == (4, 0) and summary.counts["rows"] > 20
+    with pytest.raises(SeedFailed, match="which the oracle has not"):
+        interrupt(losing.VISITS, losing.messages, seeds=10)
+    assert main(["--job", "tests.simulation.losing:numbers", "--seeds", "3"]) > 0
+    assert "interruptions --job tests.simulation.losing:numbers --seed" in "".join(capsys.readouterr())
+    with pytest.raises(ConfigurationError, match="2 operators side by side"):
+        interrupt(losing.pairs, seeds=1)

@@ -22,7 +22,8 @@ from tqdm import tqdm
 import windrow as wr
 from windrow.connectors.pane_files import DEAD_LETTERS
 from windrow.core.errors import WindrowError
-from windrow.testing.interruptions import Outlet, Wrong
+from windrow.testing.interruptions import Outlet
+from windrow.testing.judge import Broken
 
 from .conftest import SCHEMA, Feed, at, session
 
@@ -136,13 +137,13 @@ class Lives:
             for row in table.to_pylist():
                 window = row["window"]["start"].timestamp() // 10, row["k"]
                 if window in told or row["pane"]["timing"] != "ON_TIME":
-                    raise Wrong(f"window {window} was told again: {row}")
+                    raise Broken(f"window {window} was told again: {row}")
                 told[window] = row["n"]
         if told != self.wanted:
-            raise Wrong(f"lost {self.wanted - told}, too many {told - self.wanted}")
+            raise Broken(f"lost {self.wanted - told}, too many {told - self.wanted}")
         letters = self.letters.rows(DEAD_LETTERS)
         if letters != self.malformed:
-            raise Wrong(f"{letters} dead letters were given, {self.malformed} rows are malformed")
+            raise Broken(f"{letters} dead letters were given, {self.malformed} rows are malformed")
 
 
 def play(spark: Any, seed: int, folder: Path) -> None:
@@ -151,7 +152,7 @@ def play(spark: Any, seed: int, folder: Path) -> None:
     try:
         lives.run()
     except Exception as error:
-        raise Wrong(f"{type(error).__name__}: {error}\n" + "\n".join(lives.story)) from error
+        raise Broken(f"{type(error).__name__}: {error}\n" + "\n".join(lives.story)) from error
 
 
 def main() -> int:
@@ -167,7 +168,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="windrow-", ignore_cleanup_errors=True) as folder:
             try:
                 play(spark, seed, Path(folder))
-            except Wrong as wrong:
+            except Broken as wrong:
                 failed += 1
                 progress.write(f"seed {seed}: {wrong}")
     spark.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,24 +20,16 @@ from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import TaskPlan, run_shard
-from windrow.testing.simulated_job import (
-    EXECUTORS,
-    INPUT,
-    S,
-    short,
-    table_of,
-)
-from windrow.testing.simulated_sinks import Pointed
-from windrow.testing.simulated_world import (
-    Clock,
-    Process,
-    ProcessDied,
-)
-
-if TYPE_CHECKING:
-    from windrow.testing.simulation import Simulation
+from windrow.testing.simulation.sinks import Pointed
+from windrow.testing.simulation.stage import EXECUTORS, Row, Stage
+from windrow.testing.simulation.world import Clock, Process, ProcessDied
 
 TASK_ATTEMPTS = 4
+
+
+def short(offsets: Mapping[Partition, Any]) -> str:
+    """Offsets as a story tells them."""
+    return ", ".join(f"{source} {n}: {at}" for (source, n), at in sorted(offsets.items()))
 
 
 @dataclass
@@ -67,9 +59,9 @@ class TaskFailed(Exception):
 class Driver:
     """One driver of the job: opens it, and brings batches as Spark does, until it dies or stops."""
 
-    def __init__(self, simulation: Simulation, checkpoint: Checkpoint, number: int) -> None:
-        self.simulation, self.checkpoint = simulation, checkpoint
-        self.world = simulation.world
+    def __init__(self, stage: Stage, checkpoint: Checkpoint, number: int) -> None:
+        self.stage, self.checkpoint = stage, checkpoint
+        self.world = stage.world
         self.process = Process(f"driver {number}")
         self.protocol: BatchProtocol | None = None
         self.log: SimulatedLog | None = None
@@ -104,24 +96,26 @@ class Driver:
         commit, now_us = job.progress.commit, job.plan().now_us
         self.world.say(f"    {self.process} makes no commit after {commit}")
         self.world.counts["batches without a record"] += 1
-        self.simulation.rests.append((commit, now_us))
+        self.stage.rests.append((commit, now_us))
 
     def open(self) -> BatchProtocol:
-        world, simulation = self.world, self.simulation
-        self.log = SimulatedLog(simulation, self)
+        world, stage = self.world, self.stage
+        self.log = SimulatedLog(stage, self.process.name)
         job = Job(
-            simulation.location,
-            [simulation.definition],
-            shards=simulation.shards,
-            clock=Clock(world, world.random.choice([0, 0, -3, 4]) * S),
+            stage.location,
+            stage.definitions,
+            shards=stage.shards,
+            clock=Clock(world, world.random.choice([0, 0, -3, 4]) * world.unit_us),
             driver=self.process.name,
             log=self.log,
         )
-        sink = Pointed(world, simulation.outlet.open(self.check_epoch))
+        sinks = {
+            name: Pointed(world, outlet.open(self.check_epoch)) for name, outlet in stage.outlets.items()
+        }
         self.protocol = BatchProtocol(
             job,
-            (simulation.definition,),
-            Publisher(job, (simulation.definition,), {simulation.definition.name: sink}),
+            stage.definitions,
+            Publisher(job, stage.definitions, sinks, Pointed(world, stage.letters)),
             sleep=lambda seconds: world.point("5 publish", "before a refused sink is asked again"),
             nothing_came=self.checkpoint.nothing_came,
             keep_commits=1,
@@ -150,7 +144,7 @@ class Driver:
         checkpoint = self.checkpoint
         if batch_id not in checkpoint.planned:
             begin = checkpoint.offsets(batch_id)
-            ends = {(INPUT, n): len(rows) for n, rows in enumerate(self.simulation.rows)}
+            ends = self.stage.ends()
             size = self.world.random.choice([5, 10, 30])
             ranges = {
                 p: (begin.get(p, 0), max(begin.get(p, 0), min(e, begin.get(p, 0) + size)))
@@ -176,47 +170,39 @@ class Driver:
         assert self.protocol is not None
         reached = self.protocol.job.progress.next_offsets
         old = (
-            [offset < reached.get((INPUT, p), 0) for p, offset, _ in rows] if decision.drop_old_rows else None
+            [row.position.offset < reached.get(row.partition, 0) for row in rows]
+            if decision.drop_old_rows
+            else None
         )
         return self._run(plan, rows, old)
 
-    def _read(
-        self, ranges: Mapping[Partition, tuple[int, int]]
-    ) -> list[tuple[int, int, tuple[str, int, int]]]:
-        """(partition, offset, row) of a slice, from the broker."""
+    def _read(self, ranges: Mapping[Partition, tuple[int, int]]) -> list[Row]:
+        """The rows of a slice, from the broker."""
         rows = []
-        for (topic, partition), (first, end) in ranges.items():
+        for (source, number), (first, end) in ranges.items():
             if end == first:
                 continue
-            consumer = self.simulation.kafka.consumer()
-            consumer.assign([client.TopicPartition(topic, partition, first)])
+            consumer = self.stage.kafka.consumer()
+            consumer.assign([client.TopicPartition(self.stage.topics[source], number, first)])
             at = first
             while at < end:
                 for message in consumer.consume(end - at):
-                    rows.append(
-                        (partition, message.offset(), self.simulation.rows[partition][message.offset()])
-                    )
+                    rows.append(self.stage.rows[source, number][message.offset()])
                     at = message.offset() + 1
             consumer.close()
         return rows
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
-    def _run(
-        self,
-        plan: Plan,
-        rows: Sequence[tuple[int, int, tuple[str, int, int]]],
-        old: Sequence[bool] | None = None,
-    ) -> list[Answer]:
+    def _run(self, plan: Plan, rows: Sequence[Row], old: Sequence[bool] | None = None) -> list[Answer]:
         """Every shard once, in any order; each task may be tried again, or twice."""
-        simulation = self.simulation
+        stage = self.stage
         assert self.protocol is not None
         job = self.protocol.job
         answers = []
-        for shard in self.world.random.sample(range(simulation.shards), simulation.shards):
-            mine = [i for i, (_, _, row) in enumerate(rows) if simulation.shard_of(row[0]) == shard]
-            table = table_of([rows[i] for i in mine], None if old is None else [old[i] for i in mine])
-            answers.append(self._task(simulation.task_plan(job, plan), shard, table))
+        for shard in self.world.random.sample(range(stage.shards), stage.shards):
+            table = stage.table(rows, shard, old)
+            answers.append(self._task(stage.task_plan(job, plan), shard, table))
         return answers
 
     def _task(self, plan: TaskPlan, shard: int, table: pa.Table) -> Answer:
@@ -249,7 +235,7 @@ class Driver:
 
     def _executor(self, plan: TaskPlan) -> TaskPlan:
         """The plan, where any executor may have got it."""
-        return self.simulation.on_executor(plan, self.world.random.randrange(EXECUTORS))
+        return self.stage.on_executor(plan, self.world.random.randrange(EXECUTORS))
 
     def _attempt(self, plan: TaskPlan, number: int, table: pa.Table) -> Answer:
         self.world.point("3.1 store", f"a task of shard {number} begins")
@@ -265,18 +251,18 @@ class Driver:
 class SimulatedLog(RecordLog):
     """The log as one driver has it; what it was told that it made is kept for the checks."""
 
-    def __init__(self, simulation: Simulation, driver: Driver) -> None:
-        super().__init__(simulation.world.records)
-        self._simulation, self._driver = simulation, driver
+    def __init__(self, stage: Stage, driver: str) -> None:
+        super().__init__(stage.records)
+        self._stage, self._driver = stage, driver
 
     def open_epoch(self, **claim: Any) -> Any:
-        self._simulation.world.records.writes = "0.2 claim"
+        self._stage.records.writes = "0.2 claim"
         return super().open_epoch(**claim)
 
     def append(self, record: R) -> R:
         steps = {Intent: "2 intent", Commit: "4.2 commit"}
-        self._simulation.world.records.writes = steps.get(type(record), "6 truncation")
+        self._stage.records.writes = steps.get(type(record), "6 truncation")
         made = super().append(record)
         if isinstance(made, Commit):
-            self._simulation.believed.append((self._driver.process.name, made))
+            self._stage.believed.append((self._driver, made))
         return made

@@ -1,0 +1,19 @@
+"""Errors and interrupts, instead of kills: an operator in this process, hit where a seed says, used on or opened again.
+
+    python -m windrow.testing.interruptions                          # 1,000 seeds, each with a job of its own
+    python -m windrow.testing.interruptions --job my.module:orders   # a job of yours: a windrow.testing.Scenario
+    python -m windrow.testing.interruptions --seed 7                 # one, its story told
+    python -m windrow.testing.interruptions --seed 7 --shrink        # with as few of its hits as it takes to fail
+
+A reader feeds a job from topics that it can read again. Any of its calls may raise Ctrl-C or a lack of memory at any line, or
+an error of the disk out of any call; sinks refuse; messages that the job keeps are lost. After that the reader does what people
+do: it calls again, asks for `next_offsets()` and reads on from there, closes and opens again, or lets everything fall. In the
+end nothing goes wrong any more, the rest is read, and what the job has told is compared with the oracle: no message, pane or
+dead letter may be lost, doubled or wrong. The simulation (`windrow.testing.simulation`) has what this has not: kills, lost
+power, several drivers.
+"""
+
+from windrow.testing.interruptions.outlet import Outlet as Outlet
+from windrow.testing.interruptions.play import interrupt as interrupt
+from windrow.testing.interruptions.play import play as play
+from windrow.testing.interruptions.play import shrink as shrink

@@ -1,0 +1,220 @@
+"""A job and what comes to it: what `simulate` and `interrupt` play."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from windrow.core import check
+from windrow.core.errors import ConfigurationError, UnknownColumn
+from windrow.core.inputs import Input
+from windrow.operators.operator import Definition
+from windrow.operators.plain.times import event_time_us
+
+#: What stands for the name of an input that has none.
+ONLY = "input"
+#: A seed plays at most so many messages: a stretch of what there is.
+MOST_MESSAGES = 64
+
+Rows: TypeAlias = "Iterable[Mapping[str, Any]] | pa.Table"
+Messages: TypeAlias = "Rows | Mapping[str, Rows]"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Operators, and the messages that they are fed.
+
+    operators: a definition (`wr.Aggregate`, `wr.Join`, `wr.chain(...)`, ...), or several that are one job
+    messages: dicts, or a pyarrow Table, in the order in which they come; {input: these} where inputs have names; or a function
+        of a `random.Random` that draws them, so that each seed has others
+
+    Of more than 64 messages each seed plays a stretch. Types are those of the table, or of the dicts together.
+
+    >>> import windrow as wr
+    >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+    >>> Scenario(counts, [{"t": "2013-07-01 05:10Z"}, {"t": "2013-07-01 06:20Z"}]).feed(Random(7)).definitions[0].name
+    'aggregate'
+    """
+
+    operators: Definition | Sequence[Definition]
+    messages: Messages | Callable[[Random], Messages]
+
+    @property
+    def definitions(self) -> tuple[Definition, ...]:
+        given = (self.operators,) if isinstance(self.operators, Definition) else tuple(self.operators)
+        for one in given:
+            check.of_type(
+                one, Definition, "operators", "give a definition, such as wr.Aggregate(...), or a list"
+            )
+        if not given:
+            raise ConfigurationError("operators=[] has no operator: give a definition, or several")
+        return given
+
+    def feed(self, random: Random) -> Feed:
+        """What comes to the job in the schedule of one seed."""
+        definitions = self.definitions
+        given = self.messages(random) if callable(self.messages) else self.messages
+        inputs = inputs_of(definitions)
+        if list(inputs) == [ONLY]:
+            tables = {ONLY: _table(given)}
+        else:
+            if not isinstance(given, Mapping) or set(given) != set(inputs):
+                shown = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+                raise ConfigurationError(
+                    f"messages are {shown}, and the job has the inputs {sorted(inputs)}: give a dict by the names of these"
+                )
+            tables = {name: _table(given[name]) for name in inputs}
+        _check_columns(definitions, tables)
+        tables = {name: _with_times(definitions, name, table) for name, table in tables.items()}
+        arrivals = _merged({name: table.to_pylist() for name, table in tables.items()})
+        if len(arrivals) > MOST_MESSAGES:
+            first = random.randrange(len(arrivals) - MOST_MESSAGES + 1)
+            arrivals = arrivals[first : first + MOST_MESSAGES]
+        times = [at for name, row in arrivals if (at := _time(inputs[name], row)) is not None] or [0]
+        unit_us = max((max(times) - min(times)) // len(arrivals), 1) if arrivals else 1
+        schemas = {name: table.schema for name, table in tables.items()}
+        return Feed(definitions, schemas, arrivals, max(times), unit_us)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What one seed plays. schemas: the columns of each input; arrivals: (input, row), in the order in which they come.
+
+    start_us: what time it is at first; unit_us: about how much passes from one message to the next. wrong: what makes a message
+    one that cannot be counted.
+    """
+
+    definitions: tuple[Definition, ...]
+    schemas: Mapping[str, pa.Schema]
+    arrivals: Sequence[tuple[str, dict[str, Any]]]
+    start_us: int
+    unit_us: int
+    wrong: Sequence[Mapping[str, Any]] = ()
+    inputs: dict[str, Input] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", inputs_of(self.definitions))
+
+    @property
+    def by_input(self) -> bool:
+        """True if messages name their input."""
+        return list(self.inputs) != [ONLY]
+
+    def source(self, name: str) -> str:
+        """What positions of an input call its topic."""
+        return self.inputs[name].source_prefix + name if self.by_input else name
+
+    @property
+    def parts(self) -> dict[str, Definition]:
+        """All operators of the job, by name: those inside graphs too."""
+        return {part.name: part for definition in self.definitions for part in definition.parts}
+
+
+#: What can be played: a scenario, or a function that draws one.
+Played: TypeAlias = "Scenario | Callable[[Random], Scenario | Feed]"
+
+
+def inputs_of(definitions: Sequence[Definition]) -> dict[str, Input]:
+    """The inputs of a job by name; the one that has none is `ONLY`."""
+    if not any(d.by_input for d in definitions):
+        return {ONLY: definitions[0].inputs[0]}
+    unnamed = [d.name for d in definitions if not d.by_input]
+    if unnamed:
+        raise ConfigurationError(
+            f"{unnamed[0]!r} does not say which of the inputs of the job it takes: give it input='name'"
+        )
+    return {given.name: given for definition in definitions for given in definition.inputs}
+
+
+def feed_of(played: Played, random: Random) -> Feed:
+    """What a seed plays of it."""
+    found: Any = played if isinstance(played, Scenario) else played(random)
+    return found if isinstance(found, Feed) else check_scenario(found).feed(random)
+
+
+def check_scenario(given: Any) -> Scenario:
+    """What has to be a scenario, and is."""
+    scenario: Scenario = check.of_type(
+        given,
+        Scenario,
+        "the job",
+        "give a windrow.testing.Scenario(operators, messages), or a function that draws one",
+    )
+    return scenario
+
+
+def scenario_of(operators: Any, messages: Any = None) -> Played:
+    """What a user gives to be played: a scenario or a function, or operators and messages."""
+    if messages is None:
+        return operators if callable(operators) else check_scenario(operators)
+    return Scenario(operators, messages)
+
+
+def load(name: str) -> Played:
+    """The scenario, or the function, that `module:name` means."""
+    return scenario_of(load_name(name))
+
+
+def load_name(name: str) -> Any:
+    """What `module:name` means."""
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ConfigurationError(f"{name!r} names nothing: use module:name")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _table(given: Any) -> pa.Table:
+    if isinstance(given, pa.Table):
+        return given
+    rows = [dict(row) for row in given]
+    try:
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ConfigurationError(
+            f"the messages have no types in common: {error}. Give a pyarrow Table, or dicts whose values have one type a column"
+        ) from None
+
+
+def _check_columns(definitions: Sequence[Definition], tables: Mapping[str, pa.Table]) -> None:
+    for definition in definitions:
+        for given in definition.inputs:
+            table = tables[given.name if definition.by_input else ONLY]
+            for column in definition.columns_of(given):
+                if column not in table.column_names:
+                    raise UnknownColumn(
+                        f"column {column!r} of {definition.name!r} is not in the messages, which have {table.column_names}"
+                    )
+
+
+def _with_times(definitions: Sequence[Definition], name: str, table: pa.Table) -> pa.Table:
+    """Event times that are text as times, as operators keep them; what is none is null."""
+    for definition in definitions:
+        for given in definition.inputs:
+            if name not in (given.name, ONLY) or not pa.types.is_string(
+                table.schema.field(given.event_time).type
+            ):
+                continue
+            times = [_time(given, row) for row in table.to_pylist()]
+            where = table.column_names.index(given.event_time)
+            table = table.set_column(where, given.event_time, pa.array(times, pa.timestamp("us", "UTC")))
+    return table
+
+
+def _merged(rows: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    """The messages of all inputs as one sequence: they begin and end together."""
+    placed = [
+        ((i + 1) / (len(some) + 1), n, name, row)
+        for n, (name, some) in enumerate(rows.items())
+        for i, row in enumerate(some)
+    ]
+    return [(name, row) for _, _, name, row in sorted(placed, key=lambda one: one[:2])]
+
+
+def _time(given: Input, row: Mapping[str, Any]) -> int | None:
+    return event_time_us(row.get(given.event_time), given.time_zone, 0, None, given.event_time_unit)

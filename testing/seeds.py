@@ -1,0 +1,219 @@
+"""Many seeds of a simulation: one after the other or in several processes, what failed made small, and the command."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+from tqdm import tqdm
+
+
+@dataclass
+class Report:
+    """What one seed was.
+
+    faults: the numbers of what went wrong, of all that the seed had in store. story: what happened. counts: how often.
+    failure: what is not as promised; None if all is.
+    """
+
+    seed: int
+    faults: tuple[int, ...]
+    story: list[str]
+    counts: Counter[str]
+    failure: BaseException | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What seeds were together. failed: how many; counts: how often what happened. `print` it."""
+
+    seeds: int
+    failed: int
+    counts: Counter[str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.seeds:,} seeds, {self.failed} failed"]
+        deaths = {k.removeprefix(DIES): n for k, n in self.counts.items() if k.startswith(DIES)}
+        others = {k: n for k, n in self.counts.items() if not k.startswith(DIES)}
+        for title, some in (("processes died at", deaths), ("besides", others)):
+            if some:
+                lines.append(f"{title}:")
+                lines += [f"  {name:<32}{n:>10,}" for name, n in sorted(some.items())]
+        return "\n".join(lines)
+
+
+#: How counts of processes that died begin.
+DIES = "dies: "
+
+
+class SeedFailed(AssertionError):
+    """A seed has found something that is not as promised.
+
+    message: says what, with the schedule and how to play it again
+    report: the smallest schedule that shows it: `seed`, `faults`, `story`, `failure`
+    """
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+class Play(Protocol):
+    """Plays a seed, with those of its faults alone that are given; None: with all."""
+
+    def __call__(self, seed: int, *, faults: Collection[int] | None = None) -> Report: ...
+
+
+def shrunk(play: Play, report: Report) -> Report:
+    """A failing seed with as few of its faults as it takes to fail: its tail is cut, then each other is left out."""
+    for n in range(len(report.faults)):
+        shorter = play(report.seed, faults=report.faults[:n])
+        if shorter.failure is not None:
+            report = shorter
+            break
+    for fault in reversed(report.faults[:-1]):
+        without = play(report.seed, faults=[f for f in report.faults if f != fault])
+        if without.failure is not None and len(without.faults) < len(report.faults):
+            report = without
+    return report
+
+
+def how(failure: BaseException | None) -> str:
+    """What failed, in a line."""
+    return str(failure) if isinstance(failure, Failure) else f"{type(failure).__name__}: {failure}"
+
+
+def told(report: Report, again: str) -> str:
+    """How a seed failed. again: the command that plays seeds of this kind."""
+    n = len(report.faults)
+    what = f"seed {report.seed}, {n} fault{'' if n == 1 else 's'}: {how(report.failure)}"
+    return f"{what}\n  {again} --seed {report.seed} --shrink"
+
+
+def all_of(play: Play, seeds: Sequence[int], processes: int = 1) -> Iterator[Report]:
+    """The report of each seed, in order, with a progress bar where somebody sees it."""
+    with contextlib.ExitStack() as stack:
+        reports: Iterator[Report] = map(play, seeds)
+        if processes > 1:
+            # Not forked: Arrow has threads.
+            pool = multiprocessing.get_context("spawn").Pool(processes)
+            reports = stack.enter_context(pool).imap(partial(_plain, play), seeds, chunksize=4)
+        yield from tqdm(reports, total=len(seeds), unit="seed", disable=None)
+
+
+def _plain(play: Play, seed: int) -> Report:
+    """A report that another process can take: whatever was raised, its text goes with it."""
+    report = play(seed)
+    if report.failure is not None:
+        report.failure = Failure(how(report.failure))
+    return report
+
+
+class Failure(AssertionError):
+    """What another process has raised, in words."""
+
+
+def check(play: Play, seeds: Sequence[int], processes: int, again: str) -> Summary:
+    """All seeds, up to the first that fails. Raises `SeedFailed`, with the smallest schedule that does."""
+    counts: Counter[str] = Counter()
+    for report in all_of(play, seeds, processes):
+        counts += report.counts
+        if report.failure is not None:
+            small = shrunk(play, play(report.seed))
+            of = f"{len(small.faults)} of its {len(report.faults)} faults"
+            story = "\n".join(small.story)
+            raise SeedFailed(
+                f"seed {small.seed} with {of}: {how(small.failure)}\n{story}\nAgain: {again.format(seed=small.seed)}",
+                small,
+            ) from small.failure
+    return Summary(len(seeds), 0, counts)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Jobs that are killed, or hit, have much to say."""
+    plain = logging.getLogger("windrow")
+    level, before = plain.level, structlog.get_config() if structlog.is_configured() else None
+    plain.setLevel(logging.CRITICAL)
+    if before is not None:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        plain.setLevel(level)
+        if before is not None:
+            structlog.configure(**before)
+
+
+# -- command ------------------------------------------------------------------------------------------------------------
+
+
+def command(
+    prog: str,
+    description: str,
+    player: Callable[[argparse.Namespace], Play],
+    arguments: Sequence[str] | None,
+    *,
+    seeds: int,
+    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    repeat: Sequence[str] = ("job",),
+) -> int:
+    """The command of a simulation. Returns how many seeds have failed, at most 100.
+
+    player: plays seeds as the arguments say. seeds: how many by default. more: adds arguments; repeat: those that have to be
+    given again to see a seed again.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {prog}", description=description)
+    parser.add_argument(
+        "--job",
+        help="module:name of a Scenario, or of a function of a random.Random that draws one (default: any job)",
+    )
+    parser.add_argument("--seed", type=int, help="play this seed and tell its story")
+    parser.add_argument(
+        "--faults", help="with --seed: only those of its faults happen, e.g. 3,7; '' for none"
+    )
+    parser.add_argument(
+        "--shrink", action="store_true", help="with --seed: with as few of its faults as it takes to fail"
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--seeds", type=int, default=seeds, help=f"how many (default: {seeds:,})")
+    parser.add_argument("--jobs", type=int, default=1, help="in so many processes (default: 1)")
+    more(parser)
+    given = parser.parse_args(arguments)
+    play = player(given)
+    options = [f" --{name} {getattr(given, name)}" for name in repeat if getattr(given, name)]
+    again = f"python -m {prog}{''.join(options)}"
+    if given.seed is not None:
+        return _one(play, given, again)
+    counts: Counter[str] = Counter()
+    failed = 0
+    for report in all_of(play, range(given.first, given.first + given.seeds), given.jobs):
+        counts += report.counts
+        if report.failure is not None:
+            failed += 1
+            tqdm.write(told(report, again))
+    print(Summary(given.seeds, failed, counts))
+    return min(failed, 100)
+
+
+def _one(play: Play, given: Any, again: str) -> int:
+    """One seed, and its story."""
+    faults = None if given.faults is None else [int(n) for n in given.faults.split(",") if n]
+    report = play(given.seed, faults=faults)
+    if given.shrink and report.failure is not None:
+        report = shrunk(play, report)
+    print("\n".join(report.story))
+    if report.failure is None:
+        print("all is as promised")
+        return 0
+    print(how(report.failure))
+    print(f"  {again} --seed {report.seed} --faults {','.join(map(str, report.faults)) or repr('')}")
+    return 1

@@ -1,0 +1,50 @@
+"""A Kafka cluster in this process, with the duck type of `wr.Kafka` and the rules of transactions.
+
+What it keeps to, and tests/kafka/test_simulated_kafka.py compares with a broker:
+
+- `init_transactions` raises the epoch of its transactional.id, aborts what is open under it and fences older producers: their
+  next request fails with a fatal `_FENCED`.
+- A transaction's end writes a control record into each of its partitions, which takes an offset.
+- `read_committed` consumers read up to the last stable offset, and see no aborted record; watermark offsets likewise.
+- A producer's records wait in its queue until `poll`, `flush` or the commit sends them; reports come from the same calls. What
+  `purge` or the abort finds there is not sent.
+
+A request can get lost, its answer can, or it can arrive late, when `deliver_late` is called: `step`, which is asked before each
+request, says so, and may raise. There is no time: who would wait for records gets none, and who would wait for an answer
+times out at once. Nothing expires but open transactions, when `expire_transactions` is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windrow.testing.simulated_kafka.broker import Broker
+from windrow.testing.simulated_kafka.broker import Outcome as Outcome
+from windrow.testing.simulated_kafka.broker import Step as Step
+from windrow.testing.simulated_kafka.broker import no_faults as no_faults
+from windrow.testing.simulated_kafka.consumer import SimulatedAdmin, SimulatedConsumer
+from windrow.testing.simulated_kafka.producer import SimulatedProducer
+
+
+class SimulatedKafka(Broker):
+    """A cluster in this process, with the methods of `wr.Kafka`. All clients that it makes see each other's records at once.
+
+    step: a function of what is asked, to an `Outcome` of it, or None where it is answered; by default always
+
+    >>> SimulatedKafka().create_topic("flights", 2)
+    True
+    """
+
+    config: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<SimulatedKafka of {sorted(self._topics)}>"
+
+    def consumer(self, **more: Any) -> SimulatedConsumer:
+        return SimulatedConsumer(self, more)
+
+    def producer(self, **more: Any) -> SimulatedProducer:
+        return SimulatedProducer(self, more)
+
+    def admin(self) -> SimulatedAdmin:
+        return SimulatedAdmin(self)

@@ -1,0 +1,34 @@
+"""`python -m windrow.testing.simulation`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from windrow.testing import simulation
+from windrow.testing.drawn import drawn
+from windrow.testing.scenario import load
+from windrow.testing.seeds import Play, command
+from windrow.testing.simulation.play import outlet_of, play
+from windrow.testing.simulation.sinks import OUTLETS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns how many seeds have failed, at most 100."""
+
+    def more(parser: argparse.ArgumentParser) -> None:
+        sinks = ", ".join(sorted(OUTLETS))
+        parser.add_argument("--sink", help=f"one of {sinks}, or module:factory (default: any)")
+
+    def player(given: argparse.Namespace) -> Play:
+        return partial(play, job=load(given.job) if given.job else drawn, outlet=outlet_of(given.sink))
+
+    described = str(simulation.__doc__).splitlines()[0]
+    prog = "windrow.testing.simulation"
+    return command(prog, described, player, arguments, seeds=10_000, more=more, repeat=("job", "sink"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

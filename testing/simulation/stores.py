@@ -1,0 +1,89 @@
+"""A shard's store, in memory and in one file: what was not flushed is lost with its process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import xxhash
+
+from windrow.core.errors import CorruptState, StateLocked
+from windrow.stores.files import write_whole
+from windrow.stores.kv import Batch
+from windrow.testing.faults import FaultyKV
+from windrow.testing.simulation.disk import Disk
+from windrow.testing.simulation.world import World
+
+
+class SimulatedStore(FaultyKV):
+    """A shard's store: in memory, and in one file of its folder as of its last flush. Who has it open has it alone."""
+
+    def __init__(self, world: World, disk: Disk, path: str, cfs: Sequence[str]) -> None:
+        super().__init__(cfs)
+        self._world, self._disk = world, disk
+        self.path = path
+        world.point("3.1 store", "before a store is opened")
+        if path in world.open_stores:
+            raise StateLocked(f"the store {path} is open in {world.open_stores[path]}")
+        os.makedirs(path, exist_ok=True)
+        with open(os.path.join(path, "CURRENT"), "wb"):
+            pass  # by which RocksDB, and whoever looks for it, knows that there is a store
+        file = os.path.join(path, "000001.sst")
+        if os.path.exists(file):
+            with open(file, "rb") as stored:
+                data = stored.read()
+            if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
+                raise CorruptState(f"the store {path} is damaged")
+            self._alive().write(batch := Batch.decode(data[8:]))
+            self._durable.extend(batch)
+        else:
+            write_whole(file, [self._image()], fsync=False)
+        world.open_stores[path] = self
+        self._process = world.process
+        if self._process is not None:
+            self._process.stores.append(self)
+
+    def __repr__(self) -> str:
+        return f"<store of {self._process}>"
+
+    def _image(self) -> bytes:
+        data = self._durable.encode()
+        return xxhash.xxh3_64_digest(data) + data
+
+    def write(self, batch: Batch) -> None:
+        self._world.point("3.1 store", "before a segment is applied")
+        super().write(batch)
+
+    def checkpoint(self, path: str) -> None:
+        super().flush()
+        os.makedirs(path)
+        write_whole(os.path.join(path, "000001.sst"), [self._image()], fsync=False)
+
+    def close(self) -> None:
+        if self._world.open_stores.get(self.path) is not self:
+            self._world.point("3.1 store", "a store is closed")  # raises where its process is dead
+            return
+        self._world.point("3.1 store", "before a store is closed")
+        super().close()
+        write_whole(os.path.join(self.path, "000001.sst"), [self._image()], fsync=False)
+        self._disk.keep(os.path.join(self.path, "000001.sst"))
+        self._let_go()
+        if self._process is not None and self in self._process.stores:
+            self._process.stores.remove(self)
+
+    def die(self, survivors: int) -> None:
+        """Its process died: the first `survivors` of the batches that were not flushed are there as well."""
+        if self._world.open_stores.get(self.path) is not self:
+            return
+        for batch in self._unflushed[:survivors]:
+            self._durable.extend(batch)
+        self._live = None
+        file = os.path.join(self.path, "000001.sst")
+        if os.path.isdir(self.path):
+            with open(file, "wb") as stored:
+                stored.write(self._image())
+            self._disk.keep(file)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        del self._world.open_stores[self.path]

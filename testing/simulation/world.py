@@ -1,0 +1,295 @@
+"""Processes that take turns and die, and chance: what a simulated job lives in.
+
+Processes are threads of which one runs at a time. Whenever real code reaches one of the simulated media it passes a *point*,
+where the schedule may let another process run, or end this one. All choices come from one seed, so a schedule can be played
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import Protocol
+
+from windrow.testing.faults import SimulatedCrash
+from windrow.testing.simulated_kafka import Outcome
+
+#: How often what happens where it can.
+DIES, PARKS, UNANSWERED = 0.015, 0.025, 0.04
+
+#: What passes between two looks at the clock of somebody who waits.
+PATIENCE_S = 5.0
+
+READS = "reads the log"
+SWEEPS, TRUNCATES = "6 sweep", "6 truncation"
+
+
+class ProcessDied(SimulatedCrash):
+    """This process is dead. Nobody but who started it may catch it."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(f"{process.name} is dead")
+        self.process = process
+
+
+class Unanswered(OSError):
+    """A request was sent, and what became of it is not known."""
+
+
+class Open(Protocol):
+    """A store that a process has open."""
+
+    @property
+    def unflushed(self) -> int:
+        """How many of its last batches may be lost with the process."""
+
+    def die(self, survivors: int) -> None:
+        """Its process died: of these batches the first so many are there as well."""
+
+
+class Medium(Protocol):
+    """What keeps something when the power is cut."""
+
+    def lose(self) -> None:
+        """The power is cut: what was not synced may be gone."""
+
+
+class Process:
+    """Something that can die: a driver, or an attempt at a task."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.stores: list[Open] = []
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Actor:
+    """A thread that runs when it is given the turn. `error`: what it ended with, if not with its process."""
+
+    def __init__(self, world: World, process: Process, main: Callable[[], object]) -> None:
+        self.process = process
+        self.running: Process = process
+        self.ended = False
+        self.error: BaseException | None = None
+        self._go = threading.Semaphore(0)
+        self._world, self._main = world, main
+        self._thread = threading.Thread(target=self._run, name=process.name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            if self.process.alive:
+                self._main()
+        except ProcessDied:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._world._back.release()
+
+    def resume(self) -> None:
+        """Give the turn, until it parks or ends."""
+        self._world.actor = self
+        self._go.release()
+        self._world._back.acquire()
+        self._world.actor = None
+        if self.ended:
+            self._thread.join()
+
+    def park(self) -> None:
+        """Give the turn back."""
+        self._world._back.release()
+        self._go.acquire()
+
+
+class World:
+    """One seed's processes, and what goes wrong.
+
+    faults: the numbers of those that happen, of all that the seed would have; None: all. unit_us: how fast its clock goes.
+    calm: nothing goes wrong.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        folder: str,
+        *,
+        faults: Collection[int] | None = None,
+        now_us: int = 0,
+        unit_us: int = 1_000_000,
+    ) -> None:
+        self.seed, self.folder = seed, folder
+        self.random = random.Random(seed)
+        self.only = None if faults is None else frozenset(faults)
+        #: How many faults there could have been so far, and the numbers of those that there were.
+        self.chances = 0
+        self.faults: list[int] = []
+        #: What may make a request fail: faults, what came of them later, and what other processes do.
+        self.trouble = 0
+        self.calm = False
+        self.trace: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.actors: list[Actor] = []
+        self.actor: Actor | None = None
+        self._back = threading.Semaphore(0)
+        self.now_us, self.unit_us = now_us, unit_us
+        self._waited_s = 0.0
+        #: What a power cut takes from, in this order.
+        self.media: list[Medium] = []
+        #: Who has the store of a folder open.
+        self.open_stores: dict[str, Open] = {}
+
+    # -- chance -----------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        self.trace.append(text)
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def goes_wrong(self, kind: str, text: str) -> bool:
+        """True if it does; noted, and counted by kind. False where the schedule has been cut."""
+        if self.calm:
+            return False
+        self.chances += 1
+        if self.only is not None and self.chances not in self.only:
+            self.calm = self.chances > max(self.only, default=0)
+            return False
+        self.faults.append(self.chances)
+        self.trouble += 1
+        self.counts[kind] += 1
+        self.say(f"{self.chances:3} {text}")
+        return True
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Nothing goes wrong inside, and nobody else gets the turn."""
+        before, self.calm = self.calm, True
+        try:
+            yield
+        finally:
+            self.calm = before
+
+    def monotonic(self) -> float:
+        """Who waits asks for the time, and each time he does, some has passed."""
+        self._waited_s += PATIENCE_S
+        return self._waited_s
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    @property
+    def process(self) -> Process | None:
+        """Who runs; None while the schedule itself does."""
+        return None if self.actor is None else self.actor.running
+
+    def start(self, process: Process, main: Callable[[], object]) -> Actor:
+        actor = Actor(self, process, main)
+        self.actors.append(actor)
+        return actor
+
+    def point(self, step: str, what: str) -> None:
+        """Real code is about to do something, or has done it."""
+        actor = self.actor
+        if actor is None:
+            return
+        process = actor.running
+        if not (process.alive and actor.process.alive):
+            raise ProcessDied(process if not process.alive else actor.process)
+        if self.calm:
+            return
+        # The log is read often, and nothing changes by it; tidying comes seldom, and takes away.
+        chosen = self.random.random() * {READS: 5.0, SWEEPS: 0.3, TRUNCATES: 0.3}.get(step, 1.0)
+        if chosen < DIES:
+            victim = process
+            if process is not actor.process and self.chance(0.5):
+                victim = actor.process
+            if self.goes_wrong(f"dies: {step}", f"{victim} dies: {what}"):
+                self.kill(victim)
+                raise ProcessDied(victim)
+        elif chosen < DIES + PARKS:
+            self.say(f"    {process} waits: {what}")
+            self.park()
+
+    def unanswered(self, step: str, what: str, times: int = 1) -> Outcome | None:
+        """What becomes of a request whose sender hears nothing, so many times as often as usual; None for all others."""
+        self.point(step, what)
+        if self.actor is None or self.calm or not self.chance(times * UNANSWERED):
+            return None
+        outcome = self.random.choice(list(Outcome))
+        if self.goes_wrong("unknown outcome", f"{self.process} hears nothing: {what}, {outcome.value}"):
+            return outcome
+        return None
+
+    def park(self) -> None:
+        """Let others run."""
+        actor = self.actor
+        assert actor is not None
+        actor.park()
+        for process in (actor.running, actor.process):
+            if not process.alive:
+                raise ProcessDied(process)
+
+    def kill(self, process: Process) -> None:
+        """End a process, and what runs inside it. Its stores keep what was flushed, and perhaps more."""
+        process.alive = False
+        for actor in self.actors:
+            if actor.process is process and actor.running is not process:
+                self._abandon(actor.running)
+        self._abandon(process)
+
+    def _abandon(self, process: Process) -> None:
+        process.alive = False
+        for store in process.stores:
+            store.die(self.random.randint(0, store.unflushed))
+        process.stores.clear()
+
+    @contextlib.contextmanager
+    def inside(self, process: Process) -> Iterator[None]:
+        """What runs inside is another process on the same thread."""
+        actor = self.actor
+        assert actor is not None
+        outer, actor.running = actor.running, process
+        try:
+            yield
+        finally:
+            actor.running = outer
+
+    def lose_power(self) -> None:
+        """Every process dies at once, and the disk forgets what was not synced."""
+        for actor in self.actors:
+            if not actor.ended:
+                self.kill(actor.process)
+        self.reap()
+        for medium in self.media:
+            medium.lose()
+
+    def reap(self) -> None:
+        """Let the threads of dead processes end."""
+        for actor in self.actors:
+            if not actor.ended and not actor.process.alive:
+                actor.resume()
+
+    def end(self) -> None:
+        """No process is left."""
+        self.calm = True
+        for actor in self.actors:
+            if not actor.ended:
+                self.kill(actor.process)
+        self.reap()
+
+
+class Clock:
+    """The clock of one machine: the world's, and its own error."""
+
+    def __init__(self, world: World, skew_us: int) -> None:
+        self._world, self._skew_us = world, skew_us
+
+    def now_us(self) -> int:
+        return self._world.now_us + self._skew_us
