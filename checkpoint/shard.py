@@ -312,7 +312,7 @@ class Shard:
         metadata, messages = changes.only(spec.metadata_cfs), changes.only(spec.message_cfs)
         return spec.files.write(commit, metadata, messages, panes, dead, counters, snapshot)
 
-    # -- 6: in the background ---------------------------------------------------------------------------------------
+    # -- 6: between commits -----------------------------------------------------------------------------------------
 
     def preserve(self, *, alone: bool = False) -> Slices[str]:
         """A snapshot of the store as of `applied`, and where it is due a compact changelog; in slices, between which the shard

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -46,20 +45,6 @@ class StepResult:
             self.ended | later.ended,
             {n: self.inner.get(n, []) + later.inner.get(n, []) for n in {**self.inner, **later.inner}},
         )
-
-
-class Operator(Protocol):
-    """The two pure steps, and what a store needs to know."""
-
-    definition: Any
-
-    def cfs(self) -> tuple[str, ...]:
-        """The column families it keeps its state in."""
-        ...
-
-    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult: ...
-
-    def ingest(self, kv: KV, table: pa.Table, now_us: int) -> StepResult: ...
 
 
 def keys_mark(kv: KV, aux_cf: str, schema: pa.Schema | None, by: tuple[str, ...]) -> bytes:
