@@ -18,7 +18,7 @@ from . import events, sides
 from .flink import Flink, flink, lacking
 from .queries import QUERIES, Query, result
 
-EVENTS, EVENTS_PER_SECOND = 2_500_000, 100_000
+EVENTS, EVENTS_PER_SECOND = 5_000_000, 100_000
 QUICK_EVENTS, QUICK_EVENTS_PER_SECOND = 500_000, 25_000
 WATERMARK_SECONDS = 4
 ON_SPARK, EMBEDDED = "windrow", "windrow embedded"
@@ -55,11 +55,13 @@ def _compare(context: Context, query: Query, engine: Flink | None, path: str, n:
         seconds.setdefault(side, []).append(n / spent.seconds)
         return n / spent.cpu
 
+    if not context.quick:
+        few = events.stream(QUICK_EVENTS, QUICK_EVENTS_PER_SECOND)
+        for side, once in _sides(query, engine, few).items():
+            context.step(f"warming up {side}")
+            with scratch() as folder:
+                once(folder)
     runs = _sides(query, engine, path)
-    for side, once in runs.items():
-        context.step(f"warming up {side}")
-        run(side, once)
-    seconds.clear()
     samples = context.interleave({s: lambda s=s, r=r: run(s, r) for s, r in runs.items()})
     return _rows(query, n, samples, seconds)
 
