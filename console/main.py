@@ -54,10 +54,10 @@ def parser() -> argparse.ArgumentParser:
         "Say which messages are in a window, or in a row of a join, and which commits put them there.",
     )
     verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
-    asked = (windows, messages, table, explain)
-    for command in (describe, well, mark, *asked, commits, verify, backup, fork, reset):
+    looks = (describe, well, mark, windows, messages, table, explain, commits)
+    for command in (*looks, verify, backup, fork, reset):
         text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"
-        if command in (describe, well, mark, *asked, commits):
+        if command in looks:
             text += (
                 "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
             )
@@ -67,20 +67,8 @@ def parser() -> argparse.ArgumentParser:
     backup.add_argument("folder", help="where the copy goes; nothing may be there yet")
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")
-    others = _others(add)
     top.set_defaults(parser=top)  # which completion is made of
-    for command in (
-        describe,
-        well,
-        mark,
-        *asked,
-        commits,
-        verify,
-        backup,
-        fork,
-        reset,
-        *others,
-    ):
+    for command in (*looks, verify, backup, fork, reset, *_others(add)):
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     return top
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
@@ -26,6 +25,7 @@ from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
+from windrow.operators.steps.redone import Redone
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
@@ -392,15 +392,6 @@ class Grouping(Logic):
 
     def grouping(self) -> Grouping | None:
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class Redone:
-    """Steps that are done again, one after the other: when they were, under which watermark, and under which number."""
-
-    nows_us: IntArray
-    watermarks_us: IntArray
-    numbers: IntArray
 
 
 @dataclass(frozen=True, kw_only=True)

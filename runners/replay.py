@@ -24,11 +24,12 @@ from windrow.core.arrays import IntArray
 from windrow.core.errors import StateLost
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition
-from windrow.operators.operator import Definition, FileAgain, Logic, Redone, RunAgain
+from windrow.operators.operator import Definition, FileAgain, Logic, RunAgain
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
 from windrow.operators.steps.dead import MALFORMED
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import in_position_order
+from windrow.operators.steps.redone import Redone
 from windrow.operators.steps.sifting import sifted_into
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from windrow.operators.aggregate.filing import file_rows
 from windrow.operators.aggregate.state_rows import delta_rows
-from windrow.operators.operator import Redone
 from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import take_in
+from windrow.operators.steps.redone import Redone
 from windrow.operators.steps.sifting import sifted_into
 from windrow.stores.kv import KV
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.operator import FileAgain, Redone, Refiling, RunAgain
+from windrow.operators.operator import FileAgain, Refiling, RunAgain
+from windrow.operators.steps.redone import Redone
 from windrow.stores.kv import KV
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.operators.join.tables import conform
-from windrow.operators.operator import Redone
 from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead import MALFORMED, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.redone import Redone
 from windrow.stores.kv import KV, Batch
 
 if TYPE_CHECKING:
