@@ -3,8 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Rooms of tests in three processes for two cores, one of which often waits (tests/conftest.py).
-PYTEST := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 20
+# Rooms of tests in four processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
+PYTEST := $(BIN)/pytest -n 4 --dist loadscope --no-loadscope-reorder --durations 20
 
 # Processes that keep no bytecode compile all they import anew, each of them.
 export PYTHONDONTWRITEBYTECODE :=

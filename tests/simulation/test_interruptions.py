@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,26 +22,32 @@ from windrow.testing import SeedFailed, interrupt
 from windrow.testing.hits import Hit, disk_full
 from windrow.testing.interruptions import play, shrink
 from windrow.testing.interruptions.__main__ import main
+from windrow.testing.seeds import Report
 
-BLOCK = usually(6, deep=16)
+SEEDS = range(100, 100 + usually(30, deep=90))
+
+
+@pytest.fixture(scope="module")
+def played() -> Callable[[int], Report]:
+    """What a seed was; each is played once."""
+    return functools.cache(play)
 
 
 @pytest.mark.proves("Tools: a fuzzer of errors and interrupts at any line and any call")
 @pytest.mark.parametrize("block", range(3))
-def test_whatever_is_raised_every_message_counts_once(block: int) -> None:
+def test_whatever_is_raised_every_message_counts_once(block: int, played: Callable[[int], Report]) -> None:
     """A failure names its seed: python -m windrow.testing.interruptions --seed N --shrink"""
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        report = play(seed)
+    for seed in SEEDS[block::3]:
+        report = played(seed)
         if report.failure is not None:
             story = "\n".join(report.story)
             raise AssertionError(f"seed {seed}:\n{story}") from report.failure
 
 
-def test_the_seeds_do_what_they_are_for() -> None:
+def test_the_seeds_do_what_they_are_for(played: Callable[[int], Report]) -> None:
     seen: Counter[str] = Counter()
     operators, places = "", set()
-    for seed in range(100, 130):
-        report = play(seed)
+    for report in map(played, SEEDS):
         seen += report.counts
         operators += report.story[0]
         places |= {
