@@ -142,7 +142,7 @@ def write_feed(folder: str, months: int = 12, every: int = 1) -> Feed:
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     frame = flights(months, every)
-    number = _file_numbers(frame.landed)
+    number = _file_numbers(frame.landed, every)
     files, rows_of, landed = [], [], []
     began = int(time.time()) - int(number.max()) - 1
     for i, part in frame.groupby(number):
@@ -174,11 +174,11 @@ def _paths(folder: str, feed: Feed) -> list[str]:
     return [os.path.join(folder, f) for f in feed.files]
 
 
-def _file_numbers(landed: pd.Series) -> np.ndarray:
-    """The number of the file of each flight; files that would be empty are not counted."""
+def _file_numbers(landed: pd.Series, every: int) -> np.ndarray:
+    """The number of the file of each flight; files that would be empty are not counted. Of fewer flights there are fewer."""
     start = landed.min().floor("D")
     edges = list(pd.date_range(start, landed.max() + FILE_SPAN, freq=FILE_SPAN))
-    close = list(pd.date_range(CLOSE_FROM, CLOSE_TO, freq=CLOSE_SPAN))
+    close = list(pd.date_range(CLOSE_FROM, CLOSE_TO, freq=CLOSE_SPAN * min(every, 4)))
     edges = sorted({*(e for e in edges if not CLOSE_FROM <= e <= CLOSE_TO), *close})
     stamps = pd.DatetimeIndex(edges).as_unit("ns").asi8
     numbers = np.searchsorted(stamps, pd.DatetimeIndex(landed).as_unit("ns").asi8, side="right")
