@@ -41,6 +41,15 @@ TUPLES = define(
     name="tuples",
 )
 
+#: Of the second operator, which keeps rows of the first, all steps are run again.
+CHAIN = define(
+    window=wr.tumbling("5 seconds"),
+    agg={"v": wr.sum("v")},
+    emit=wr.Emit.append(),
+    allowed_lateness=None,
+    name="sums",
+).then(define(event_time="window_time", watermark="0 seconds", retention="1 minute", name="medians"))
+
 
 def rows(first: int, n: int = 12) -> list[dict[str, Any]]:
     """Out of order, and one too late for all of its windows; keys of both shards."""
@@ -97,8 +106,9 @@ def lose(place: Path) -> None:
         # Retention may change meanwhile; what was retained at the time is read.
         ([define()], [define(retention="11 seconds")]),
         ([define(), TUPLES], [define(), TUPLES]),
+        ([CHAIN], [CHAIN]),
     ],
-    ids=["windows", "two operators"],
+    ids=["windows", "two operators", "a chain"],
 )
 def test_shards_that_lost_their_messages_read_the_source_again(
     before: list[wr.Aggregate], definitions: list[wr.Aggregate], spark: Any, feed: Any, tmp_path: Path

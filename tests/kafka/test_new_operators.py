@@ -1,0 +1,77 @@
+"""Deduplication and process functions from topic to topic, alone: each record once, whoever sent it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from tests.kafka.conftest import Sender
+from tests.kafka.test_consume import VALUE, row
+from tests.kafka.test_sink import committed
+from windrow.testing import ManualClock
+
+ONCE = wr.Deduplicate(by="k", event_time="t", ids="v", within="1 minute", name="once")
+
+
+class Silence:
+    """Tells how many came before three seconds of silence."""
+
+    def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> None:
+        if "due" in state:
+            timers.cancel(state["due"])
+        state["n"], state["due"] = state.get("n", 0) + 1, timers.time + timedelta(seconds=3)
+        timers.set(state["due"])
+
+    def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> dict[str, Any]:
+        n = state["n"]
+        state.clear()
+        return {"n": n}
+
+
+SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.int64()}, ttl="1 hour")
+
+
+@pytest.mark.proves("Operators: deduplication and process functions, from topic to topic")
+@pytest.mark.parametrize(
+    ("definition", "wanted"),
+    [
+        pytest.param(ONCE, [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 9), ("c", 7)], id="deduplicate"),
+        pytest.param(SILENCE, [("a", 3), ("a", 5), ("b", 1)], id="process"),
+        pytest.param(ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1)], id="one after the other"),
+    ],
+)
+def test_what_comes_on_a_topic_goes_to_a_topic_once(
+    definition: Any,
+    wanted: list[Any],
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    tmp_path: Path,
+) -> None:
+    topic, out, dead = new_topic(2), new_topic(1), new_topic(1)
+    source = wr.sources.kafka(kafka, topic, value=VALUE)
+
+    def run() -> None:
+        sink = wr.sinks.kafka(out, kafka)
+        letters = wr.sinks.kafka(dead, kafka)
+        definition.run(
+            str(tmp_path), source, sink=sink, dead_letters=letters, available_now=True, clock=ManualClock()
+        )
+
+    sender.send_rows(topic, [row(1, v=0), row(2, v=1), row(2, v=1)])
+    sender.send_rows(topic, [row(1, "b", 9)], 1)
+    run()
+    sender.send_rows(topic, [row(10, v=1), row(10, v=2), row(10, v=2), row(11, v=3), row(12, v=3)])
+    sender.send(topic, ["}"], 1)
+    sender.send_rows(topic, [row(40, "c", 7)], 1)
+    run()
+    sender.send_rows(topic, [row(40, v=0)])
+    run()
+    told = sorted((v["k"], v.get("v", v.get("n"))) for _, v in committed(kafka, out))
+    assert told == wanted and len(committed(kafka, dead)) == 1
