@@ -43,7 +43,9 @@ SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.in
     [
         pytest.param(ONCE, [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 9), ("c", 7)], id="deduplicate"),
         pytest.param(SILENCE, [("a", 3), ("a", 5), ("b", 1)], id="process"),
-        pytest.param(ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1)], id="one after the other"),
+        pytest.param(
+            ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1), ("c", 1)], id="one after the other"
+        ),
     ],
 )
 def test_what_comes_on_a_topic_goes_to_a_topic_once(
@@ -64,12 +66,19 @@ def test_what_comes_on_a_topic_goes_to_a_topic_once(
             str(tmp_path), source, sink=sink, dead_letters=letters, available_now=True, clock=ManualClock()
         )
 
+    def later(second: int) -> None:
+        """Both partitions come to this time."""
+        for partition in (0, 1):
+            sender.send_rows(topic, [row(second, "c", 7)], partition)
+
     sender.send_rows(topic, [row(1, v=0), row(2, v=1), row(2, v=1)])
     sender.send_rows(topic, [row(1, "b", 9)], 1)
     run()
+    later(6)
+    run()
     sender.send_rows(topic, [row(10, v=1), row(10, v=2), row(10, v=2), row(11, v=3), row(12, v=3)])
-    sender.send(topic, ["}"], 1)
-    sender.send_rows(topic, [row(40, "c", 7)], 1)
+    sender.send(topic, ["[]"], 1)
+    later(40)
     run()
     sender.send_rows(topic, [row(40, v=0)])
     run()

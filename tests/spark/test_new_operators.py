@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.operators.three_in_chain import CHAIN
 
 from .conftest import at
 
 pytestmark = pytest.mark.spark
-
-ONCE = wr.Deduplicate(
-    by="k", event_time="t", ids="v", within="20 seconds", watermark="5 seconds", name="once"
-)
-FIVES = wr.Aggregate(
-    by="k", event_time="t", window=wr.tumbling("5 seconds"), agg={"n": wr.count(), "mid": wr.median("v")},
-    retention="1 minute", emit=wr.Emit.append(), name="fives",
-)  # fmt: skip
-
-
-class Growth:
-    """How much more than the last time; and when nothing came for ten seconds."""
-
-    def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> dict[str, Any]:
-        before = state.get("n", 0)
-        state["n"] = message["n"]
-        timers.set(timers.time + timedelta(seconds=10))
-        return {"what": "more", "n": message["n"] - before}
-
-    def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> dict[str, Any]:
-        return {"what": "timer", "n": state["n"]}
-
-
-GROWTH = wr.Process(
-    by="k", event_time="window_time", function=Growth, emits={"what": pa.string(), "n": pa.int64()}, ttl="1 hour",
-    name="growth",
-)  # fmt: skip
-CHAIN = wr.chain(ONCE, FIVES, GROWTH)
 
 
 def rows(part: int) -> list[dict[str, Any]]:
@@ -74,10 +45,10 @@ def test_a_query_of_three_operators_tells_what_they_tell_embedded(
         return writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
 
     start().awaitTermination()
-    source.add(rows(3))
-    start().drain()
     with wr.read_state(str(tmp_path / "c" / "windrow"), definition=CHAIN) as state:
         assert state.table("state", operator="growth").num_rows == 3
+    source.add(rows(3))
+    start().drain()
     twins = {name: wr.sinks.memory() for name in names}
     with CHAIN.open(str(tmp_path / "twin"), sink=twins) as op:
         for part in range(4):
