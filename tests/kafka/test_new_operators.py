@@ -43,9 +43,7 @@ SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.in
     [
         pytest.param(ONCE, [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 9), ("c", 7)], id="deduplicate"),
         pytest.param(SILENCE, [("a", 3), ("a", 5), ("b", 1)], id="process"),
-        pytest.param(
-            ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1), ("c", 1)], id="one after the other"
-        ),
+        pytest.param(ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1), ("c", 1)], id="one after the other"),
     ],
 )
 def test_what_comes_on_a_topic_goes_to_a_topic_once(
