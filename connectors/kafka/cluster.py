@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -151,6 +152,9 @@ class Kafka:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             raise KafkaFailed(f"topic {topic!r} cannot be created on {self.servers}: {error}") from error
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(self.partitions(topic)) < partitions and time.monotonic() < deadline:
+            time.sleep(0.05)  # the cluster has it, and not every broker knows it yet
         return True
 
 

@@ -40,6 +40,8 @@ def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping
     operator.choose_keys(kv, progress.schema)
     silent = DeadLetters(0)
     [table] = tables.values()
+    if len(table) == 0:
+        return
     first = combine(table.column(STEP))[0].as_py()
     rows = take_in(operator.definition, table, int(redone.nows_us[first]), silent)
     if len(rows) == 0:
