@@ -37,17 +37,13 @@ _POSITION_TAIL: Final = struct.Struct(">IQI")
 Position: TypeAlias = tuple[str, int, int, int]
 
 
-def encode_position(source: str, partition: int, offset: int, ordinal: int) -> bytes:
-    """Bytes of a position: the order of (source, partition, offset, ordinal)."""
-    return escape(source.encode()) + _POSITION_TAIL.pack(partition, offset + SIGN, ordinal)
-
-
 def _encode_source(source: str) -> bytes:
     return escape(source.encode())
 
 
 def position_prefix(parts: Sequence[Any]) -> bytes:
-    """What every position that begins with these one to four parts begins with; b"" for none."""
+    """What every position that begins with these one to four parts begins with, all four its bytes, which sort as (source,
+    partition, offset, ordinal) do; b"" for none."""
     encoders: tuple[Callable[[Any], bytes], ...] = (_encode_source, encode_u32, encode_i64, encode_u32)
     return b"".join([encode(part) for encode, part in zip(encoders, parts, strict=False)])
 

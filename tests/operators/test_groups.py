@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.core.message_keys import encode_position
+from windrow.core.message_keys import position_prefix
 from windrow.operators.steps.groups import Groups
 
 POSITIONS = st.builds(
-    lambda source, partition, offset, ordinal: encode_position(source, partition, offset, ordinal),
+    lambda source, partition, offset, ordinal: position_prefix((source, partition, offset, ordinal)),
     st.sampled_from(["", "t", "topic", "a\0"]),
     st.sampled_from([0, 1, 300, 2**32 - 1]),
     st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1),
@@ -38,7 +38,7 @@ def test_positions_of_one_input_need_no_table_of_bytes(monkeypatch: pytest.Monke
         return []
 
     monkeypatch.setattr(Groups, "_hashed", refuse)
-    column = pa.array([encode_position("topic", i % 3, i, 0) for i in range(70_000)], pa.binary())
+    column = pa.array([position_prefix(("topic", i % 3, i, 0)) for i in range(70_000)], pa.binary())
     least, most = Groups.of_codes(np.arange(70_000) % 7, 7).aggregate([(column, "min"), (column, "max")])
-    assert least[0].as_py() == encode_position("topic", 0, 0, 0)
-    assert most[0].as_py() == encode_position("topic", 2, 69_986, 0)
+    assert least[0].as_py() == position_prefix(("topic", 0, 0, 0))
+    assert most[0].as_py() == position_prefix(("topic", 2, 69_986, 0))

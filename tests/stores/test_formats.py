@@ -17,7 +17,7 @@ import xxhash
 
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.keys import decode_key, encode_key
-from windrow.core.message_keys import decode_position, encode_position
+from windrow.core.message_keys import decode_position, position_prefix
 from windrow.stores.kv import Batch
 from windrow.stores.messages import HOUR_US, Layout, MessageStore
 from windrow.stores.segment import decode_segment, digest_of, encode_segment, read_segment
@@ -93,7 +93,7 @@ def example_manifest() -> bytes:
 WRITERS: dict[str, Callable[[], bytes]] = {
     "envelope": lambda: seal(Kind.SEGMENT, b"hay"),
     **{name: lambda values=values: encode_key(values) for name, values in KEYS.items()},  # type: ignore[misc]
-    "position": lambda: encode_position(*POSITION),
+    "position": lambda: position_prefix(POSITION),
     **{name: lambda at=at: next(iter(message_batch(at).points("messages"))) for name, at in LAYOUTS.items()},  # type: ignore[misc]
     **{
         name: lambda at=at: next(iter(message_batch(at).points("message_index")))  # type: ignore[misc]
