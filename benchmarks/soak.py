@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -231,8 +231,13 @@ def _probe(folder: str, place: str | None) -> dict[str, float]:
 
 
 def _on_disk(folder: str) -> tuple[int, int]:
-    files = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
-    return len(files), sum(os.stat(f).st_size for f in files)
+    """Files and their bytes. The store compacts beside us: what is gone meanwhile is not counted."""
+    sizes: list[int] = []
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append(os.stat(os.path.join(at, name)).st_size)
+    return len(sizes), sum(sizes)
 
 
 def _look(folder: str, place: str | None) -> dict[str, float]:
