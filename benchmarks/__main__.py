@@ -13,6 +13,7 @@ import structlog
 from tests.kafka.spark_jars import jars
 
 from . import sparks
+from .big_batch import big_batch
 from .embedded import embedded, full_state
 from .harness import run, table, write
 from .joins import joins
@@ -38,7 +39,7 @@ BENCHMARKS = {
     "memory": memory,
 }
 #: Those that take so long that they run only where they are named.
-NAMED = {"nexmark": nexmark, "soak": soak, "soak-kafka": soak_kafka}
+NAMED = {"big-batch": big_batch, "nexmark": nexmark, "soak": soak, "soak-kafka": soak_kafka}
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 

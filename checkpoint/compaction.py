@@ -24,7 +24,7 @@ BASE_PART_BYTES, BASE_SLICE_BYTES = 1 << 20, 1 << 17
 BASE_COMMITS = 2048
 
 _LEFT = re.compile(
-    r"shard-(?P<of>\d+)\.(aside-|private-(?P<user>\d+)-|[0-9a-f]+\.tmp)|snapshot-(?P<copy>\d+)-(?P<taker>\d+)-"
+    r"shard-(?P<of>\d+)\.(aside-|(?:private|spill)-(?P<user>\d+)-|[0-9a-f]+\.tmp)|snapshot-(?P<copy>\d+)-(?P<taker>\d+)-"
 )
 
 

@@ -21,8 +21,8 @@ from windrow.checkpoint.summary import DEAD, DEAD_FILE, Letters
 from windrow.checkpoint.transport import FILES, At, Transport
 from windrow.core.errors import CorruptState
 from windrow.stores.files import sync_directory
-from windrow.stores.kv import Batch
-from windrow.stores.segment import read_segment, write_segment
+from windrow.stores.kv import Batch, Changes
+from windrow.stores.segment import read_parts, read_segment, write_segment
 from windrow.stores.snapshots import SnapshotStore
 
 #: Counters of a shard's answer: rows of an operator's pane file. (And `DEAD_FILE`.)
@@ -83,16 +83,22 @@ class ShardFiles:
             if named.kind == CHANGELOG or not metadata_only:
                 if named.at is not None and not os.path.exists(named.path):
                     self.transport.fetch(self.shard, named.at, named.path)
-                yield self.read_file(named.path, named.digest, record.commit)
+                yield from self._parts(named.path, named.digest, record.commit)
 
     def read_file(self, path: str, digest: str, commit: int) -> Batch:
         """A file of this shard; `CorruptState` where it is not the one that `commit` names."""
-        number, shard, batch, _ = read_segment(path, digest)
-        if (number, shard) != (commit, self.shard):
-            raise CorruptState(
-                f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {self.shard} names it"
-            )
-        return batch
+        whole = Batch()
+        for part in self._parts(path, digest, commit):
+            whole.extend(part)
+        return whole
+
+    def _parts(self, path: str, digest: str, commit: int) -> Iterator[Batch]:
+        for number, shard, batch, _ in read_parts(path, digest):
+            if (number, shard) != (commit, self.shard):
+                raise CorruptState(
+                    f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {self.shard} names it"
+                )
+            yield batch
 
     # -- what stands for all commits up to one ----------------------------------------------------------------------
 
@@ -124,8 +130,8 @@ class ShardFiles:
     def write(
         self,
         commit: int,
-        metadata: Batch,
-        messages: Batch,
+        metadata: Changes,
+        messages: Changes,
         panes: Mapping[str, pa.Table],
         dead: pa.Table | None,
         counters: Mapping[str, int],
@@ -135,9 +141,9 @@ class ShardFiles:
         name = attempt_name(commit, self.shard)
         folders, files, digests, rows = self.folders, dict[str, str](), {CHANGELOG: "", SEGMENT: ""}, {}
         paths = {CHANGELOG: folders.changelog(name), SEGMENT: folders.segment(name)}
-        for kind, batch in ((CHANGELOG, metadata), (SEGMENT, messages)):
-            if len(batch):
-                digests[kind] = write_segment(paths[kind], commit, self.shard, batch)
+        for kind, changes in ((CHANGELOG, metadata), (SEGMENT, messages)):
+            if len(changes):
+                digests[kind] = write_segment(paths[kind], commit, self.shard, changes)
                 files[kind] = paths[kind]
         for operator, table in panes.items():
             if len(table):

@@ -10,8 +10,10 @@ import xxhash
 
 from windrow.checkpoint.records import Commit
 from windrow.core.errors import NewerFormat
+from windrow.stores.kv import KV
 
-MARKER_CF, MARKER = "marker", b"applied"
+#: The commit that a store holds, and one of which it holds a part: it was being applied when its process died.
+MARKER_CF, MARKER, BEGUN = "marker", b"applied", b"begun"
 
 
 class Marker(NamedTuple):
@@ -53,3 +55,17 @@ def identity_of(record: Commit) -> str:
     wrote = [[r.shard, r.segment, r.digest] for r in record.shards]
     told: bytes = msgpack.packb([record.seq, record.epoch, record.commit, record.now_us, wrote])
     return xxhash.xxh3_64_hexdigest(told)
+
+
+def is_of(kv: KV | None, marker: Marker | None, known: Mapping[int, Commit]) -> bool:
+    """True if the log has the commit that a store holds, and the one of which it holds a part. False where there is none."""
+    if kv is None or marker is None:
+        return False
+    part = begun(kv)
+    return marker.is_of(known) and (part is None or part.is_of(known))
+
+
+def begun(kv: KV) -> Marker | None:
+    """The commit of which a store holds a part; None where it holds whole ones."""
+    value = kv.get(MARKER_CF, BEGUN)
+    return None if value is None else Marker.unpack(value)

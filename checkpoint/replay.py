@@ -25,8 +25,9 @@ from windrow.operators.operator import Definition
 Ranges = dict[Partition, tuple[int, int]]
 
 #: Counters of a shard's answer, by operator that keeps messages: the number of its last step; where a commit is of several
-#: shards, the rows of its ingest, and the time from which it keeps messages. They are facts, and no part of a job's totals.
-STEP_OF, ROWS_OF, KEPT_OF = "step.", "taken.", "kept_from."
+#: shards, the rows of its ingest, and the time from which it keeps messages; where rows came in pieces, how many steps their
+#: ingest was. They are facts, and no part of a job's totals.
+STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF = "step.", "taken.", "kept_from.", "pieces."
 #: In a commit's `meta`, by operator: what decided besides the fingerprint which messages were filed.
 FILING = "filing"
 
@@ -37,7 +38,10 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redo:
-    """One step to be done again: `rows` messages of `ranges`, by the operator's step `number`."""
+    """One step to be done again: `rows` messages of `ranges`, by the operator's step `number`.
+
+    divided: they came in pieces, each a step; `number` is the first's.
+    """
 
     commit: int
     number: int
@@ -46,11 +50,12 @@ class Redo:
     watermark_us: int
     ranges: Ranges
     rows: int
+    divided: bool = False
 
 
 def is_total(counter: str) -> bool:
     """True if a shard's counter adds up to one of the job."""
-    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF))
+    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF))
 
 
 def steps_again(
@@ -118,7 +123,7 @@ def _steps_of(
             f"messages of shard {shard} cannot be replayed: commit {commit.commit} was made with {'; '.join(changed)}. "
             "Open the job with the former value; change it when the messages are back"
         )
-    rows = result.counters.get(ROWS_OF + name)
+    rows, pieces = result.counters.get(ROWS_OF + name), result.counters.get(PIECES_OF + name)
     steps = list(commit.steps)
     if rows is not None:
         # A commit of several shards: one without rows does no ingest.
@@ -138,12 +143,13 @@ def _steps_of(
         found.append(
             Redo(
                 commit=commit.commit,
-                number=last - (len(steps) - 1 - i),
+                number=last - (len(steps) - 1 - i) - ((pieces or 1) - 1),
                 kind=step.kind,
                 now_us=step.now_us,
                 watermark_us=START_OF_TIME_US if watermark_us is None else watermark_us,
                 ranges=_ranges(step, reached if rows is not None else {}, definition),
                 rows=0 if step.kind == "advance" else step.rows if rows is None else rows,
+                divided=pieces is not None and step.kind == "ingest",
             )
         )
     return found

@@ -6,12 +6,11 @@ store only ever holds committed segments (log first, apply later), so it never r
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -19,14 +18,15 @@ import pyarrow as pa
 from windrow.checkpoint.compaction import SNAPSHOTS, base_due, compact, sweep_local
 from windrow.checkpoint.files import ShardFiles
 from windrow.checkpoint.layout import JobFolders
-from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
+from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
-from windrow.stores.kv import Batch, LocalStore, Overlay
+from windrow.stores.kv import Batch, Changes, LocalStore, Overlay
 from windrow.stores.rocks import RocksKV, destroy
+from windrow.stores.segment import PART_BYTES
 from windrow.stores.slices import Slices, whole
 from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
 
@@ -116,13 +116,14 @@ class Shard:
         """
         kv, found, marker = _look(spec, spec.path, lock_wait_s)
         by_number = {c.commit: c for c in recent}
-        if kv is not None and marker is not None:
+        if kv is not None and marker is not None and is_of(kv, marker, by_number):
             missing = _missing(marker, committed, by_number)
             if missing is not None and all(map(spec.files.has, missing)):
                 return cls._led_on(spec, kv, marker.commit, missing)
         known = {c.commit: c for c in commits()}
         known.update(by_number)
-        if kv is not None and marker is not None and marker.commit <= committed and not marker.is_of(known):
+        past = marker is not None and marker.commit <= committed
+        if kv is not None and marker is not None and past and not is_of(kv, marker, known):
             logger.warning("the store is of another history of the job", path=spec.path, commit=marker.commit)
             kv.close()
             kv, found, marker = None, StoreFound.DIVERGED, None
@@ -138,7 +139,7 @@ class Shard:
                     kv.close()  # or nobody else could open it as long as this process lives
                 if not isinstance(error, StateLost):
                     raise
-                if on_shard_open(dataclasses.replace(facts, can_replay=True)).replay_messages:
+                if on_shard_open(replace(facts, can_replay=True)).replay_messages:
                     raise MessagesLost(error.message) from None
                 raise
             try:
@@ -223,21 +224,28 @@ class Shard:
     def catch_up(self, records: Iterable[Commit]) -> None:
         """Apply committed segments, one commit after the other."""
         for record in records:
-            batch = Batch()
+            batch, begun = Batch(), False
             for part in self.spec.files.read(record):
+                if batch.nbytes + part.nbytes > PART_BYTES and self.spec.transport == FILES:
+                    batch.put(MARKER_CF, BEGUN, self.marker(record.commit, record))
+                    self.kv.write(batch)
+                    batch, begun = Batch(), True
                 batch.extend(part)
-            self.apply(self.applied + 1, batch, record)
+            self.apply(self.applied + 1, batch, record, begun=begun)
 
-    def apply(self, commit: int, changes: Batch, record: Commit | None = None) -> None:
-        """Take in what a commit changed: first into the transport's changelog, then into the store.
-
-        record: of the commit; without it the store cannot be told from that of another history.
-        """
-        spec = self.spec
+    def apply(self, commit: int, changes: Batch, record: Commit | None = None, begun: bool = False) -> None:
+        """Take in what a commit changed: first into the transport's changelog, then into the store. record: of the commit;
+        without it the store cannot be told from that of another history. begun: a part of it is there."""
+        spec, batch, marker = self.spec, Batch(), self.marker(commit, record)
         spec.transport.copy(spec.job, spec.shard, commit, partial(self._key_by_key, changes))
-        batch = Batch()
-        batch.extend(changes)
-        batch.put(MARKER_CF, MARKER, Marker.of(spec.job, spec.shard, commit, record).pack())
+        if changes.nbytes <= PART_BYTES and not begun:
+            batch.extend(changes)
+        else:  # in parts; one that was begun and did not end is begun again
+            for part in changes.parts(PART_BYTES):
+                part.put(MARKER_CF, BEGUN, marker)
+                self.kv.write(part)
+            batch.delete(MARKER_CF, BEGUN)
+        batch.put(MARKER_CF, MARKER, marker)
         self.kv.write(batch)
         self.applied = commit
 
@@ -251,13 +259,13 @@ class Shard:
             batch.put_many(cf, points.keys(), points.values())  # type: ignore[arg-type]
         return batch
 
-    def marker(self, commit: int) -> bytes:
-        """What `applied` says after `commit`."""
-        return Marker.of(self.spec.job, self.spec.shard, commit).pack()
+    def marker(self, commit: int, record: Commit | None = None) -> bytes:
+        """What a store says of the commit that it holds."""
+        return Marker.of(self.spec.job, self.spec.shard, commit, record).pack()
 
     def _mark(self, commit: int, record: Commit | None = None) -> None:
         batch = Batch()
-        batch.put(MARKER_CF, MARKER, Marker.of(self.spec.job, self.spec.shard, commit, record).pack())
+        batch.put(MARKER_CF, MARKER, self.marker(commit, record))
         self.kv.write(batch)
         self.applied = commit
 
@@ -297,7 +305,7 @@ class Shard:
     def write(
         self,
         commit: int,
-        changes: Batch,
+        changes: Changes,
         panes: Mapping[str, pa.Table],
         dead: pa.Table | None,
         counters: Mapping[str, int],
@@ -354,11 +362,10 @@ class Shard:
 
 
 def _missing(marker: Marker, committed: int, recent: Mapping[int, Commit]) -> list[Commit] | None:
-    """The commits after the one that a store holds; None where `recent` does not have them, or cannot tell whose it is."""
+    """The commits after the one that a store holds; None where `recent` does not have them."""
     numbers = range(marker.commit + 1, committed + 1)
-    if marker.commit > committed or not marker.is_of(recent) or any(n not in recent for n in numbers):
-        return None
-    return [recent[n] for n in numbers]
+    known = marker.commit <= committed and all(n in recent for n in numbers)
+    return [recent[n] for n in numbers] if known else None
 
 
 def _applied(kv: LocalStore) -> int | None:

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
-from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
+from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker, begun, is_of
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
@@ -119,7 +119,8 @@ def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scrat
     try:
         marker = _marker(spec, kv)
         base = None if marker is None else marker.commit
-        ours = marker is not None and marker.is_of(known)
+        part = begun(kv)
+        ours = marker is not None and is_of(kv, marker, known) and (part is None or part.commit <= commit)
         if base is None or base > commit or not ours or not spec.files.lead(base, commit, known):
             kv.close()
             return None
@@ -190,4 +191,7 @@ def metadata_of(spec: ShardSpec, record: Commit) -> Batch | None:
     """What a commit changed in a shard's window metadata; None where its file was swept."""
     if not spec.files.has(record, metadata_only=True):
         return None
-    return next(spec.files.read(record, metadata_only=True), Batch())
+    whole = Batch()
+    for part in spec.files.read(record, metadata_only=True):
+        whole.extend(part)
+    return whole

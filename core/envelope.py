@@ -40,6 +40,16 @@ def seal(kind: Kind, payload: bytes, version: int = 1) -> bytes:
     return _HEADER.pack(MAGIC, kind, version, _checksum(kind, version, payload), len(payload)) + payload
 
 
+def version_of(data: bytes) -> int:
+    """What the frame at the beginning says of its version; 0 where it has no header."""
+    return int(_HEADER.unpack_from(data)[2]) if len(data) >= HEADER_SIZE else 0
+
+
+def length_of(head: bytes) -> int:
+    """Bytes of the payload after a header; 0 where that is cut short."""
+    return int(_HEADER.unpack(head)[-1]) if len(head) == HEADER_SIZE else 0
+
+
 def unseal(kind: Kind, data: bytes, max_version: int = 1) -> bytes:
     """The payload of data that holds exactly one frame of `kind`."""
     payload, end = unseal_at(kind, data, 0, max_version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ def row_schema(stream: KafkaStream) -> pa.Schema:
 
 def read_rows(
     stream: KafkaStream, ranges: list[Range], taken: Mapping[Partition, int]
-) -> tuple[pa.Table, dict[str, int]]:
+) -> tuple[Iterator[pa.Table], dict[str, int]]:
     """The rows of ranges, without those below the offsets that were taken; and how many were left out."""
     left: list[Range] = []
     replayed = 0
@@ -57,8 +57,15 @@ def read_rows(
         replayed += begin - wanted.start
         if begin < wanted.end:
             left.append(replace(wanted, start=begin))
+    return _read(stream, left), {"replayed": replayed}
+
+
+def _read(stream: KafkaStream, ranges: list[Range]) -> Iterator[pa.Table]:
+    """The rows, with all columns also where there are none."""
     empty: Any = row_schema(stream).empty_table()
-    return pa.concat_tables([empty, *stream.read(left)], promote_options="permissive"), {"replayed": replayed}
+    yield empty
+    for rows in stream.read(ranges):
+        yield pa.concat_tables([empty, rows], promote_options="permissive")
 
 
 def check_partitions(ranges: list[Range], begun: Mapping[str, int]) -> None:

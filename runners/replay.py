@@ -31,6 +31,7 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import in_position_order
 from windrow.operators.steps.redone import Redone
 from windrow.operators.steps.sifting import sifted_into
+from windrow.runners.pieces import divided
 from windrow.stores.kv import KV, Batch
 from windrow.stores.rocks import RocksKV, destroy
 
@@ -244,8 +245,16 @@ def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, given: GivenByInput, ta
             else:
                 found = given.by_input(taken.chosen(k, k + 1))
                 tables = {name: table for name, (table, _) in found.items()}
-                sifted_into(partial(_ingested, logic, step.now_us), scratch, tables)
+                for piece in _pieces(logic, scratch, tables) if step.divided else (tables,):
+                    sifted_into(partial(_ingested, logic, step.now_us), scratch, piece)
         _take_over(again, scratch, kv, spec)
+
+
+def _pieces(logic: Logic, kv: KV, tables: Mapping[str, pa.Table]) -> Iterator[dict[str, pa.Table]]:
+    """Rows as they were divided then."""
+    definition: Definition = logic.definition
+    known = {i.name: logic.schema_of(kv, i.name) or pa.schema([]) for i in definition.inputs}
+    return divided(definition, tables, {**known, **{name: t.schema for name, t in tables.items()}})
 
 
 def _ingested(logic: Logic, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.replay import KEPT_OF, ROWS_OF, STEP_OF
+from windrow.checkpoint.replay import KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation
@@ -31,8 +34,19 @@ from windrow.operators.steps.sifting import sifted
 from windrow.operators.steps.step import StepResult
 from windrow.runners import ranges
 from windrow.runners.answers import Answer
-from windrow.runners.wire import OLD, OPERATOR, PART, reply, rows_of_shard, rows_that_came, tables_of_inputs
+from windrow.runners.pieces import WHOLE_ROWS, Spool, buckets_of
+from windrow.runners.wire import (
+    OLD,
+    OPERATOR,
+    PART,
+    chunks,
+    reply,
+    rows_that_came,
+    tables_of_inputs,
+    tables_of_shard,
+)
 from windrow.stores.kv import KV, Overlay
+from windrow.stores.spilled import Spilling
 
 SNAPSHOT_EVERY = 32
 #: Shards take theirs in different commits: so many apart.
@@ -98,27 +112,43 @@ class TaskPlan:
 
 
 def run(
-    plan: TaskPlan, batches: Iterator[pa.RecordBatch], expected: int | None = None
+    plan: TaskPlan,
+    batches: Iterator[pa.RecordBatch],
+    expected: int | None = None,
+    close: Callable[[Shard], None] = Shard.close,
 ) -> Iterator[pa.RecordBatch]:
     """Run one shard: `mapInArrow` over the rows of one partition.
 
-    `expected`: the shard that will probably be asked for; its store is opened while Spark still computes the rows.
+    `expected`: the shard that will probably be asked for; its store is opened while Spark still computes the rows. close: what
+    becomes of the shard when that is done.
     """
     shard = None if expected is None else _open(plan, expected)
     try:
-        received = rows_of_shard(batches)
-        if received is None:
+        came = tables_of_shard(batches, WHOLE_ROWS)
+        first = next(came, None)
+        if first is None:
             return
-        number, table = received
+        number, held = first[0], [first[1]]
+        del first  # or it would be in memory for as long as this takes
         if shard is None or number != expected:
             if isinstance(shard, Shard):
                 shard.close()
             shard = _open(plan, number)
-        answer = run_shard(plan, shard, table) if isinstance(shard, Shard) else _lost(number, shard)
+        if isinstance(shard, Shard):
+            answer = run_shard(plan, shard, _all(held, came))
+        else:
+            answer = _lost(number, shard)
+            deque(came, maxlen=0)  # Spark's worker goes on only after all of them
     finally:
         if isinstance(shard, Shard):
-            shard.close()
+            close(shard)
     yield reply(number, answer)
+
+
+def _all(held: list[pa.Table], came: Iterator[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
+    yield held.pop()
+    for _, table in came:
+        yield table
 
 
 def _open(plan: TaskPlan, number: int) -> Shard | MessagesLost:
@@ -135,20 +165,13 @@ def _lost(number: int, why: MessagesLost) -> Answer:
     return Answer(ShardResult(shard=number), lost=str(why))
 
 
-def run_shard(plan: TaskPlan, shard: Shard, table: pa.Table) -> Answer:
+def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answer:
     """The steps of one commit on an open shard, over its rows, and the files that say what they changed (3.2)."""
-    work = Work(plan, shard)
-    if plan.reads is not None:
-        table = work.read(plan.reads, table)
-    if OLD in table.column_names:
-        table = work.leave_out_old(table)
-    for definition, mine in by_definition(plan.definitions, table):
-        work.steps(definition, mine)
-    if plan.parts is None and len(table):
-        if plan.reads is None:
-            work.extent(table)
-        work.answer.rows = rows_that_came(plan.definitions, table)
-    return work.written()
+    with contextlib.closing(Work(plan, shard)) as work:
+        work.gather(tables if plan.reads is None else work.read(plan.reads, tables))
+        for definition, spool in zip(plan.definitions, work.spools, strict=True):
+            work.steps(definition, spool)
+        return work.written()
 
 
 def by_definition(
@@ -167,28 +190,54 @@ class Work:
     """What the steps of one shard's part of a commit add up to."""
 
     def __init__(self, plan: TaskPlan, shard: Shard) -> None:
-        self.plan, self.shard, self.overlay = plan, shard, shard.overlay()
+        self.plan, self.shard = plan, shard
+        self.overlay = Spilling(shard.kv, shard.spec.path)
         self.schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
+        buckets = (buckets_of(d, partial(self._columns, d)) for d in plan.definitions)
+        self.spools = [Spool(of_rows, self.overlay.folder) for of_rows in buckets]
         self.answer = Answer(ShardResult(shard=shard.spec.shard))
         self.panes: dict[str, pa.Table] = {}
         self.dead: list[pa.Table] = []
         self.counters: dict[str, int] = {}
 
-    def read(self, stream: KafkaStream, table: pa.Table) -> pa.Table:
+    def _columns(self, definition: Definition) -> dict[str, pa.Schema]:
+        """The columns of the inputs of a definition."""
+        if not definition.by_input:
+            return {definition.inputs[0].name: self.schema}
+        return {i.name: pa.schema(list(self.schema.field(i.name).type)) for i in definition.inputs}
+
+    def close(self) -> None:
+        self.overlay.close()
+
+    def read(self, stream: KafkaStream, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """The rows of the shard's ranges. The slice reaches to their ends, whether records lie there or not."""
-        wanted = ranges.from_table(table)
+        wanted = [one for table in tables for one in ranges.from_table(table)]
         ranges.check_partitions(wanted, self.plan.partitions)
         for one in wanted:
             self.answer.seen(ranges.partition_of(one), one.start, one.end - 1)
         rows, counts = ranges.read_rows(stream, wanted, self.plan.taken)
         self.counters.update(counts)
-        return rows
+        yield from chunks(rows, WHOLE_ROWS)
+
+    def gather(self, tables: Iterable[pa.Table]) -> None:
+        """Rows wait for the steps of the definitions that take them."""
+        plan = self.plan
+        for table in tables:
+            if OLD in table.column_names:
+                table = self.leave_out_old(table)
+            for spool, (_, mine) in zip(self.spools, by_definition(plan.definitions, table), strict=True):
+                spool.add(mine)
+            if plan.parts is None and len(table):
+                if plan.reads is None:
+                    self.extent(table)
+                self.answer.rows += rows_that_came(plan.definitions, table)
 
     def leave_out_old(self, table: pa.Table) -> pa.Table:
         """The rows that were not counted before."""
         self.extent(table)
         new = pc.invert(table.column(OLD))
-        self.counters[REPLAYED] = len(table) - int(pc.sum(new).as_py() or 0)
+        old = len(table) - int(pc.sum(new).as_py() or 0)
+        self.counters[REPLAYED] = self.counters.get(REPLAYED, 0) + old
         return table.filter(new).drop_columns([OLD])
 
     def extent(self, table: pa.Table) -> None:
@@ -201,20 +250,29 @@ class Work:
         for row in grouped.to_pylist():
             self.answer.seen((row[SOURCE], row[PARTITION]), row[f"{OFFSET}_min"], row[f"{OFFSET}_max"])
 
-    def steps(self, definition: Definition, mine: pa.Table) -> None:
-        """The steps of one definition over its rows."""
+    def steps(self, definition: Definition, spool: Spool) -> None:
+        """The steps of one definition over its rows, of which each piece is one."""
         plan, logic, name = self.plan, definition.logic(self.plan.tell), definition.name
-        watermark_us = plan.watermarks_us[name]
-        if plan.parts is None:
-            step = both_steps(logic, self.overlay, mine, watermark_us, plan.now_us)
-        else:
-            step = logic.advance(self.overlay, watermark_us, plan.now_us)
-            step = step.then(self._take_groups(logic, plan.parts, mine, watermark_us))
-        self._note(step, name)
-        if (keeping := logic.refiling()) is not None:
-            self.counters[STEP_OF + name] = logic.progress(self.overlay).step
+        watermark_us, rows = plan.watermarks_us[name], 0
+        step = logic.advance(self.overlay, watermark_us, plan.now_us)
+        keeping = logic.refiling()
+        before = 0 if keeping is None else logic.progress(self.overlay).step
+        for mine in spool.pieces():
+            if spool.is_divided:
+                self.overlay.relieve()
+            if plan.parts is None:
+                taken = ingest_rows(logic, self.overlay, mine, plan.now_us)
+            else:
+                taken = self._take_groups(logic, plan.parts, mine, watermark_us)
+            step, rows = step.then(taken), rows + len(mine)
+        self._note(step, definition)
+        if keeping is not None:
+            after = logic.progress(self.overlay).step
+            self.counters[STEP_OF + name] = after
             self.counters[KEPT_OF + name] = keeping.kept_from(self.overlay)
-            self.counters[ROWS_OF + name] = len(mine)
+            self.counters[ROWS_OF + name] = rows
+            if spool.is_divided:
+                self.counters[PIECES_OF + name] = max(after - before, 1)
         self.panes.update(logic.told(step, plan.commit))
 
     def _take_groups(
@@ -232,9 +290,10 @@ class Work:
             self.answer.seen(partition, lowest, highest)
         return grouped.step
 
-    def _note(self, step: StepResult, name: str) -> None:
+    def _note(self, step: StepResult, definition: Definition) -> None:
         if step.dead is not None:
-            self.dead.append(of_operator(step.dead, name))
+            most = sum(part.dead_letter_limit for part in definition.parts)
+            self.dead.append(of_operator(step.dead.slice(0, most), definition.name))
         for counter, n in step.counts.items():
             self.counters[counter] = self.counters.get(counter, 0) + n
         for partition, largest in step.marks.items():
@@ -247,10 +306,10 @@ class Work:
         due = (shard.applied + APART * shard.spec.shard) % plan.snapshot_every == 0
         snapshot = shard.snapshot() if shard.applied and due else None
         letters = pa.concat_tables(self.dead) if self.dead else None
-        changes = self.overlay.batch
-        answer.still = not self.panes and letters is None and only_time_passed(shard.kv, changes)
+        silent = not self.panes and letters is None and not self.overlay.spilled
+        answer.still = silent and only_time_passed(shard.kv, self.overlay.batch)
         answer.result = shard.write(
-            plan.commit, changes, self.panes, letters, self.counters, snapshot=snapshot
+            plan.commit, self.overlay.changes, self.panes, letters, self.counters, snapshot=snapshot
         )
         return answer
 
@@ -258,15 +317,15 @@ class Work:
 def both_steps(logic: Logic, overlay: Overlay, rows: pa.Table, watermark_us: int, now_us: int) -> StepResult:
     """`advance`, and `ingest` of rows as they travel."""
     step = logic.advance(overlay, watermark_us, now_us)
+    return step.then(ingest_rows(logic, overlay, rows, now_us))
+
+
+def ingest_rows(logic: Logic, overlay: Overlay, rows: pa.Table, now_us: int) -> StepResult:
+    """An `ingest` of rows as they travel, in which those that make it raise are dead letters, and the others count."""
     tables = tables_of_inputs(logic.definition, rows)
     # Inputs without rows too, where columns of all of them have to be known.
-    if logic.takes_columns or any(len(t) for t in tables.values()):
-        step = step.then(_ingest(logic, overlay, tables, now_us))
-    return step
-
-
-def _ingest(logic: Logic, overlay: Overlay, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-    """An `ingest` in which rows that make it raise are dead letters, and the others count."""
+    if not logic.takes_columns and not any(len(t) for t in tables.values()):
+        return StepResult()
     attempt = Overlay(overlay)
 
     def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:

@@ -6,7 +6,8 @@ Rows of every operator and input travel in one frame, under columns of ours that
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,27 +27,57 @@ INPUT = "__input"
 OUTPUT = "shard int, payload binary"
 
 
-def rows_of_shard(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.Table] | None:
+def rows_of_shard(batches: Iterable[pa.RecordBatch]) -> tuple[int, pa.Table] | None:
     """The shard whose partition this is, and its rows; None where it is of none."""
-    received = [b for b in batches if b.num_rows]
-    if not received:
-        return None
-    table = pa.Table.from_batches(received)
-    table = table.rename_columns([as_given(c) for c in table.column_names])
-    shards = table.column(SHARD).unique().to_pylist()
-    if len(shards) != 1:
-        raise RuntimeError(f"a partition holds the rows of shards {shards}: it must hold those of one")
-    control = combine(table.column(CONTROL)).is_valid()
-    return shards[0], with_ordinals(table.filter(pc.invert(control)).drop_columns([SHARD, CONTROL]))
+    return next(tables_of_shard(batches, sys.maxsize), None)
 
 
-def with_ordinals(table: pa.Table) -> pa.Table:
-    """Rows without an ordinal get one: their number among the rows of their record, in the order they came in."""
+def tables_of_shard(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator[tuple[int, pa.Table]]:
+    """The same in tables of more than `at_once` rows, but the last."""
+    before, known = 0, set[int]()
+    for table in chunks((pa.Table.from_batches([b]) for b in batches if b.num_rows), at_once):
+        table = table.rename_columns([as_given(c) for c in table.column_names])
+        known.update(table.column(SHARD).unique().to_pylist())
+        if len(known) != 1:
+            raise RuntimeError(
+                f"a partition holds the rows of shards {sorted(known)}: it must hold those of one"
+            )
+        rows = without_rows(table, combine(table.column(CONTROL)).is_valid()).drop_columns([SHARD, CONTROL])
+        yield next(iter(known)), with_ordinals(rows, before)
+        before += len(table)
+
+
+def chunks(tables: Iterable[pa.Table], at_once: int) -> Iterator[pa.Table]:
+    """The same rows in tables of more than `at_once`, but the last; at least one table, if any comes."""
+    some: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        some.append(table)
+        rows += len(table)
+        if rows > at_once:
+            yield pa.concat_tables(some, promote_options="permissive")
+            some, rows = [], 0
+    if some:
+        yield pa.concat_tables(some, promote_options="permissive")
+
+
+def without_rows(table: pa.Table, gone: pa.BooleanArray) -> pa.Table:
+    """Without a few rows: what stays is not copied."""
+    edges = np.flatnonzero(gone.to_numpy(zero_copy_only=False)).tolist()
+    firsts, ends = [0, *(edge + 1 for edge in edges)], [*edges, len(table)]
+    return pa.concat_tables([table.slice(f, e - f) for f, e in zip(firsts, ends, strict=True)])
+
+
+def with_ordinals(table: pa.Table, first: int = 0) -> pa.Table:
+    """Rows without an ordinal get one: their number among the rows of their record, in the order they came in.
+
+    first: the number of the first one. Of a record of which rows came before, that has to be above those of these.
+    """
     if ORDINAL not in table.column_names or not table.column(ORDINAL).null_count:
         return table
     n = len(table)
     records = [c for c in (OPERATOR, SOURCE, PARTITION, OFFSET) if c in table.column_names]
-    ordinals = np.zeros(n, dtype=np.int64)
+    ordinals = np.full(n, first, dtype=np.int64)
     if len(table.group_by(records).aggregate([])) < n:
         where = table.select(records)
         order = pc.sort_indices(where, sort_keys=[(c, "ascending") for c in records]).to_numpy()  # stable
@@ -56,7 +87,7 @@ def with_ordinals(table: pa.Table) -> pa.Table:
             values = combine(column)
             begins[1:] |= pc.not_equal(values[1:], values[:-1]).to_numpy(zero_copy_only=False)
         numbers = np.arange(n)
-        ordinals[order] = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
+        ordinals[order] += numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
     filled = pc.coalesce(table.column(ORDINAL), pa.chunked_array([ordinals]))
     return table.set_column(table.column_names.index(ORDINAL), ORDINAL, filled)
 

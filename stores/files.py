@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from windrow.core.errors import ConfigurationError, DiskFailed, WindrowError
 
@@ -83,7 +83,7 @@ def _mode() -> int:
     return int(text, 8)
 
 
-def write_whole(path: str, parts: Sequence[bytes], *, fsync: bool = True, fsync_dir: bool = True) -> None:
+def write_whole(path: str, parts: Iterable[bytes], *, fsync: bool = True, fsync_dir: bool = True) -> None:
     """Writes a file under an attempt-unique temporary name beside it, then renames: readers see all or
     nothing."""
     temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"

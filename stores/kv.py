@@ -8,6 +8,7 @@ and only when the commit that names the segment exists is it written to the stor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -19,6 +20,8 @@ from windrow.stores.sorted_map import RangeSet, SortedMap
 Pair: TypeAlias = tuple[bytes, bytes]
 Op: TypeAlias = tuple[Literal["put", "delete", "delete_range"], str, bytes, bytes]
 _UNSET: Final = object()
+#: A part of a batch gets so many pairs at a time.
+_PAIRS: Final = 256
 
 
 class _Changes:
@@ -82,6 +85,28 @@ class Batch:
         part = Batch()
         part._changes = {cf: self._changes[cf] for cf in cfs if cf in self._changes}
         return part
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values that are put."""
+        points = [changes.points.data for changes in self._changes.values()]
+        return sum(sum(map(len, some)) + sum(map(len, filter(None, some.values()))) for some in points)
+
+    def parts(self, most: int) -> Iterator[Batch]:
+        """The same changes as batches of about so many bytes, to be written one after the other."""
+        part, size = Batch(), 0
+        for cf, changes in self._changes.items():
+            for start, end in changes.ranges:
+                part.delete_range(cf, start, end)
+            pairs = iter(changes.points.data.items())
+            while some := list(itertools.islice(pairs, _PAIRS)):
+                part._of(cf).points.update(some)
+                size += sum(len(key) + len(value or b"") for key, value in some)
+                if size >= most:
+                    yield part
+                    part, size = Batch(), 0
+        if len(part):
+            yield part
 
     @property
     def cfs(self) -> tuple[str, ...]:
@@ -156,6 +181,21 @@ class Batch:
 
     def _net(self) -> dict[str, Any]:
         return {cf: (list(self.ranges(cf)), self.points(cf)) for cf in self.cfs}
+
+
+class Changes(Protocol):
+    """What a step has changed, however much that is: a batch, or what does not fit memory."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def only(self, cfs: Iterable[str]) -> Changes: ...
+
+    def parts(self, most: int) -> Iterator[Batch]: ...
+
+    def encode(self) -> bytes: ...
 
 
 @runtime_checkable
@@ -290,22 +330,22 @@ class Overlay:
         gaps = list(ranges.gaps(start, end))
         if reverse:
             gaps.reverse()
-        below = _chain(self.base, cf, gaps, reverse)
-        return _merge(below, pending, reverse) if points else below
+        below = gaps_of(self.base, cf, gaps, reverse)
+        return laid_over(below, pending, reverse) if points else below
 
     def close(self) -> None:
         """Forgets the pending batch; the base stays open."""
         self.batch = Batch()
 
 
-def _chain(base: KV, cf: str, gaps: list[tuple[bytes, bytes | None]], reverse: bool) -> Iterator[Pair]:
+def gaps_of(base: KV, cf: str, gaps: list[tuple[bytes, bytes | None]], reverse: bool) -> Iterator[Pair]:
     """Scans of the base over the gaps between deleted ranges: deleted rows are not even read."""
     if len(gaps) == 1:
         return base.scan(cf, *gaps[0], reverse)
     return (pair for gap in gaps for pair in base.scan(cf, *gap, reverse))
 
 
-def _merge(
+def laid_over(
     below: Iterator[Pair], pending: Iterator[tuple[bytes, bytes | None]], reverse: bool
 ) -> Iterator[Pair]:
     """Both in key order; of two with one key the pending one, and a pending None hides it."""

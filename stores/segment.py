@@ -2,6 +2,9 @@
 
     envelope(SEGMENT, msgpack [commit, shard, extra, batch])            batch as `Batch.encode`
     envelope(SEGMENT, 2, msgpack [commit, shard, extra, size, batch])   batch of `size` bytes, in one Zstandard frame
+    envelope(SEGMENT, 3, msgpack [commit, shard, extra, batch, more])   one after the other, `more` False in the last: parts of
+                                                                        a batch that is large, in the order in which they are
+                                                                        to be applied
 
 A task writes its segment under a name of its own and reports the digest; only the commit record that names
 both makes it count. So a segment is written whole or not at all, and is checked against the digest of the
@@ -10,25 +13,31 @@ commit that named it.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
 import msgpack
 import pyarrow as pa
 import xxhash
 
-from windrow.core.envelope import Kind, seal, unseal
+from windrow.core.envelope import HEADER_SIZE, Kind, length_of, seal, unseal, version_of
 from windrow.core.errors import CorruptState
 from windrow.stores.files import write_whole
-from windrow.stores.kv import Batch
+from windrow.stores.kv import Batch, Changes
 
-#: Format version of a segment whose batch is compressed.
-COMPRESSED = 2
+#: Format versions of a segment whose batch is compressed, or in parts.
+COMPRESSED, IN_PARTS = 2, 3
+#: A batch of more bytes is written in parts of about so many: then it is in memory once, not four times.
+PART_BYTES = 16 << 20
+#: Bytes of a file that are read at once for its digest.
+READ_BYTES = 1 << 20
 
 
 def encode_segment(
-    commit: int, shard: int, batch: Batch, extra: Mapping[str, Any] | None = None, *, compress: bool = False
+    commit: int, shard: int, batch: Changes, extra: Mapping[str, Any] | None = None, *, compress: bool = False
 ) -> bytes:
     """The bytes of a segment; `extra` is a map of what msgpack takes (offsets, counts, marks, panes)."""
     data = batch.encode()
@@ -42,14 +51,55 @@ def encode_segment(
 
 def decode_segment(data: bytes) -> tuple[int, int, Batch, dict[str, Any]]:
     """(commit, shard, batch, extra)."""
-    payload = unseal(Kind.SEGMENT, data, COMPRESSED)
-    try:
-        commit, shard, extra, *size, batch = msgpack.unpackb(payload, strict_map_key=False)
-        if size:
-            batch = pa.decompress(batch, size[0], codec="zstd", asbytes=True)
-    except (ValueError, TypeError, msgpack.UnpackException, OSError) as error:
-        raise CorruptState(f"a segment of {len(data)} bytes cannot be read: {error}") from error
-    return commit, shard, Batch.decode(batch), extra
+    return _whole(_parts_in(io.BytesIO(data), len(data)))
+
+
+def _whole(parts: Iterator[tuple[int, int, Batch, dict[str, Any]]]) -> tuple[int, int, Batch, dict[str, Any]]:
+    commit, shard, batch, extra = next(parts)
+    for _, _, part, _ in parts:
+        batch.extend(part)
+    return commit, shard, batch, extra
+
+
+def _parts_in(file: IO[bytes], left: int) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
+    """What each envelope holds, of a file of `left` bytes; one at a time is in memory."""
+    more = True
+    while more:
+        head = file.read(HEADER_SIZE)
+        data = head + file.read(min(length_of(head), left))
+        left -= len(data)
+        payload, about, more = unseal(Kind.SEGMENT, data, IN_PARTS), list[Any](), False
+        try:
+            commit, shard, extra, *about = msgpack.unpackb(payload, strict_map_key=False)
+            if version_of(data) == IN_PARTS:
+                batch, more = about
+            else:
+                *size, batch = about
+                if size:
+                    batch = pa.decompress(batch, size[0], codec="zstd", asbytes=True)
+        except (ValueError, TypeError, msgpack.UnpackException, OSError) as error:
+            raise CorruptState(f"a segment of {len(data)} bytes cannot be read: {error}") from error
+        if left and not more:
+            raise CorruptState(
+                f"a segment of {len(data)} bytes is followed by {left} bytes that are not its own"
+            )
+        yield commit, shard, Batch.decode(batch), extra
+
+
+def _encode_parts(
+    commit: int, shard: int, batch: Changes, extra: Mapping[str, Any] | None
+) -> Iterator[bytes]:
+    """The bytes of a segment, in parts where the batch is large."""
+    if batch.nbytes <= PART_BYTES:
+        yield encode_segment(commit, shard, batch, extra)
+        return
+    parts = batch.parts(PART_BYTES)
+    part = next(parts, None)
+    while part is not None:
+        following = next(parts, None)
+        payload = msgpack.packb([commit, shard, dict(extra or {}), part.encode(), following is not None])
+        yield seal(Kind.SEGMENT, payload, IN_PARTS)
+        part = following
 
 
 def digest_of(data: bytes) -> str:
@@ -61,7 +111,7 @@ def write_segment(
     path: str | os.PathLike[str],
     commit: int,
     shard: int,
-    batch: Batch,
+    batch: Changes,
     extra: Mapping[str, Any] | None = None,
     *,
     compress: bool = False,
@@ -70,9 +120,20 @@ def write_segment(
 ) -> str:
     """Writes the segment and returns its digest. `fsync=False` is for tests and for state that may be
     lost."""
-    data = encode_segment(commit, shard, batch, extra, compress=compress)
-    write_whole(os.fspath(path), [data], fsync=fsync, fsync_dir=fsync_dir)
-    return digest_of(data)
+    digest = xxhash.xxh3_128()
+    frames = (
+        [encode_segment(commit, shard, batch, extra, compress=True)]
+        if compress
+        else _encode_parts(commit, shard, batch, extra)
+    )
+
+    def told() -> Iterator[bytes]:
+        for frame in frames:
+            digest.update(frame)
+            yield frame
+
+    write_whole(os.fspath(path), told(), fsync=fsync, fsync_dir=fsync_dir)
+    return digest.hexdigest()
 
 
 def read_segment(
@@ -80,17 +141,32 @@ def read_segment(
 ) -> tuple[int, int, Batch, dict[str, Any]]:
     """(commit, shard, batch, extra); CorruptState where the file is not the one that `digest` names, or is
     torn."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError as error:
-        raise CorruptState(f"the segment {os.fspath(path)} is gone") from error
-    if digest is not None and digest_of(data) != digest:
-        raise CorruptState(
-            f"the segment {os.fspath(path)} has digest {digest_of(data)}, its commit recorded {digest}: "
-            "it is damaged or another attempt's"
-        )
-    try:
-        return decode_segment(data)
-    except CorruptState as error:
-        raise CorruptState(f"{os.fspath(path)}: {error.message}") from error
+    return _whole(read_parts(path, digest))
+
+
+def read_parts(
+    path: str | os.PathLike[str], digest: str | None = None
+) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
+    """As `read_segment`, the batch in the parts in which it was written; one at a time is in memory."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(path, "rb"))
+        except FileNotFoundError as error:
+            raise CorruptState(f"the segment {os.fspath(path)} is gone") from error
+        if digest is not None and (found := _digest_in(file)) != digest:
+            raise CorruptState(
+                f"the segment {os.fspath(path)} has digest {found}, its commit recorded {digest}: "
+                "it is damaged or another attempt's"
+            )
+        try:
+            yield from _parts_in(file, os.fstat(file.fileno()).st_size)
+        except CorruptState as error:
+            raise CorruptState(f"{os.fspath(path)}: {error.message}") from error
+
+
+def _digest_in(file: IO[bytes]) -> str:
+    digest = xxhash.xxh3_128()
+    while data := file.read(READ_BYTES):
+        digest.update(data)
+    file.seek(0)
+    return digest.hexdigest()

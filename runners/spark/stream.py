@@ -28,6 +28,7 @@ from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.checkpoint import RETAIN, RETAINED, SparkCheckpoint
 from windrow.runners.spark.inputs import check_one, inputs_of, one_way, together
 from windrow.runners.spark.kafka import ranges_of
+from windrow.runners.spark.limits import warn_of_no_limit
 from windrow.runners.spark.query import WindowQuery
 from windrow.runners.spark.routes import HEARTBEAT
 from windrow.runners.spark.session import check_session, start
@@ -179,6 +180,9 @@ class WindowStreamWriter:
             )
         location = local_path(location, "checkpointLocation")
         check_session(SparkSession.active() if self._stream is None else self._stream.sparkSession)
+        limited = self._stream if self._reads is None else self._reads
+        assert limited is not None
+        warn_of_no_limit(limited)
         if self._reads is not None:
             folder = os.path.join(location, "windrow") if self._log is FILES else None
             self._stream = ranges_of(self._reads, SparkSession.active(), folder)

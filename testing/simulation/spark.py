@@ -241,7 +241,7 @@ class Driver:
         self.world.point("3.1 store", f"a task of shard {number} begins")
         shard = plan.open(number)
         try:
-            answer = run_shard(plan, shard, table)
+            answer = run_shard(plan, shard, [table])
         finally:
             shard.close()
         self.world.point("3.3 answer", f"before shard {number} answers")

@@ -144,7 +144,7 @@ class Query:
         )
         shard = task.open(0)
         try:
-            return [run_shard(task, shard, table)]
+            return [run_shard(task, shard, [table])]
         finally:
             shard.close()
             self.point()

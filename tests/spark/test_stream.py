@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from tests.deep import usually
 from windrow.core.errors import ConfigurationError, DuplicateColumn, QueryStopped, TypeClash, UnknownColumn
 from windrow.runners import protocol
 from windrow.runners.spark import routes
+from windrow.runners.spark.limits import warn_of_no_limit
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import ManualClock
 
 from . import executors
-from .conftest import at
+from .conftest import SCHEMA, at
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
@@ -328,6 +330,28 @@ def test_shards_move_between_two_executors_with_folders_of_their_own(
         return (row["commit"], row["k"], *[row[a][b] for a, b in order])
 
     assert sorted(one, key=key) == sorted(two, key=key) != []
+
+
+def test_a_source_of_which_nothing_limits_a_batch_is_warned_of(
+    spark: Any, feed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = feed()
+    source.add(rows(1))
+    limited, schema = source.stream(spark), source.stream(spark).schema
+    unlimited = spark.readStream.schema(schema).parquet(str(source.path))
+    topic = wr.sources.kafka("nowhere:9092", "orders", value=wr.decoders.json(SCHEMA))
+    rate = spark.readStream.format("rate").load().selectExpr("timestamp as t", "'a' as k", "value as v")
+    by_bytes = spark.readStream.schema(schema).option("MAXBYTESPERTRIGGER", "1g").parquet(str(source.path))
+    told = {
+        "maxFilesPerTrigger": [unlimited.where("v > 0"), limited.union(unlimited)],
+        "max_offsets": [topic],
+    }
+    for remedy, streams in {**told, "": [limited, by_bytes, rate, replace(topic, max_offsets=5)]}.items():
+        for stream in streams:
+            caplog.clear()
+            warn_of_no_limit(stream)
+            assert len(caplog.records) == bool(remedy)
+            assert remedy in caplog.text
 
 
 def test_no_error_is_logged_of_a_stream_without_files_and_workers_run_this_python(

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from windrow.stores.kv import KV, MemoryKV, Overlay
+from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
+from windrow.stores.spilled import Spilling
 from windrow.testing.faults import FaultyKV
 
 # No time limits in tests: a slow machine is not a wrong result.
@@ -21,6 +22,21 @@ settings.load_profile("no-deadline")
 CFS = ("data", "meta", "other")
 MakeKV = Callable[[], KV]
 
+
+class AlwaysSpilling(Spilling):
+    """One that keeps nothing in memory; what does not fit lies in another one."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryKV(CFS), "nowhere")
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        self._spill()
+
+    def _store(self) -> KV:
+        return MemoryKV(CFS)
+
+
 KINDS: dict[str, Callable[[Path], KV]] = {
     "memory": lambda path: MemoryKV(CFS),
     "rocks": lambda path: RocksKV(path / "db", CFS),
@@ -28,6 +44,7 @@ KINDS: dict[str, Callable[[Path], KV]] = {
     "overlay-memory": lambda path: Overlay(MemoryKV(CFS)),
     "overlay-rocks": lambda path: Overlay(RocksKV(path / "db", CFS)),
     "overlay-faulty": lambda path: Overlay(FaultyKV(CFS)),
+    "spilling": lambda path: AlwaysSpilling(),
     "overlay-overlay": lambda path: Overlay(Overlay(MemoryKV(CFS))),
 }
 

@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 
 from windrow.core.envelope import Kind, seal
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.stores import files
+from windrow.stores import files, segment
 from windrow.stores.files import sync_directory, write_whole
 from windrow.stores.kv import Batch
-from windrow.stores.segment import decode_segment, encode_segment, read_segment, write_segment
+from windrow.stores.segment import (
+    decode_segment,
+    digest_of,
+    encode_segment,
+    read_parts,
+    read_segment,
+    write_segment,
+)
 from windrow.testing.faults import damage_file, tear_file
 
 
@@ -67,6 +74,30 @@ def test_a_segment_damaged_anywhere_is_refused(tmp_path: Path) -> None:
             read_segment(tmp_path / "s")
 
 
+def test_a_segment_in_several_parts_is_read_part_by_part_and_torn_or_damaged_anywhere_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "PART_BYTES", 100)
+    batch, path = some_batch(), tmp_path / "s"
+    batch.put_many("messages", [b"%d" % i for i in range(600)], [b"v"] * 600)
+    digest = write_segment(path, 7, 3, batch, EXTRA)
+    whole = path.read_bytes()
+    assert (whole[3], digest) == (3, digest_of(whole))
+    parts = list(read_parts(path, digest))
+    assert len(parts) > 2
+    assert {(commit, shard, str(extra)) for commit, shard, _, extra in parts} == {(7, 3, str(EXTRA))}
+    assert read_segment(path, digest) == (7, 3, batch, EXTRA)
+    for at in range(0, len(whole), 7):
+        for spoil in (tear_file, damage_file):
+            path.write_bytes(whole)
+            spoil(path, at)
+            with pytest.raises(CorruptState):
+                list(read_parts(path))
+    path.write_bytes(whole + b"x")
+    with pytest.raises(CorruptState, match="followed by 1 bytes that are not its own"):
+        read_segment(path)
+
+
 def test_another_attempts_segment_is_refused_by_its_digest(tmp_path: Path) -> None:
     mine = write_segment(tmp_path / "mine", 7, 3, some_batch())
     other = write_segment(tmp_path / "other", 7, 3, Batch())
@@ -80,7 +111,7 @@ def test_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_windrow_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "s").write_bytes(seal(Kind.SEGMENT, b"anything", version=3))
+    (tmp_path / "s").write_bytes(seal(Kind.SEGMENT, b"anything", version=4))
     with pytest.raises(NewerFormat, match="upgrade windrow"):
         read_segment(tmp_path / "s")
 
