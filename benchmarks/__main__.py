@@ -20,6 +20,7 @@ from .joins import joins
 from .kafka import kafka
 from .latency import latency
 from .nexmark import nexmark
+from .over import over
 from .soak import soak, soak_kafka
 from .state import memory, purge, replay, restore
 from .throughput import throughput
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "latency": latency,
     "embedded": embedded,
     "full-state": full_state,
+    "over": over,
     "update": update,
     "restore": restore,
     "replay": replay,

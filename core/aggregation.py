@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from windrow.core.errors import BadAggregate
 from windrow.core.expressions import Expr
+from windrow.core.frames import Frame, RowsBetween, make_frame
 from windrow.core.show import Raw, call
 
 Column: TypeAlias = str | pc.Expression
@@ -27,6 +28,7 @@ class UserFunction:
     returns: pa.DataType
     body: Any
     whole_table: bool
+    envelope: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UserFunction) and self.identity == other.identity
@@ -49,13 +51,16 @@ class UserFunction:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """One aggregation of a definition: its kind, its columns or expressions, its parameters, its filter."""
+    """One aggregation of a definition: its kind, its columns or expressions, its parameters, its filter; of `wr.Over` its
+    frame, where it has one of its own.
+    """
 
     kind: str
     args: tuple[str | Expr, ...] = ()
     params: tuple[tuple[str, Any], ...] = ()
     condition: Expr | None = None
     function: UserFunction | None = None
+    frame: Frame | None = None
 
     def where(self, condition: pc.Expression) -> Aggregation:
         """The same aggregation of only those rows for which a condition is true; null counts as false.
@@ -72,6 +77,20 @@ class Aggregation:
             raise BadAggregate(f"where({condition!r}) on {self!r}: use an expression such as wr.col('x') > 0")
         both = condition if self.condition is None else self.condition.expression & condition
         return replace(self, condition=Expr(both))
+
+    def over(self, frame: Any = None) -> Aggregation:
+        """The same aggregation over a frame of its own, in `wr.Over`.
+
+        frame: wr.rows_between(...), wr.range_between(...), a pair of their ends; a number of messages, or a duration, up to the
+            message itself; without it a running result, of all messages so far
+
+        Raises `BadWindow` (WR105), `BadDuration` (WR101).
+
+        >>> import windrow as wr
+        >>> wr.avg("x").over(10)
+        wr.avg('x').over(wr.rows_between(-9, 0))
+        """
+        return replace(self, frame=RowsBetween(None, 0) if frame is None else make_frame(frame))
 
     def param(self, name: str) -> Any:
         return dict(self.params)[name]
@@ -99,7 +118,9 @@ class Aggregation:
             text = f"{self.function.name}({', '.join(repr(a) for a in self.args)})"
         else:
             text = call(self.kind, *(Raw(a) if isinstance(a, Expr) else a for a in self.args), **params)
-        return text if self.condition is None else f"{text}.where({self.condition!r})"
+        if self.condition is not None:
+            text = f"{text}.where({self.condition!r})"
+        return text if self.frame is None else f"{text}.over({self.frame!r})"
 
 
 def argument(column: Column) -> str | Expr:

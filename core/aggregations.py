@@ -368,7 +368,9 @@ def weighted_avg(column: Column, weight: Column) -> Aggregation:
     return _make("weighted_avg", column, weight)
 
 
-def aggregate_function(*, name: str, version: int = 1, returns: pa.DataType) -> Callable[[Any], UserFunction]:
+def aggregate_function(
+    *, name: str, version: int = 1, returns: pa.DataType, envelope: bool = False
+) -> Callable[[Any], UserFunction]:
     """Make an aggregation of your own, as a decorator.
 
     On a class with `initial() -> state`, `add(state, *values) -> state`, `merge(state, state) -> state` and
@@ -378,6 +380,7 @@ def aggregate_function(*, name: str, version: int = 1, returns: pa.DataType) -> 
     name: what it is called, also in the fingerprint
     version: raise it when the meaning of the state changes; state of another version is refused (WR204)
     returns: the type of its values, of pyarrow
+    envelope: a function of a table gets where each message stood, too: `__source`, `__partition`, `__offset`, `__ordinal`
 
     Gives what is called with columns to make an aggregation. Raises `BadAggregate` (WR109) where a method is missing or
     `returns` is no type. An error that your code raises makes dead letters `aggregate_failed` of the messages it was about.
@@ -401,9 +404,14 @@ def aggregate_function(*, name: str, version: int = 1, returns: pa.DataType) -> 
             ]
             if missing:
                 raise BadAggregate(f"aggregate {name!r}: class {body.__name__} lacks {', '.join(missing)}")
+            if envelope:
+                raise BadAggregate(
+                    f"aggregate {name!r}: envelope=True is for a function of a table, and {body.__name__} is a class: "
+                    "name the columns that it gets"
+                )
             return UserFunction(name, version, returns, body(), False)
         if not callable(body):
             raise BadAggregate(f"aggregate {name!r}: {body!r} is neither a class nor a function")
-        return UserFunction(name, version, returns, body, True)
+        return UserFunction(name, version, returns, body, True, envelope)
 
     return decorate

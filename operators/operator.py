@@ -331,6 +331,9 @@ class Logic(ABC):
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
         """What is needed of the columns of an input; `beside`: tables of other inputs in the same step."""
 
+    #: True if rows that hand on what came in have other columns, too.
+    adds_columns = False
+
     def called(self, input: str, column: str) -> tuple[str, ...]:
         """The names that a column of an input may have in its rows, which hand on what came in it; none where they do not."""
         return ()

@@ -28,6 +28,7 @@ from windrow.operators.deduplicate.definition import DeduplicateDefinition
 from windrow.operators.join.definition import How, JoinDefinition, Where
 from windrow.operators.join.given import normalise_join
 from windrow.operators.operator import Definition
+from windrow.operators.over.definition import OverDefinition
 from windrow.operators.process.definition import ProcessDefinition
 from windrow.runners.verbs import Verbs
 
@@ -267,6 +268,9 @@ class Deduplicate(DeduplicateDefinition, Verbs): ...
 
 
 class Process(ProcessDefinition, Verbs): ...
+
+
+class Over(OverDefinition, Verbs): ...
 
 
 class Join(JoinDefinition, Verbs):

@@ -244,6 +244,33 @@ class Draw:
         }
         return wr.Process(name=name, **options)
 
+    def over(self, name: str, **given: Any) -> wr.Over:
+        """Any windows around messages."""
+        return self.valid(lambda: self._over(name, given))
+
+    def _over(self, name: str, given: Mapping[str, Any]) -> wr.Over:
+        ends = self.chance.randint(-6, 1), self.chance.randint(-2, 4)
+        counted = self.pick(True, False)
+        if counted:
+            frame: Any = wr.rows_between(*ends, partial=self.pick("skip", "emit", "null"))
+        else:
+            closed = self.pick("both", "both", "left", "right")
+            frame = wr.range_between(self.units(ends[0]), self.units(ends[1]), closed=closed)
+        agg = {"around": wr.count(), "near": wr.sum("v"), "top": wr.max("v"), "all": wr.collect_list("v")}
+        running = {"so_far": wr.count().over(), "last_two": wr.avg("v").over(2)}
+        options: dict[str, Any] = {
+            "by": self.pick("k", "k", ("k", "g"), ()),
+            "event_time": "t",
+            "frame": frame,
+            "agg": {**agg, **running} if self.pick(True, False) or counted else agg,
+            "watermark": self.watermark(),
+            "null_keys": self.pick("group", "dead_letter"),
+            **given,
+        }
+        if any(not hasattr(a.frame or frame, "low_us") for a in options["agg"].values()):
+            options["ttl"] = self.pick(self.units(3), self.units(10), wr.forever)
+        return wr.Over(name=name, **options)
+
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def messages(self, names: Sequence[str], n: int) -> list[tuple[str, dict[str, Any]]]:

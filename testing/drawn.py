@@ -35,7 +35,9 @@ def one_join(draw: Draw) -> list[Definition]:
 
 
 def one_of_rows(draw: Draw) -> list[Definition]:
-    return [draw.deduplicate("once") if draw.pick(True, False) else draw.process("busy")]
+    made = {"once": draw.deduplicate, "busy": draw.process, "near": draw.over}
+    name = draw.pick(*made)
+    return [made[name](name)]
 
 
 def a_chain(draw: Draw) -> list[Definition]:
@@ -71,9 +73,13 @@ def _join_first(draw: Draw) -> First:
 
 
 def _rows_first(draw: Draw) -> First:
-    if draw.pick(True, False):
-        return draw.deduplicate("first"), "t", "v"
-    return draw.process("first"), "t", "n"
+    match draw.pick("deduplicate", "process", "over"):
+        case "deduplicate":
+            return draw.deduplicate("first"), "t", "v"
+        case "over":
+            return draw.over("first"), "t", "v"
+        case _:
+            return draw.process("first"), "t", "n"
 
 
 def a_graph(draw: Draw) -> list[Definition]:
@@ -118,6 +124,7 @@ def several(draw: Draw) -> list[Definition]:
             draw.aggregate("more"),
             draw.deduplicate("once"),
             draw.process("busy"),
+            draw.over("near"),
         ]
         return draw.chance.sample(made, draw.pick(2, 2, 3))
     said = {

@@ -129,6 +129,11 @@ def _checked(
             raise BadAggregate(
                 f"agg[{alias!r}] = {aggregation!r}: use an aggregation such as wr.count() or wr.avg('x')"
             )
+        if aggregation.frame is not None:
+            raise BadAggregate(
+                f"agg[{alias!r}] = {aggregation!r}: a frame around each message is for wr.Over; an aggregate "
+                f"has window={window!r}"
+            )
     for column in (*keys, *agg):
         if column in RESERVED_COLUMNS:
             raise ReservedColumn(

@@ -276,7 +276,7 @@ class Extreme(Kernel):
             raise TypeClash(
                 f"{aggregation!r}: column of type {types[0]} has no order: name one of its fields"
             )
-        self._fn = aggregation.kind
+        self.fn = aggregation.kind
         self._kind = plain_type(types[0])
 
     def lift(self, rows: Arguments) -> Parts:
@@ -288,7 +288,7 @@ class Extreme(Kernel):
         return {"v": values}
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
-        return {"v": extremes(parts["v"], self._fn, groups)}
+        return {"v": extremes(parts["v"], self.fn, groups)}
 
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
@@ -307,7 +307,7 @@ class Extreme(Kernel):
             or pa.types.is_timestamp(kind)
             or pa.types.is_decimal128(kind)
         )
-        return {"v": f"{self._fn}({quoted(column_names[0])})"} if fixed else None
+        return {"v": f"{self.fn}({quoted(column_names[0])})"} if fixed else None
 
 
 kernel("min")(Extreme)

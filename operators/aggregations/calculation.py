@@ -17,7 +17,7 @@ from windrow.core.expressions import Expr
 from windrow.operators.aggregations import KERNELS, Arguments, Failure, Kernel
 from windrow.operators.aggregations.base import Parts, fold, lift_where
 from windrow.operators.aggregations.user import evaluate_table_functions
-from windrow.operators.steps.columns import ACCUMULATOR
+from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, user_columns
 
@@ -67,7 +67,7 @@ class Calculation:
                 self.kernels[alias] = KERNELS[aggregation.kind](aggregation, types, options)
             if aggregation.condition is not None:
                 aggregation.condition.evaluate(empty)
-        self._ordered = any(a.kind in _ORDERED for a in definition.agg.values())
+        self.ordered = any(a.kind in _ORDERED for a in definition.agg.values())
 
     def _argument(self, table: pa.Table, argument: str | Expr, aggregation: Aggregation) -> pa.Array:
         if isinstance(argument, Expr):
@@ -106,7 +106,7 @@ class Calculation:
     def lift(self, rows: Slice) -> dict[str, pa.Array]:
         """Accumulators of single rows."""
         times = pa.array(rows.times)
-        order = rows.order if self._ordered else None
+        order = rows.order if self.ordered else None
         columns: dict[str, pa.Array] = {}
         arguments: dict[str | Expr, pa.Array] = {}
         for alias, aggregation in self.definition.agg.items():
@@ -190,18 +190,18 @@ class Calculation:
                 continue
             assert aggregation.function is not None
             table, kept = rows.table, groups
+            names = user_columns(table)
+            if aggregation.function.envelope:
+                names += [name for name in POSITION_COLUMNS if name in table.column_names]
+            part = rows
             if aggregation.condition is not None:
                 mask = combine(aggregation.condition.evaluate(table))
                 chosen = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
                 part = rows.take(chosen)
                 kept = Groups.of_codes(groups.codes[chosen], groups.size)
-                value, failures = evaluate_table_functions(
-                    aggregation.function, part.table.select(user_columns(table)), kept, pa.array(part.times)
-                )
-            else:
-                value, failures = evaluate_table_functions(
-                    aggregation.function, table.select(user_columns(table)), kept, pa.array(rows.times)
-                )
+            value, failures = evaluate_table_functions(
+                aggregation.function, part.table.select(names), kept, pa.array(part.times)
+            )
             values[alias] = value
             broken += [Broken(alias, f.group, f.error) for f in failures]
         return values, broken

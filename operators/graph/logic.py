@@ -228,7 +228,7 @@ class ChainOperator(Logic):
         for i, feeds in enumerate(self.definition.feeds):
             for taken in [feed.input.name for feed in feeds if feed.part == part]:
                 further = [self.parts[i].needs_of(kv, taken, {}), *self._needs_after(kv, i, taken)]
-                as_they_are = logic.called(name, "") == ("",)
+                as_they_are = logic.called(name, "") == ("",) and not logic.adds_columns
                 called = partial(logic.called, name)
                 found += [HandedOn(needs, called, as_they_are=as_they_are) for needs in further]
         return found

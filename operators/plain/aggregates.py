@@ -205,10 +205,17 @@ def _user(aggregation: Aggregation, rows: Sequence[Row]) -> Any:
         if not rows:
             return None
         ordered = sorted(rows, key=lambda row: (row.time_us, row.position))
-        result = function.body(to_table([row.payload for row in ordered]))
+        result = function.body(
+            to_table([_with_envelope(row) if function.envelope else row.payload for row in ordered])
+        )
     else:
         state = function.body.initial()
         for row in rows:
             state = function.body.add(state, *row.values)
         result = function.body.finish(state)
     return of_type(result, function.returns)
+
+
+def _with_envelope(row: Row) -> dict[str, Any]:
+    names = ("__source", "__partition", "__offset", "__ordinal")
+    return {**row.payload, **dict(zip(names, row.position, strict=True))}

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from windrow.core import aggregations, emit, policy, positions, windows
+from windrow.core import aggregations, emit, frames, policy, positions, windows
+from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
-from windrow.runners.definition import Aggregate, Deduplicate, Input, Join
+from windrow.runners.definition import Aggregate, Deduplicate, Input, Join, Over
 from windrow.runners.verbs import chain
 
 #: No definition comes near; what is longer or deeper was not written by us.
@@ -25,7 +26,7 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]{0,63}(?:\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,2})
     |(?P<number>-?\d{1,20}(?:\.\d{0,20})?(?:e[+-]?\d{1,3})?)
     |(?P<text>'(?:[^'\\\n]|ESCAPE)*'|"(?:[^"\\\n]|ESCAPE)*")
-    |(?P<mark>[(){}\[\],:=]))""".replace("ESCAPE", _ESCAPE),
+    |(?P<mark>[(){}\[\],:=.]))""".replace("ESCAPE", _ESCAPE),
     re.VERBOSE | re.ASCII,
 )
 
@@ -73,6 +74,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Aggregate": Aggregate,
     "wr.Deduplicate": Deduplicate,
     "wr.Join": Join,
+    "wr.Over": Over,
     "wr.Input": Input,
     "wr.chain": chain,
     "wr.Emit": Emit,
@@ -92,6 +94,8 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.calendar": windows.calendar,
     "wr.tuples": windows.tuples,
     "wr.global_window": windows.global_window,
+    "wr.rows_between": frames.rows_between,
+    "wr.range_between": frames.range_between,
     "wr.sliding": windows.sliding,
     "wr.rows": windows.rows,
     "datetime.timedelta": timedelta,
@@ -193,7 +197,19 @@ class _Reading:
                 raise ValueError(f"{name}(...) has an argument twice, or one by place after one by name")
             else:
                 by_name[key] = value
-        return BUILDERS[name](*by_place, **by_name)
+        return self._framed(BUILDERS[name](*by_place, **by_name), depth)
+
+    def _framed(self, built: Any, depth: int) -> Any:
+        """An aggregation with the frame that stands behind it."""
+        if not isinstance(built, Aggregation) or not self._skip("."):
+            return built
+        if (self._kind, self._token) != ("name", "over"):
+            raise self._refusal()
+        self._step()
+        if not self._skip("("):
+            raise self._refusal()
+        [frame] = self._items(")", lambda: self.value(depth + 1))
+        return built.over(frame)
 
     def _argument(self, depth: int) -> tuple[str | None, Any]:
         if self._kind == "name" and re.match(r"\s*=", self._text[self._at :]):

@@ -48,6 +48,8 @@ from windrow.core.errors import ConfigurationError as ConfigurationError
 from windrow.core.errors import WindrowError as WindrowError
 from windrow.core.expressions import col as col
 from windrow.core.expressions import lit as lit
+from windrow.core.frames import range_between as range_between
+from windrow.core.frames import rows_between as rows_between
 from windrow.core.messages import DeadLetter as DeadLetter
 from windrow.core.messages import JoinedRow as JoinedRow
 from windrow.core.messages import Message as Message
@@ -77,6 +79,7 @@ from windrow.runners.definition import Aggregate as Aggregate
 from windrow.runners.definition import Deduplicate as Deduplicate
 from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join
+from windrow.runners.definition import Over as Over
 from windrow.runners.definition import Process as Process
 from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import open as open

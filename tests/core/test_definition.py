@@ -335,6 +335,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         lambda: wr.aggregate_function(name="f", returns=pa.int64())(type("Half", (), {"initial": lambda s: 0})),
         e.BadAggregate, ["'f'", "Half", "add, merge, finish"],
     ),
+    "an envelope of a class": (
+        lambda: wr.aggregate_function(name="f", returns=pa.int64(), envelope=True)(Product.body.__class__),
+        e.BadAggregate, ["'f'", "Product", "function of a table"],
+    ),
     "no function": (
         lambda: wr.aggregate_function(name="f", returns=pa.int64())(3), e.BadAggregate, ["'f'", "3", "class nor a function"],
     ),

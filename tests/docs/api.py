@@ -25,6 +25,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Aggregate",
         "Join",
         "Deduplicate",
+        "Over",
         "Process",
         "Input",
         "pairs",
@@ -37,6 +38,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Windows": ("tumbling", "hopping", "calendar", "tuples", "global_window"),
     "Windows of a join's inputs": ("sliding", "rows", "unbounded"),
+    "Frames around messages": ("rows_between", "range_between"),
     "Aggregations": (
         "count",
         "sum",
@@ -94,6 +96,7 @@ MODULES = {
 METHODS: dict[str, tuple[str, ...]] = {
     "Aggregate": ("open", "run", "foreach_batch", "writeStream", "apply", "then"),
     "Deduplicate": (),
+    "Over": (),
     "Process": (),
     "Join": ("open", "run", "together", "foreach_batch", "writeStream", "apply", "then"),
     "Chain": ("open", "run", "together", "foreach_batch", "writeStream", "apply", "then"),

@@ -49,7 +49,7 @@ PARTLY: dict[str, str] = {
 #: What people look for and will not find.
 MISSING: tuple[str, ...] = (
     "Windows: session windows",
-    "Windows: relative and sliding intervals, statistics over them",
+    "Windows: around each message: early rows, late corrections, anchors from another input",
     "Joins: lost messages replayed from the sources, on Spark",
     "Windows: temporal operators",
     "Coming back: resharding",

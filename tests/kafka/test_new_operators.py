@@ -1,4 +1,4 @@
-"""Deduplication and process functions from topic to topic, alone: each record once, whoever sent it twice."""
+"""Operators of rows from topic to topic, alone: each record once, whoever sent it twice."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Silence:
         return {"n": n}
 
 
+NEAR = wr.Over(by="k", event_time="t", agg={"n": wr.sum("v").over("2 seconds")}, select=())
 SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.int64()}, ttl="1 hour")
 
 
@@ -43,6 +44,11 @@ SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.in
     [
         pytest.param(ONCE, [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 9), ("c", 7)], id="deduplicate"),
         pytest.param(SILENCE, [("a", 3), ("a", 5), ("b", 1)], id="process"),
+        pytest.param(
+            NEAR,
+            [("a", n) for n in (0, 2, 2, 5, 5, 5, 8, 11)] + [("b", 9), ("c", 14), ("c", 14)],
+            id="over",
+        ),
         pytest.param(ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1), ("c", 1)], id="one after the other"),
     ],
 )

@@ -58,6 +58,11 @@ def rendered() -> dict[str, Any]:
         "aggregations": aggregate(agg=agg),
         "keys": aggregate(by=("a", "b"), positions=wr.positions("o", partition="p", source="s"), ids=wr.ids("i", "j")),
         "once": wr.Deduplicate(by="k", event_time="t", ids=wr.ids("i"), within="1 hour"),
+        "around": wr.Over(
+            by="k", event_time="t", frame=wr.rows_between(-2, 1, closed="left", partial="null"), ttl="1 hour",
+            agg={"n": wr.count(), "so far": wr.sum("x").over(), "ten": wr.stddev("x", ddof=0).over(10)}, select=("x", "y"),
+        ),
+        "around in time": wr.Over(event_time="t", frame=("-2 s", "1 s"), agg={"n": wr.count().over("1 hour")}),
         "no key": aggregate(by=(), time_zone="Europe/Berlin", null_keys="dead_letter", dead_letter_limit=5),
         "offset": aggregate(window=wr.tumbling("1 hour", offset="90 ms"), integer_overflow="decimal"),
         "gaps": aggregate(window=wr.hopping("1 hour", "2 hours", offset="1 us", gaps=True), max_ahead="2 hours"),

@@ -1,0 +1,180 @@
+"""Frames: which messages around a message an aggregation of `wr.Over` is of. Seed 002; SQL's ROWS and RANGE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from windrow.core.errors import BadWindow
+from windrow.core.policy import Forever
+from windrow.core.show import Raw, call
+from windrow.core.time import Duration, duration_us, show_duration
+
+CLOSED = ("both", "left", "right", "neither")
+PARTIAL = ("skip", "emit", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsBetween:
+    """The messages from `start` to `end`, counted from the message itself, which is 0; start None: from the first on."""
+
+    start: int | None
+    end: int
+    closed: str = "both"
+    partial: str = "skip"
+
+    @property
+    def low(self) -> int | None:
+        """The first that belongs to it; None is without bound."""
+        return self.start if self.start is None else self.start + (self.closed in ("right", "neither"))
+
+    @property
+    def high(self) -> int:
+        """The last that belongs to it."""
+        return self.end - (self.closed in ("left", "neither"))
+
+    def __repr__(self) -> str:
+        start = Raw("wr.forever") if self.start is None else self.start
+        return call("rows_between", start, self.end, **_options(self.closed, self.partial))
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBetween:
+    """The messages whose event time is from `start_us` to `end_us` later than that of the message itself."""
+
+    start_us: int
+    end_us: int
+    closed: str = "both"
+
+    @property
+    def low_us(self) -> int:
+        """The first microsecond that belongs to it."""
+        return self.start_us + (self.closed in ("right", "neither"))
+
+    @property
+    def high_us(self) -> int:
+        """The last microsecond that belongs to it."""
+        return self.end_us - (self.closed in ("left", "neither"))
+
+    def __repr__(self) -> str:
+        ends = (show_duration(self.start_us), show_duration(self.end_us))
+        return call("range_between", *ends, **_options(self.closed))
+
+
+Frame = RowsBetween | RangeBetween
+
+
+def _options(closed: str, partial: str = "skip") -> dict[str, str | None]:
+    return {
+        "closed": None if closed == "both" else closed,
+        "partial": None if partial == "skip" else partial,
+    }
+
+
+def rows_between(
+    start: int | Forever, end: int, *, closed: str = "both", partial: str = "skip"
+) -> RowsBetween:
+    """A frame of so many messages of a key around each message: `ROWS BETWEEN` of SQL.
+
+    start, end: the first and the last of them, counted from the message itself: -2 is the second before it, 0 itself, 1 the
+        next one. In event-time order, ties by position. `wr.forever` as the start, with end 0, is a running result
+    closed: which of the two belong to it: "both", "left", "right" or "neither"
+    partial: of a message around which there are not so many: "skip" (no row for it), "emit" (of those there are), "null"
+
+    A start behind the end is turned round. Raises `BadWindow` (WR105).
+
+    >>> rows_between(-2, 0)
+    wr.rows_between(-2, 0)
+    """
+    _check_one_of(closed, CLOSED, "closed")
+    _check_one_of(partial, PARTIAL, "partial")
+    _whole(end)
+    if isinstance(start, Forever):
+        if end != 0 or closed != "both":
+            raise BadWindow(
+                f"rows_between(wr.forever, {end}, closed={closed!r}): what has no first message is a running result, up to the "
+                "message itself; use rows_between(wr.forever, 0)"
+            )
+        return RowsBetween(None, 0)
+    low, high = sorted((_whole(start), end))
+    frame = RowsBetween(low, high, closed, partial)
+    assert frame.low is not None
+    if frame.low > frame.high:
+        raise BadWindow(f"{frame!r} holds no message: widen it, or use closed='both'")
+    return frame
+
+
+def range_between(
+    start: Duration | int | Forever, end: Duration | int = 0, *, closed: str = "both"
+) -> RangeBetween:
+    """A frame of the messages of a key near each message in event time: `RANGE BETWEEN` of SQL.
+
+    start, end: durations, negative ones before the message, e.g. "-2 seconds" and "1 second"; 0 is the message's own time
+    closed: which of these two times belong to it: "both", "left", "right" or "neither"
+
+    Messages of equal times are in each other's frames. A start behind the end is turned round. Raises `BadWindow` (WR105),
+    `BadDuration` (WR101).
+
+    >>> range_between("-2 seconds", "1 second")
+    wr.range_between('-2 seconds', '1 second')
+    """
+    _check_one_of(closed, CLOSED, "closed")
+    if isinstance(start, Forever) or isinstance(end, Forever):
+        raise BadWindow(
+            f"range_between({start!r}, {end!r}): a frame of time has two ends; a running result is rows_between(wr.forever, 0)"
+        )
+    low, high = sorted((_moment(start), _moment(end)))
+    frame = RangeBetween(low, high, closed)
+    if frame.low_us > frame.high_us:
+        raise BadWindow(f"{frame!r} holds no time: widen it, or use closed='both'")
+    return frame
+
+
+def make_frame(given: Any) -> Frame:
+    """A frame as users write it: itself, a pair of its ends, how many messages or what time up to this one."""
+    if isinstance(given, RowsBetween | RangeBetween):
+        return given
+    if isinstance(given, tuple) and len(given) == 2:
+        counted = [isinstance(end, int) and not isinstance(end, bool) for end in given]
+        if all(counted) or (isinstance(given[0], Forever) and counted[1]):
+            return rows_between(*given)
+        return range_between(*given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 1:
+            raise BadWindow(f"a frame of {given!r} messages: use 1 or more, or wr.rows_between(start, end)")
+        return rows_between(1 - given, 0)
+    if isinstance(given, str | timedelta):
+        past_us = duration_us(given, "frame")
+        if past_us < 0:
+            raise BadWindow(f"a frame of {given!r}: use 0 or more, or wr.range_between(start, end)")
+        return RangeBetween(-past_us, 0)
+    raise BadWindow(
+        f"{given!r} is no frame: use wr.rows_between(-2, 0), wr.range_between('-2 seconds', '1 second'), a number of messages "
+        "or a duration"
+    )
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadWindow(
+            f"rows_between: {value!r} is no number of messages: use a whole one, e.g. wr.rows_between(-2, 0); times are for "
+            "wr.range_between"
+        )
+    if abs(value) > _MOST_ROWS:
+        raise BadWindow(f"rows_between: {value!r} messages are too many: use at most {_MOST_ROWS:_}")
+    return value
+
+
+def _moment(value: Any) -> int:
+    """Microseconds from the message on; a bare 0 is its own time."""
+    return 0 if value == 0 and not isinstance(value, bool | str) else duration_us(value, "range_between")
+
+
+def _check_one_of(value: Any, known: tuple[str, ...], what: str) -> None:
+    if value not in known:
+        raise BadWindow(f"{what}={value!r}: use one of {', '.join(map(repr, known))}")
+
+
+#: State keeps so many messages of each key.
+_MOST_ROWS = 1_000_000

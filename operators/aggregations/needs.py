@@ -1,0 +1,64 @@
+"""What aggregations need of the columns of their input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from windrow.core.aggregation import Aggregation
+from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.expressions import Expr
+from windrow.operators.aggregations import KERNELS
+from windrow.operators.aggregations.calculation import Aggregating, Calculation
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.learning import missing
+
+
+def check_columns(definition: Aggregating, columns: Mapping[str, pa.DataType]) -> None:
+    """Raise `UnknownColumn` where an aggregation is of a column that is none of these."""
+    try:
+        Calculation(definition, pa.schema(columns.items()))
+    except UnknownColumn as error:
+        raise missing(error.message, columns) from None
+    except TypeClash:
+        return  # of a column without a type
+
+
+def refusal_of(
+    definition: Aggregating, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]
+) -> str | None:
+    """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
+    types = {**known, name: kind}
+    options = {"integer_overflow": definition.integer_overflow}
+    for aggregation in definition.agg.values():
+        uses = expressions_of(aggregation)
+        if name not in aggregation.columns and not any(u.mentions(name) for u in uses):
+            continue
+        if any(pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()):
+            continue  # what the expression is of is not known yet
+        empty = pa.schema(list(types.items())).empty_table()
+        try:
+            for condition in uses:
+                condition.evaluate(empty)
+            if aggregation.kind in KERNELS:
+                found = tuple(
+                    combine(a.evaluate(empty)).type if isinstance(a, Expr) else types.get(a, pa.null())
+                    for a in aggregation.args
+                )
+                KERNELS[aggregation.kind](aggregation, found, options)
+        except (TypeClash, UnknownColumn) as error:
+            return error.message
+    return None
+
+
+def mentioned(aggregations: Iterable[Aggregation], names: Iterable[str]) -> set[str]:
+    """Those of the names that stand in an expression."""
+    uses = [u for a in aggregations for u in expressions_of(a)]
+    return {n for n in names if any(u.mentions(n) for u in uses)}
+
+
+def expressions_of(aggregation: Aggregation) -> list[Expr]:
+    """Its arguments that are expressions, and its filter."""
+    uses = [a for a in aggregation.args if isinstance(a, Expr)]
+    return uses if aggregation.condition is None else [*uses, aggregation.condition]

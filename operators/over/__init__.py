@@ -1,0 +1,1 @@
+"""A window around each message: `wr.Over`."""

@@ -1,0 +1,239 @@
+"""The definition of windows around messages: a frozen value, checked when built, whose `repr` builds it again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.core import check
+from windrow.core.aggregation import Aggregation
+from windrow.core.errors import BadAggregate, BadDuration, BadWindow, ConfigurationError, RetentionMissing
+from windrow.core.frames import Frame, RangeBetween, RowsBetween, make_frame
+from windrow.core.inputs import Input
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.positions import Positions
+from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
+from windrow.operators.one_input import OneInput
+from windrow.operators.operator import Logic, Taker
+from windrow.operators.plain.oracle import Oracle
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class OverDefinition(OneInput):
+    """A window around each message: one row for each, with its columns and what is aggregated of its neighbours.
+
+    by: key columns (one name or several); () for no key: neighbours are messages of the same key
+    event_time: the column of event time
+    agg: name -> aggregation, e.g. {"mean": wr.avg("x"), "so_far": wr.count().over()}; `.over(...)` gives one a frame of its
+        own: `.over(10)` the last ten messages, `.over("10 seconds")` those of the last ten seconds, `.over()` all so far
+    frame: of the others: wr.rows_between(-2, 0), wr.range_between("-2 seconds", "1 second"), or a pair of these ends
+    ttl: where messages are counted: neighbours are no further apart in event time than this, and so long a quiet key is
+        remembered; or wr.forever
+    select: the columns of a message that its row has, beside key and event time; by default all
+    integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input: as for `wr.Aggregate`
+    dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
+
+    A row is told once, when the watermark says that nothing can come any more that would change it: it is past the message and
+    past its frames. What comes after the watermark is a dead letter `too_late`: it has no row, and no part in others.
+
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import tempfile, windrow as wr
+    >>> smooth = wr.Over(event_time="t", frame=wr.rows_between(-1, 1), agg={"mean": wr.avg("x")}, ttl="1 hour")
+    >>> with tempfile.TemporaryDirectory() as folder, smooth.open(folder) as op:
+    ...     for second, x in enumerate((3, 6, 0, 3)):
+    ...         op.add_message({"t": f"2013-07-01 05:10:0{second}Z", "x": x})
+    ...     op.drain()
+    ...     [(row["x"], row["mean"]) for row in op.get_result()]
+    [(6, 3.0), (0, 3.0)]
+    """
+
+    agg: Mapping[str, Aggregation]
+    select: tuple[str, ...] | None
+    ttl_us: int | None
+    integer_overflow: str
+    retention: Retention
+
+    @check.suggests
+    def __init__(
+        self,
+        *,
+        by: str | Sequence[str] = (),
+        event_time: str,
+        agg: Mapping[str, Aggregation],
+        frame: Frame | tuple[Any, Any] | None = None,
+        ttl: Duration | Forever | None = None,
+        select: str | Sequence[str] | None = None,
+        watermark: Duration | Watermark = "0 seconds",
+        name: str = "over",
+        null_keys: str = "group",
+        time_zone: str | None = None,
+        event_time_unit: TimeUnit | None = None,
+        max_ahead: Duration | Forever | None = None,
+        integer_overflow: str = "dead_letter",
+        positions: Positions | None = None,
+        dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
+        input: str | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        framed = _framed(agg, None if frame is None else make_frame(frame))
+        if integer_overflow not in ("dead_letter", "decimal"):
+            raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
+        ttl_us = _ttl_us(ttl, framed)
+        kept_us = max(reach_us(framed), 0 if ttl_us is None else ttl_us)
+        remedy = "name columns, e.g. select=('x', 'y'), or leave it out for all"
+        self._fill(
+            given,
+            agg=framed,
+            select=None if select is None else check.names(select, "select", remedy),
+            ttl_us=ttl_us,
+            integer_overflow=integer_overflow,
+            retention=Retention(None if isinstance(ttl, Forever) else kept_us),
+            late_us=0,
+        )
+        told = self.told_columns or (*self.by, self.event_time, *self.agg)
+        twice = [c for c in told if told.count(c) > 1]
+        if twice:
+            raise ConfigurationError(
+                f"column {twice[0]!r} of {self.name!r} is told twice: rows have the columns {list(told)}; give the aggregate "
+                "another name"
+            )
+
+    @property
+    def frames(self) -> dict[str, Frame]:
+        """The frame of each aggregation."""
+        return {alias: a.frame for alias, a in self.agg.items() if a.frame is not None}
+
+    @property
+    def told_columns(self) -> tuple[str, ...] | None:
+        if self.select is None:
+            return None
+        return (*dict.fromkeys((*self.by, self.event_time, *self.select)), *self.agg)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ("messages",)
+
+    @property
+    def periods(self) -> frozenset[int]:
+        return frozenset()
+
+    def describe(self) -> dict[str, Any]:
+        return self._described(
+            "over",
+            agg={alias: a.describe() for alias, a in self.agg.items()},
+            select=None if self.select is None else list(self.select),
+            ttl=None if self.ttl_us is None else show_duration(self.ttl_us),
+            integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
+        )
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        return (self.event_time, *self.by)
+
+    def times_of(self, event_time: str) -> Input | None:
+        return self.inputs[0]
+
+    def behind_us(self, event_time: str) -> int:
+        waits = waits_rows(self.agg)
+        if not waits:
+            return waits_us(self.agg)
+        return UNBOUNDED_US if self.ttl_us is None else waits * self.ttl_us
+
+    def check_followed(self, taker: Taker) -> None:
+        super().check_followed(taker)
+        if self.behind_us(taker.event_time) >= UNBOUNDED_US:
+            raise ConfigurationError(
+                f"{taker.name!r} follows {self.name!r}, whose rows wait for messages that may never come, under "
+                "ttl=wr.forever: its watermark would never move; give a ttl such as '1 hour'"
+            )
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.over.logic import Overs
+
+        return Overs(self)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.over.oracle import OverOracle
+
+        return OverOracle(self)
+
+
+def reach_us(agg: Mapping[str, Aggregation]) -> int:
+    """How far before a message the frames of time begin."""
+    return max([0, *(-a.frame.low_us for a in agg.values() if isinstance(a.frame, RangeBetween))])
+
+
+def waits_us(agg: Mapping[str, Aggregation]) -> int:
+    """How far behind a message the frames of time end."""
+    ends = [a.frame.high_us for a in agg.values() if isinstance(a.frame, RangeBetween)]
+    return max([0, *ends])
+
+
+def reach_rows(agg: Mapping[str, Aggregation]) -> int:
+    """How many messages before one the frames of messages begin; a running one keeps none."""
+    lows = [a.frame.low for a in agg.values() if isinstance(a.frame, RowsBetween)]
+    return max([0, *(-low for low in lows if low is not None)])
+
+
+def waits_rows(agg: Mapping[str, Aggregation]) -> int:
+    """For how many messages behind one the frames of messages wait."""
+    return max([0, *(a.frame.high for a in agg.values() if isinstance(a.frame, RowsBetween))])
+
+
+def _framed(agg: Any, default: Frame | None) -> dict[str, Aggregation]:
+    """The aggregations, each with its frame."""
+    if not isinstance(agg, Mapping) or not agg:
+        raise BadAggregate(f"agg={agg!r}: name at least one, e.g. agg={{'mean': wr.avg('x')}}")
+    framed: dict[str, Aggregation] = {}
+    for alias, aggregation in agg.items():
+        if not isinstance(alias, str) or not isinstance(aggregation, Aggregation):
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation, use e.g. wr.avg('x')")
+        if alias.startswith("__"):
+            raise BadAggregate(f"agg {alias!r}: names with two underscores first are ours, rename it")
+        if aggregation.frame is None and default is None:
+            raise BadWindow(
+                f"agg {alias!r}: {aggregation!r} has no frame: give frame=, e.g. wr.rows_between(-9, 0), or one of its own, "
+                f"{aggregation!r}.over(10)"
+            )
+        framed[alias] = aggregation if aggregation.frame else replace(aggregation, frame=default)
+    _check_together(framed)
+    return framed
+
+
+def _check_together(framed: Mapping[str, Aggregation]) -> None:
+    """Refuse frames that would have to be remembered, and waited for, in two ways at once."""
+    frames = {alias: a.frame for alias, a in framed.items()}
+    waiting = [a for a, f in frames.items() if isinstance(f, RowsBetween) and f.high > 0]
+    timed = [a for a, f in frames.items() if isinstance(f, RangeBetween)]
+    if waiting and timed:
+        raise BadWindow(
+            f"agg {waiting[0]!r} over {frames[waiting[0]]!r} waits for messages, {timed[0]!r} over {frames[timed[0]]!r} for "
+            "event time: give them to two operators, wr.Over(...), side by side or in a chain"
+        )
+
+
+def _ttl_us(ttl: Any, framed: Mapping[str, Aggregation]) -> int | None:
+    """The longest pause between neighbours; None for any."""
+    counted = [a for a in framed.values() if isinstance(a.frame, RowsBetween)]
+    if ttl is None:
+        if not counted:
+            return None
+        raise RetentionMissing(
+            f"{counted[0]!r} counts messages however far apart they are, so that each key would be remembered for good: say "
+            "for how long, e.g. ttl='1 day', or ttl=wr.forever"
+        )
+    if not counted:
+        raise ConfigurationError(
+            f"ttl={ttl!r} says how far apart messages may be that are counted, and all frames are of time: leave it out"
+        )
+    if isinstance(ttl, Forever):
+        return None
+    ttl_us = duration_us(ttl, "ttl")
+    if ttl_us < 0:
+        raise BadDuration(f"ttl {ttl!r} is negative: use '0 seconds' or more, or wr.forever")
+    return ttl_us

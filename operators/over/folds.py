@@ -1,0 +1,220 @@
+"""Aggregates of all windows of a step at once.
+
+Windows are ranges of places. Counts and whole numbers are differences of running sums, which are exact. Floats are never
+subtracted: their sums, extremes and moments are made by half blocks (`Halves`), so that a value that is not in a window has no
+part in what is told of it. All else is laid out, row by row of each window, and merged by its kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.operators.aggregations.arrays import floats, integers, sort_key, validity
+from windrow.operators.aggregations.base import Kernel, Parts
+from windrow.operators.aggregations.basic import Avg, Count, Extreme, Sum, normalise_limbs
+from windrow.operators.aggregations.moments import Variance
+from windrow.operators.over.lines import Bounds
+
+Column: TypeAlias = npt.NDArray[Any]
+Columns: TypeAlias = tuple[Column, ...]
+Merge: TypeAlias = Callable[[Columns, Columns], Columns]
+#: So many rows are laid out at a time.
+LAID_OUT = 4_000_000
+
+
+def folded(kernel: Kernel, parts: Parts, bounds: Bounds) -> Parts | None:
+    """The accumulators of windows, from those of rows; None where only the kernel knows how to merge them."""
+    if isinstance(kernel, Count):
+        return {"n": pa.array(_sums(integers(parts["n"]), bounds))}
+    if isinstance(kernel, Sum | Avg):
+        return None if "d" in parts else _sum_parts(parts, bounds)
+    if isinstance(kernel, Variance):
+        return _moments(parts, bounds)
+    if isinstance(kernel, Extreme):
+        return {"v": _extremes(parts["v"], kernel.fn, bounds)}
+    return None
+
+
+def laid_out(bounds: Bounds) -> Iterator[tuple[int, int, IntArray, IntArray]]:
+    """Windows row by row, some at a time: (the first of them, the one behind the last, places of their rows, for each row the
+    number of its window, from 0)."""
+    sizes, ends = bounds.sizes, np.cumsum(bounds.sizes)
+    first, n = 0, len(sizes)
+    while first < n:
+        done = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, done + LAID_OUT, side="right")), first + 1)
+        some = sizes[first:last]
+        of = np.repeat(np.arange(last - first), some)
+        begins = np.cumsum(some) - some
+        yield first, last, np.arange(len(of)) - begins[of] + bounds.low[first:last][of], of
+        first = last
+
+
+# -- exact ------------------------------------------------------------------------------------------------------------
+
+
+def _sums(values: IntArray, bounds: Bounds) -> IntArray:
+    """Sums of whole numbers, which fit as all of them do."""
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=sums[1:])
+    found: IntArray = sums[bounds.high] - sums[bounds.low]
+    return found
+
+
+def _sum_parts(parts: Parts, bounds: Bounds) -> Parts:
+    found: Parts = {}
+    if "lo" in parts:
+        hi, lo = (pa.array(_sums(integers(parts[name]), bounds)) for name in ("hi", "lo"))
+        found["hi"], found["lo"] = normalise_limbs(hi, lo)
+    if "f" in parts:
+        numbers = np.where(validity(parts["f"]), floats(parts["f"]), 0.0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            [sums] = halves((numbers,), _add, (0.0,), bounds)
+        found["f"] = pa.array(sums)
+    if "n" in parts:
+        found["n"] = pa.array(_sums(integers(parts["n"]), bounds))
+    return found
+
+
+# -- by half blocks ---------------------------------------------------------------------------------------------------
+
+
+def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bounds) -> Columns:
+    """What `merge`, which is associative, makes of the rows of each window; `nothing` of none.
+
+    A window of two rows or more has a boundary between two blocks of some power of two inside: it is the end of one block and
+    the beginning of the next. Both are known for all places once blocks of that size are: from those of half the size, by one
+    merge for each place. So a window costs one merge, and all rows one for each doubling up to the longest window.
+    """
+    sizes = bounds.sizes
+    made = tuple(np.full(len(sizes), none, dtype=c.dtype) for c, none in zip(columns, nothing, strict=True))
+    some = np.flatnonzero(sizes > 0)
+    if len(some) == 0:
+        return made
+    first, last = bounds.low[some], bounds.high[some] - 1
+    levels = (int(sizes.max()) - 1).bit_length()
+    # The level at which a window has its boundary; none for a single row.
+    level = np.minimum(np.frexp((first ^ last).astype(np.float64))[1], levels + 1).astype(np.int8)
+    by_level = np.argsort(level, kind="stable")
+    cuts = np.searchsorted(level[by_level], np.arange(levels + 3))
+    room = -(-len(columns[0]) // (1 << levels)) << levels
+    ends = tuple(_padded(c, room, none) for c, none in zip(columns, nothing, strict=True))
+    begins = tuple(c.copy() for c in ends)
+    single = by_level[: cuts[1]]
+    for out, column in zip(made, ends, strict=True):
+        out[some[single]] = column[first[single]]
+    for k in range(levels + 1):
+        mine = by_level[cuts[k + 1] : cuts[k + 2]]
+        if len(mine):
+            left, right = (
+                tuple(c[first[mine]] for c in ends),
+                tuple(c[last[mine]] for c in begins),
+            )
+            for out, column in zip(made, merge(left, right), strict=True):
+                out[some[mine]] = column
+        if k < levels:
+            _double(ends, begins, k, merge)
+    return made
+
+
+def _double(ends: Columns, begins: Columns, k: int, merge: Merge) -> None:
+    """From blocks of 2**k places to such of twice as many. ends: from each place to the end of its block; begins: to it from
+    the beginning."""
+    paired = tuple(c.reshape(-1, 2, 1 << k) for c in ends)
+    whole = tuple(c[:, 1, :1] for c in paired)
+    for column, longer in zip(paired, merge(tuple(c[:, 0] for c in paired), whole), strict=True):
+        column[:, 0] = longer
+    paired = tuple(c.reshape(-1, 2, 1 << k) for c in begins)
+    whole = tuple(c[:, 0, -1:] for c in paired)
+    for column, longer in zip(paired, merge(whole, tuple(c[:, 1] for c in paired)), strict=True):
+        column[:, 1] = longer
+
+
+def _padded(column: Column, room: int, none: Any) -> Column:
+    padded = np.full(room, none, dtype=column.dtype)
+    padded[: len(column)] = column
+    return padded
+
+
+def _add(left: Columns, right: Columns) -> Columns:
+    return (left[0] + right[0],)
+
+
+def _chan(left: Columns, right: Columns) -> Columns:
+    """Count, mean and squared distances of two parts; Chan, Golub, LeVeque."""
+    n = left[0] + right[0]
+    share = right[0] / np.where(n > 0, n, 1)
+    apart = right[1] - left[1]
+    both = (left[0] > 0) & (right[0] > 0)
+    mean = np.where(right[0] > 0, np.where(left[0] > 0, left[1] + apart * share, right[1]), left[1])
+    between = np.where(both, apart * apart * left[0] * share, 0.0)
+    return n, mean, left[2] + right[2] + between
+
+
+def _moments(parts: Parts, bounds: Bounds) -> Parts:
+    valid = validity(parts["n"])
+    columns = tuple(np.where(valid, floats(parts[name]), 0.0) for name in ("n", "mean", "m2"))
+    with np.errstate(invalid="ignore", over="ignore"):
+        n, mean, m2 = halves(columns, _chan, (0.0, 0.0, 0.0), bounds)
+    none = n == 0
+    return {
+        "n": pa.array(n.astype(np.int64), mask=none),
+        "mean": pa.array(mean, mask=none),
+        "m2": pa.array(m2, mask=none),
+    }
+
+
+class _Extreme(NamedTuple):
+    """How the largest, or the smallest, is found among numbers of a kind. none: what loses to all, and stands for null."""
+
+    merge: Merge
+    none: Any
+
+
+def _extremes(values: pa.Array, fn: str, bounds: Bounds) -> pa.Array:
+    valid = validity(values)
+    empty = (bounds.sizes if valid.all() else _sums(valid.astype(np.int64), bounds)) == 0
+    largest = fn == "max"
+    if pa.types.is_floating(values.type):
+        # A NaN is larger than any number: the largest if there is one, the smallest if there is nothing else.
+        how = _Extreme(_by(np.maximum), -np.inf) if largest else _Extreme(_by(np.fmin), np.nan)
+        numbers = np.where(valid, floats(values), how.none)
+        with np.errstate(invalid="ignore"):
+            [best] = halves((numbers,), how.merge, (how.none,), bounds)
+        return pa.array(best, mask=empty).cast(values.type)
+    worst = np.iinfo(np.int64).min if largest else np.iinfo(np.int64).max
+    keys = np.where(valid, sort_key(values), worst)
+    if pa.types.is_signed_integer(values.type) or pa.types.is_timestamp(values.type):
+        [best] = halves((keys,), _by(np.maximum if largest else np.minimum), (worst,), bounds)
+        return pa.array(np.where(empty, 0, best), mask=empty).cast(values.type)
+    where = np.where(valid, np.arange(len(keys)), -1)
+    _, rows = halves((keys, where), _by_key(largest), (worst, -1), bounds)
+    return values.take(pa.array(rows, mask=empty | (rows < 0)))
+
+
+def _by(ufunc: Callable[[Column, Column], Column]) -> Merge:
+    return lambda left, right: (ufunc(left[0], right[0]),)
+
+
+def _by_key(largest: bool) -> Merge:
+    """The row with the largest, or smallest, key; of equal ones, a row there is."""
+
+    def merge(left: Columns, right: Columns) -> Columns:
+        better = right[0] > left[0] if largest else right[0] < left[0]
+        better = better | ((right[0] == left[0]) & (left[1] < 0))
+        return np.where(better, right[0], left[0]), np.where(better, right[1], left[1])
+
+    return merge
+
+
+def null_where(values: pa.Array, none: BoolArray) -> pa.Array:
+    """The values, of any type, null where that is true."""
+    if not none.any():
+        return values
+    return values.take(pa.array(np.arange(len(values)), mask=none))

@@ -1,0 +1,161 @@
+"""Messages of a step in lines: those of a key one after the other, in the order of event time and position.
+
+All windows of a step are ranges of places in the lines, found at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.frames import Frame, RangeBetween
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import encoded_positions
+
+#: Numbers below it leave room for a sum.
+_MOST = 1 << 62
+
+
+def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntArray:
+    """The rows by a number of each, ties by position. at: where they stand in `rows`; default: all, as they are."""
+    n = len(first)
+    if n < 2:
+        return np.arange(n)
+    low, high = int(first.min()), int(first.max())
+    bits = n.bit_length()
+    if high - low < _MOST >> bits:
+        packed = ((first - low) << bits) | np.arange(n)
+        packed.sort()
+        order: IntArray = packed & ((1 << bits) - 1)
+    else:
+        order = np.argsort(first, kind="stable")
+    sorted_ = first[order]
+    equal = sorted_[1:] == sorted_[:-1]
+    if not equal.any():
+        return order
+    tied = np.flatnonzero(np.r_[equal, False] | np.r_[False, equal])
+    among = order[tied]
+    stand = among if at is None else at[among]
+    positions = encoded_positions(rows.select(POSITION_COLUMNS).take(pa.array(stand)))
+    if positions is None:
+        return order
+    ranks = _ranks(combine(positions))
+    order[tied] = among[np.lexsort((ranks, sorted_[tied]))]
+    return order
+
+
+def _ranks(values: pa.Array) -> IntArray:
+    """For each value its place in their order."""
+    ranks = np.empty(len(values), dtype=np.int64)
+    ranks[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
+    return ranks
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Windows of some rows: the places from `low` up to `high`, which is none of them. whole: as many as the frame counts."""
+
+    low: IntArray
+    high: IntArray
+    whole: BoolArray
+
+    @property
+    def sizes(self) -> IntArray:
+        return self.high - self.low
+
+    def take(self, some: IntArray | BoolArray) -> Bounds:
+        return Bounds(self.low[some], self.high[some], self.whole[some])
+
+
+class Lines:
+    """Rows by key, event time and position.
+
+    codes: a number of each row's key, below `size`. times: event times. order: where each row stood. A line ends where the next
+    message of its key is more than `ttl_us` later; None: it never does.
+    """
+
+    def __init__(
+        self, rows: pa.Table, codes: IntArray, size: int, times: IntArray, ttl_us: int | None
+    ) -> None:
+        self._first_us = int(times.min(initial=END_OF_TIME_US))
+        self._span = int(times.max(initial=self._first_us)) - self._first_us + 3
+        self._moments: IntArray | None = None
+        if size * self._span >= _MOST:  # too far apart: by the places of times among all times
+            self._moments = np.unique(times)
+            self._span = len(self._moments) + 2
+        packed = self._packed(codes, times, "left")
+        self.order = ordered(packed, rows)
+        self._packed_in_order = packed[self.order]
+        self.codes, self.times = codes[self.order], times[self.order]
+        self.size, self.ttl_us = size, ttl_us
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def _packed(self, codes: IntArray, times: IntArray, side: str) -> IntArray:
+        """Numbers in the order of key and time, also of times that no row has; side: of such a time, among those there are."""
+        if self._moments is None:
+            places = np.clip(times, self._first_us - 1, self._first_us + self._span - 2) - self._first_us + 1
+        elif side == "left":
+            places = np.searchsorted(self._moments, times, side="left") + 1
+        else:
+            places = np.searchsorted(self._moments, times, side="right")
+        packed: IntArray = codes * self._span + places
+        return packed
+
+    @cached_property
+    def _breaks(self) -> BoolArray:
+        """True for the first of each line."""
+        first = np.ones(len(self), dtype=bool)
+        first[1:] = self.codes[1:] != self.codes[:-1]
+        if self.ttl_us is not None:
+            first[1:] |= self.times[1:] - self.times[:-1] > self.ttl_us
+        return first
+
+    @cached_property
+    def begins(self) -> IntArray:
+        """For each place that of the first of its line."""
+        begins: IntArray = np.maximum.accumulate(np.where(self._breaks, np.arange(len(self)), 0))
+        return begins
+
+    @cached_property
+    def ends(self) -> IntArray:
+        """For each place the one behind the last of its line."""
+        starts = np.flatnonzero(self._breaks)
+        ends: IntArray = np.repeat(np.r_[starts[1:], len(self)], np.diff(np.r_[starts, len(self)]))
+        return ends
+
+    def windows(self, frame: Frame, places: IntArray) -> Bounds:
+        """The windows around the messages at these places. A running one has to be continued, and is none of them."""
+        if isinstance(frame, RangeBetween):
+            codes, times = self.codes[places], self.times[places]
+            least = self._packed(codes, times + frame.low_us, "left")
+            most = self._packed(codes, times + frame.high_us, "right")
+            low = np.searchsorted(self._packed_in_order, least, side="left")
+            high = np.searchsorted(self._packed_in_order, most, side="right")
+            return Bounds(low, np.maximum(high, low), np.ones(len(places), dtype=bool))
+        assert frame.low is not None
+        begins, ends = self.begins[places], self.ends[places]
+        low, high = places + frame.low, places + frame.high + 1
+        whole = (low >= begins) & (high <= ends)
+        low = np.clip(low, begins, ends)
+        return Bounds(low, np.maximum(np.clip(high, begins, ends), low), whole)
+
+    def complete(self, waits: int, watermark_us: int) -> BoolArray:
+        """True for messages behind which `waits` others of their line are below the watermark, or none can come any more."""
+        done = np.ones(len(self), dtype=bool)
+        if waits == 0 or watermark_us >= END_OF_TIME_US:
+            return done
+        behind = np.arange(len(self)) + waits
+        there = behind < self.ends
+        done = there & (self.times[np.where(there, behind, 0)] < watermark_us)
+        if self.ttl_us is not None:
+            done |= self.times[self.ends - 1] < watermark_us - self.ttl_us
+        return done

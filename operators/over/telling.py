@@ -1,0 +1,164 @@
+"""What is told of lines of messages: which of them are due, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.frames import RowsBetween
+from windrow.operators.aggregations.base import concat_parts
+from windrow.operators.aggregations.calculation import Broken, Calculation
+from windrow.operators.one_input import Work
+from windrow.operators.over.lines import Lines, ordered
+from windrow.operators.over.values import Part, Values, anchors_of, over_frame, running
+from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
+from windrow.operators.steps.dead import AGGREGATE_FAILED, INTEGER_OVERFLOW
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+
+#: Event time of the last message that a running aggregation has taken.
+LAST = "__last"
+
+
+class Reached(NamedTuple):
+    """How far event time has come: the watermark, and before which time messages are settled."""
+
+    watermark_us: int
+    settled_us: int
+
+
+@dataclass
+class Sums:
+    """The accumulators of running aggregations: `LAST`, columns of accumulators; codes: of their keys."""
+
+    rows: pa.Table
+    codes: IntArray
+
+
+class Telling:
+    """One advance over messages in lines, which are made of `rows`."""
+
+    def __init__(
+        self, lines: Lines, rows: pa.Table, calculations: Sequence[tuple[Part, Calculation]], waits: int
+    ) -> None:
+        self.lines, self.waits = lines, waits
+        self._rows, self._calculations = rows, calculations
+
+    def at(self, places: IntArray) -> pa.Table:
+        """The messages at these places."""
+        return self._rows.take(pa.array(self.lines.order[places]))
+
+    def due(self, before: Reached, after: Reached) -> IntArray:
+        """The places of messages that are to be told now, and were not before."""
+        return np.flatnonzero(self._is_due(after) & ~self._is_due(before))
+
+    def _is_due(self, at: Reached) -> BoolArray:
+        settled: BoolArray = self.lines.times < at.settled_us
+        return settled & self.lines.complete(self.waits, at.watermark_us)
+
+    def whole(self, places: IntArray, work: Work) -> IntArray:
+        """Those whose frames are whole, where no others are to be told."""
+        kept = np.ones(len(places), dtype=bool)
+        for part, _ in self._calculations:
+            if not part.running and isinstance(part.frame, RowsBetween) and part.frame.partial == "skip":
+                kept &= self.lines.windows(part.frame, places).whole
+        if not kept.all():
+            work.result.counts["incomplete"] = int(len(kept) - kept.sum())
+        return places[kept]
+
+    def values(self, places: IntArray, ran: tuple[IntArray, Values] | None) -> Values:
+        """By alias. ran: of running aggregations, for more places."""
+        values = Values({}, [])
+        for part, calculation in self._calculations:
+            if part.running:
+                assert ran is not None
+                at = np.searchsorted(ran[0], places)
+                taken = pa.array(at)
+                values.columns.update({a: c.take(taken) for a, c in ran[1].columns.items()})
+                of = {place: i for i, place in enumerate(at.tolist())} if ran[1].broken else {}
+                values.broken += [
+                    Broken(b.alias, of[b.group], b.error) for b in ran[1].broken if b.group in of
+                ]
+                continue
+            bounds = self.lines.windows(part.frame, places)
+            rows = self._slice(calculation, np.arange(len(self.lines)))
+            partial = getattr(part.frame, "partial", "emit")
+            values.take_in(over_frame(calculation, rows, calculation.lift(rows), bounds, partial))
+        return values
+
+    def run(self, calculation: Calculation, places: IntArray, sums: Sums | None) -> tuple[Values, Sums]:
+        """Running aggregations of the messages that are told, and what they have come to, by key."""
+        rows = self._slice(calculation, places)
+        lifted = calculation.lift(rows)
+        codes, begins = self.lines.codes[places], self.lines.begins[places]
+        firsts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+        if sums is not None and len(sums.rows):
+            continued = self._continued(sums, codes[firsts], rows.times[firsts])
+        else:
+            continued = np.full(len(firsts), -1, dtype=np.int64)
+        kept = continued >= 0
+        pieces: list[tuple[Mapping[str, pa.Array], int]] = []
+        if kept.any():
+            assert sums is not None
+            stored = sums.rows.take(pa.array(continued[kept]))
+            names = [n for n in stored.column_names if n.startswith(ACCUMULATOR)]
+            pieces.append(({n: combine(stored.column(n)) for n in names}, int(kept.sum())))
+        pieces.append((lifted, len(places)))
+        # Lines one after the other, what continues a key before its first message.
+        line = np.r_[begins[firsts[kept]], begins]
+        order = np.argsort(line, kind="stable")
+        both = {n: c.take(pa.array(order)) for n, c in concat_parts(pieces).items()}
+        made, broken = running(calculation, both, line[order])
+        own = np.flatnonzero(order >= int(kept.sum()))
+        mine = {n: c.take(pa.array(own)) for n, c in made.items()}
+        found, more = calculation.finish(mine, len(places))
+        at = {int(row): i for i, row in enumerate(own)} if broken else {}
+        failed = [Broken(b.alias, at[b.group], b.error) for b in broken if b.group in at]
+        lasts = np.r_[firsts[1:], len(places)] - 1
+        columns = {n: c.take(pa.array(lasts)) for n, c in mine.items()}
+        table = pa.table({LAST: pa.array(rows.times[lasts], pa.int64()), **columns})
+        return Values(found, failed + more), Sums(table, codes[lasts])
+
+    def _continued(self, sums: Sums, codes: IntArray, first_us: IntArray) -> IntArray:
+        """For each key the row of its accumulators, if its first message is not too long after; else -1."""
+        of = np.full(self.lines.size, -1, dtype=np.int64)
+        of[sums.codes] = np.arange(len(sums.codes))
+        found = of[codes]
+        if self.lines.ttl_us is not None:
+            last = sums.rows.column(LAST).to_numpy()[np.maximum(found, 0)]
+            found = np.where(first_us - last > self.lines.ttl_us, -1, found)
+        return found
+
+    def _slice(self, calculation: Calculation, places: IntArray) -> Slice:
+        """What is calculated with, of the messages at these places."""
+        names = calculation.input_columns() or calculation.schema.names
+        if calculation.ordered or calculation.input_columns() is None:
+            names = [*names, *POSITION_COLUMNS]
+        order = pa.array(self.lines.order[places])
+        return Slice(self._rows.select(names).take(order), self.lines.times[places])
+
+    def bury(
+        self, work: Work, places: IntArray, broken: Sequence[Broken], aliases: Sequence[str]
+    ) -> IntArray:
+        """Dead letters of messages whose row could not be made. Returns the numbers of the others."""
+        kept = np.ones(len(places), dtype=bool)
+        letters: dict[str, list[tuple[int, str]]] = {}
+        for anchor, b in anchors_of(broken, aliases):
+            kept[anchor] = False
+            overflow = isinstance(b.error, OverflowError)
+            reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
+            letters.setdefault(reason, []).append((anchor, f"{b.alias}: {b.error}"))
+        for reason, some in letters.items():
+            at = places[np.array([anchor for anchor, _ in some])]
+            details, times = [detail for _, detail in some], pa.array(self.lines.times[at])
+            work.dead.add_rows(reason, details, self.at(at), np.arange(len(at)), times)
+        return np.flatnonzero(kept)
+
+    def in_order(self, places: IntArray) -> IntArray:
+        """The messages at these places by event time and position."""
+        return ordered(self.lines.times[places], self._rows, self.lines.order[places])

@@ -1,0 +1,90 @@
+"""What may be asked of windows around messages: the messages that these may still hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import concat
+from windrow.operators.one_input import OneInputView
+from windrow.operators.over.lines import ordered
+from windrow.operators.steps.columns import OFFSET
+from windrow.operators.steps.groups import Groups
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.step import limit
+from windrow.operators.view import (
+    MESSAGES,
+    Bound,
+    bounds_between,
+    key_of,
+    message_columns,
+    messages_table,
+    of_key,
+    rows_without_prefix,
+)
+from windrow.stores.events import TIME
+from windrow.stores.kv import KV
+
+
+class OverView(OneInputView):
+    """`messages`: those that are not settled, and those that later windows reach back to; by event time, then position."""
+
+    def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
+        self.input(input)
+        (low_us, first), (high_us, last) = bounds_between(start, end)
+        wanted = key_of(self.definition.by, key)
+        found = [rows for kv in self.stores if (rows := self._kept(kv)) is not None]
+        if not found:
+            return []
+        rows = concat(found)
+        times, offsets = rows.column(TIME).to_numpy(), rows.column(OFFSET).to_numpy()
+        inside = (times >= low_us) & (times <= high_us) & of_key(rows, wanted)
+        if first is not None:
+            inside &= (times > low_us) | (offsets >= first)
+        if last is not None:
+            inside &= (times < high_us) | (offsets <= last)
+        some = Slice(rows, times).take(np.flatnonzero(inside))
+        return [rows_without_prefix(some.take(ordered(some.times, some.table)), self.prefix)]
+
+    def message_schema(self, input: str | None) -> pa.Schema:
+        self.input(input)
+        known = self._known()
+        return message_columns([None if known is None else self.logic.filed(known)])
+
+    def table(
+        self,
+        table: str,
+        start: object = None,
+        end: object = None,
+        key: object = None,
+        input: str | None = None,
+    ) -> pa.Table:
+        if table != MESSAGES:
+            raise self.refuse(table)
+        return messages_table(self.messages(start, end, key, input), self.message_schema(input))  # type: ignore[arg-type]
+
+    def _kept(self, kv: KV) -> pa.Table | None:
+        """The messages that one shard needs."""
+        progress, logic = self.logic.progress(kv), self.logic
+        if progress.schema is None:
+            return None
+        at = logic.reached(progress.watermark_us)
+        floor_us = limit(at.settled_us, logic.reach_us)
+        found = [logic.events.read(kv, floor_us, END_OF_TIME_US), self._last(kv, at.settled_us, floor_us)]
+        some = [logic.in_types(rows, progress.schema) for rows in found if rows is not None and len(rows)]
+        return concat(some) if some else None
+
+    def _last(self, kv: KV, settled_us: int, floor_us: int) -> pa.Table | None:
+        """The last messages of keys before a time, of keys that can go on."""
+        rows = self.logic.remembered.tails.all(kv)
+        if rows is None:
+            return None
+        times = rows.column(TIME).to_numpy()
+        kept = times < floor_us
+        if self.definition.ttl_us is not None:
+            groups = Groups([rows.column(b) for b in self.definition.by], len(rows))
+            newest = np.full(groups.size, times.min(initial=0))
+            np.maximum.at(newest, groups.codes, times)
+            kept &= newest[groups.codes] >= limit(settled_us, self.definition.ttl_us)
+        return rows.filter(pa.array(kept))

@@ -1,0 +1,147 @@
+"""Messages that are kept for a time, in columns: a value for a stretch of event time and a step, an Arrow table.
+
+    <bucket i64><step u64>     u8 format, u32 rows, Arrow stream of the rows, in the order in which they came
+
+bucket: the event time at which the stretch begins. Steps read a range of time and forget what is before it: both are ranges of
+keys. Where many small values came for one stretch its last ones are joined as they are read: so many that the one before them
+has at least twice their rows. So each row is written a few times, and a stretch has no more than a few dozen values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.stores.kv import KV, Batch
+
+FORMAT = 1
+#: The column of event times, int64 microseconds.
+TIME = "__time"
+#: A stretch with more values than this is looked at.
+MANY = 12
+_HEAD = struct.Struct(">BI")
+_END = b"\xff" * 17
+
+
+class Events:
+    """Rows with a column `TIME`. width_us: how long a stretch is."""
+
+    def __init__(self, cf: str, width_us: int) -> None:
+        self.cf, self.width_us = cf, width_us
+
+    def add(self, kv: KV, rows: pa.Table, step: int) -> None:
+        """rows: of a step, which has a number of its own."""
+        batch = Batch()
+        for bucket, part in self._by_bucket(rows):
+            batch.put(self.cf, _key(bucket, step), _packed(part))
+        kv.write(batch)
+
+    def read(self, kv: KV, low_us: int, high_us: int, *, tidy: bool = False) -> pa.Table | None:
+        """The rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
+
+        tidy: join small values on the way, for which the store has to be one that is written
+        """
+        found = list(kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us)))
+        if not found:
+            return None
+        tables = [_unpacked(value) for _, value in found]
+        if tidy:
+            self._join(kv, [key for key, _ in found], tables)
+        rows = concat(tables)
+        times = rows.column(TIME).to_numpy()
+        inside = (times >= low_us) & ((times < high_us) if high_us < END_OF_TIME_US else True)
+        if not inside.all():
+            rows = rows.filter(pa.array(inside))
+        return rows if len(rows) else None
+
+    def any_between(self, kv: KV, low_us: int, high_us: int) -> bool:
+        """False if there are no rows of these times; True where there may be."""
+        if low_us >= high_us:
+            return False
+        scan = kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us))
+        return next(iter(scan), None) is not None
+
+    def forget(self, kv: KV, below_us: int) -> None:
+        """Stretches that are over before that."""
+        end = _END if below_us >= END_OF_TIME_US else encode_i64(self._bucket(below_us))
+        if next(iter(kv.scan(self.cf, b"", end)), None) is not None:
+            batch = Batch()
+            batch.delete_range(self.cf, b"", end)
+            kv.write(batch)
+
+    def _bucket(self, time_us: int) -> int:
+        if time_us <= START_OF_TIME_US:
+            return START_OF_TIME_US
+        return time_us // self.width_us * self.width_us
+
+    def _end(self, high_us: int) -> bytes | None:
+        """The key behind all stretches that begin before that."""
+        return None if high_us >= END_OF_TIME_US else encode_i64(high_us)
+
+    def _by_bucket(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        buckets = rows.column(TIME).to_numpy() // self.width_us
+        first, last = int(buckets.min()), int(buckets.max())
+        if first == last:
+            yield first * self.width_us, rows
+            return
+        if not bool((buckets[1:] >= buckets[:-1]).all()):
+            order = np.argsort(buckets, kind="stable")
+            rows, buckets = rows.take(pa.array(order)), buckets[order]
+        cuts = np.flatnonzero(np.diff(buckets)) + 1
+        for low, high in zip(np.r_[0, cuts].tolist(), np.r_[cuts, len(buckets)].tolist(), strict=True):
+            yield int(buckets[low]) * self.width_us, rows.slice(low, high - low)
+
+    def _join(self, kv: KV, keys: list[bytes], tables: list[pa.Table]) -> None:
+        """Write the last values of a stretch as one, where there are many small ones."""
+        buckets: IntArray = np.array([decode_i64(key[:8]) for key in keys], dtype=np.int64)
+        starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
+        batch = Batch()
+        for low, high in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True):
+            if high - low <= MANY:
+                continue
+            first, size = high - 1, len(tables[high - 1])
+            while first > low and len(tables[first - 1]) < 2 * size:
+                first -= 1
+                size += len(tables[first])
+            if first < high - 1:
+                batch.put(self.cf, keys[high - 1], _packed(concat(tables[first:high])))
+                batch.delete_many(self.cf, keys[first : high - 1])
+        if len(batch):
+            kv.write(batch)
+
+
+def _key(bucket: int, step: int) -> bytes:
+    return encode_i64(bucket) + step.to_bytes(8, "big")
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    sink.write(_HEAD.pack(FORMAT, len(rows)))
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        for batch in rows.combine_chunks().to_batches():
+            writer.write_batch(batch)
+    value: bytes = sink.getvalue().to_pybytes()
+    return value
+
+
+def _unpacked(value: bytes) -> pa.Table:
+    if value[:1] > bytes((FORMAT,)):
+        raise NewerFormat(
+            f"kept messages of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+        )
+    try:
+        rows = pa.ipc.open_stream(pa.py_buffer(value)[_HEAD.size :]).read_all()
+        wanted = _HEAD.unpack_from(value)[1]
+    except (pa.ArrowInvalid, OSError, struct.error) as error:
+        raise CorruptState(f"kept messages of {len(value)} bytes cannot be read: {error}") from error
+    if len(rows) != wanted:
+        raise CorruptState(f"kept messages of {len(value)} bytes are {len(rows)} rows, not {wanted}")
+    return rows

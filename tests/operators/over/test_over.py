@@ -1,0 +1,341 @@
+"""Seed 002, sentence by sentence: windows around messages, by index and by time, and their statistics."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.core.errors import BadAggregate, BadWindow, ConfigurationError, RetentionMissing
+from windrow.testing import TestDriver
+
+S = 1_000_000
+MS = 1_000
+
+
+def told(
+    folder: Path, definition: wr.Over, messages: list[dict[str, Any]], *, drain: bool = True
+) -> list[dict[str, Any]]:
+    """What is told of messages that come one by one, which is what the oracle says."""
+    with TestDriver(definition, folder / "job") as driver:
+        for n, message in enumerate(messages):
+            driver.add(wr.Message(message, wr.Position("s", 0, n)))
+        if drain:
+            driver.drain()
+        driver.check()
+        return [dict(row.values) for row in driver.committed_panes()]
+
+
+def windows(tmp_path: Path, frame: Any, times: list[int], *, drain: bool = True) -> dict[int, list[int]]:
+    """The messages in the window around each: both are called by their number."""
+    is_counted = not hasattr(wr.count().over(frame).frame, "low_us")
+    over = wr.Over(
+        event_time="t",
+        frame=frame,
+        agg={"seen": wr.collect_list("n", order="event_time")},
+        ttl=wr.forever if is_counted else None,
+        max_ahead=wr.forever,
+    )
+    messages = [{"t": t, "n": n} for n, t in enumerate(times)]
+    return {row["n"]: row["seen"] for row in told(tmp_path, over, messages, drain=drain)}
+
+
+def values(
+    tmp_path: Path, aggregation: Any, xs: list[Any], *, every_us: int = MS, **options: Any
+) -> list[Any]:
+    """What an aggregation is of messages that come in equal steps."""
+    is_counted = not hasattr(aggregation.frame, "low_us")
+    over = wr.Over(
+        event_time="t",
+        agg={"v": aggregation},
+        ttl=wr.forever if is_counted else None,
+        max_ahead=wr.forever,
+        **options,
+    )
+    found = told(tmp_path, over, [{"t": i * every_us, "x": x} for i, x in enumerate(xs)])
+    return [row["v"] for row in found]
+
+
+FIVE = list(range(5))
+INDEX = {
+    "the last three": (
+        wr.rows_between(-2, 0),
+        {2: [0, 1, 2], 3: [1, 2, 3], 4: [2, 3, 4]},
+    ),
+    "the same by its ends": ((-2, 0), {2: [0, 1, 2], 3: [1, 2, 3], 4: [2, 3, 4]}),
+    "turned round": (wr.rows_between(0, -2), {2: [0, 1, 2], 3: [1, 2, 3], 4: [2, 3, 4]}),
+    "without itself": (wr.rows_between(-2, 0, closed="left"), {2: [0, 1], 3: [1, 2], 4: [2, 3]}),
+    "without the first": (
+        wr.rows_between(-2, 0, closed="right"),
+        {1: [0, 1], 2: [1, 2], 3: [2, 3], 4: [3, 4]},
+    ),
+    "neither end": (wr.rows_between(-2, 0, closed="neither"), {1: [0], 2: [1], 3: [2], 4: [3]}),
+    "the next three": (wr.rows_between(0, 2), {0: [0, 1, 2], 1: [1, 2, 3], 2: [2, 3, 4]}),
+    "around": (wr.rows_between(-1, 2), {1: [0, 1, 2, 3], 2: [1, 2, 3, 4]}),
+    "wholly past": (wr.rows_between(-3, -1), {3: [0, 1, 2], 4: [1, 2, 3]}),
+    "wholly future": (wr.rows_between(1, 3, closed="right"), {0: [2, 3], 1: [3, 4]}),
+    "itself": (wr.rows_between(0, 0), {n: [n] for n in FIVE}),
+    "cut off": (
+        wr.rows_between(-1, 1, partial="emit"),
+        {0: [0, 1], 1: [0, 1, 2], 2: [1, 2, 3], 3: [2, 3, 4], 4: [3, 4]},
+    ),
+    "null where cut off": (
+        wr.rows_between(-1, 1, partial="null"),
+        {0: None, 1: [0, 1, 2], 2: [1, 2, 3], 3: [2, 3, 4], 4: None},
+    ),
+}
+
+
+@pytest.mark.proves(
+    "Windows: around each message, by index and by time, past and future, open and closed ends"
+)
+@pytest.mark.parametrize("name", INDEX)
+def test_a_window_by_index_is_told_when_it_is_whole(name: str, tmp_path: Path) -> None:
+    frame, wanted = INDEX[name]
+    assert windows(tmp_path, frame, [i * MS for i in FIVE]) == wanted
+
+
+TIME = {
+    "the last two": (
+        ("-2 ms", 0),
+        {0: [0], 1: [0, 1], 2: [0, 1, 2], 3: [1, 2, 3], 4: [2, 3, 4]},
+    ),
+    "without the oldest moment": (
+        wr.range_between("-2 ms", 0, closed="right"),
+        {0: [0], 1: [0, 1], 2: [1, 2], 3: [2, 3], 4: [3, 4]},
+    ),
+    "without its own moment": (
+        wr.range_between("-2 ms", 0, closed="left"),
+        {0: [], 1: [0], 2: [0, 1], 3: [1, 2], 4: [2, 3]},
+    ),
+    "to the future": ((0, "1 ms"), {0: [0, 1], 1: [1, 2], 2: [2, 3], 3: [3, 4], 4: [4]}),
+    "wholly past": (("-2 ms", "-1 ms"), {0: [], 1: [0], 2: [0, 1], 3: [1, 2], 4: [2, 3]}),
+    "wholly future": (("2 ms", "3 ms"), {0: [2, 3], 1: [3, 4], 2: [4], 3: [], 4: []}),
+    "its own moment": ((0, 0), {n: [n] for n in FIVE}),
+}
+
+
+@pytest.mark.parametrize("name", TIME)
+def test_a_window_by_time_is_told_of_every_message(name: str, tmp_path: Path) -> None:
+    frame, wanted = TIME[name]
+    assert windows(tmp_path, frame, [i * MS for i in FIVE]) == wanted
+
+
+def test_messages_of_one_moment_are_in_each_others_windows_by_time_and_in_order_by_index(
+    tmp_path: Path,
+) -> None:
+    times = [5 * S, 5 * S, 9 * S]
+    assert windows(tmp_path / "a", ("-2 s", 0), times) == {0: [0, 1], 1: [0, 1], 2: [2]}
+    assert windows(tmp_path / "b", (-1, 0), times) == {1: [0, 1], 2: [1, 2]}
+
+
+def test_windows_wait_until_the_watermark_is_past_their_end(tmp_path: Path) -> None:
+    def some(name: str, frame: Any, times: list[int]) -> list[int]:
+        return sorted(windows(tmp_path / name, frame, [t * S for t in times], drain=False))
+
+    assert some("a", (0, "5 s"), [0, 1, 5]) == []
+    assert some("b", (0, "5 s"), [0, 1, 6]) == [0]
+    assert some("c", (0, "5 s"), [0, 1, 100]) == [0, 1]
+    assert some("d", wr.range_between(0, "5 s", closed="left"), [0, 1, 5]) == [0]
+    assert some("e", (0, 2), [0, 1, 2]) == []
+    assert some("f", (0, 2), [0, 1, 2, 3]) == [0]
+
+
+STATISTICS = {
+    "average of four": (wr.avg("x").over(4), [1.5, 2.5, 3.5, 4.5]),
+    "average of a time": (wr.avg("x").over("4 ms"), [0, 0.5, 1, 1.5, 2, 3, 4]),
+    "running average": (wr.avg("x").over(), [0, 0.5, 1, 1.5, 2, 2.5, 3]),
+    "running count": (wr.count().over(), [1, 2, 3, 4, 5, 6, 7]),
+    "running sum": (wr.sum("x").over(), [0, 1, 3, 6, 10, 15, 21]),
+    "running least": (wr.min("x").over(), [0] * 7),
+    "running most": (wr.max("x").over(), [0, 1, 2, 3, 4, 5, 6]),
+    "sum of three": (wr.sum("x").over(3), [3, 6, 9, 12, 15]),
+    "deviation": (wr.stddev("x").over(2), [math.sqrt(0.5)] * 6),
+    "deviation of all there is": (wr.stddev("x", ddof=0).over(2), [0.5] * 6),
+    "middle": (wr.median("x").over(3), [1.0, 2.0, 3.0, 4.0, 5.0]),
+    "first of three": (wr.first("x").over(3), [0, 1, 2, 3, 4]),
+}
+
+
+@pytest.mark.proves("Windows: statistics around each message, and running ones")
+@pytest.mark.parametrize("name", STATISTICS)
+def test_statistics_over_the_last_messages_and_over_all_so_far(name: str, tmp_path: Path) -> None:
+    aggregation, wanted = STATISTICS[name]
+    assert values(tmp_path, aggregation, list(range(7))) == pytest.approx(wanted)
+
+
+def test_averages_over_a_time_around(tmp_path: Path) -> None:
+    def means(name: str, *ends: Any) -> list[Any]:
+        return values(tmp_path / name, wr.avg("x").over(ends), list(range(7)), every_us=10 * MS)
+
+    assert means("a", 0, "35 ms") == [1.5, 2.5, 3.5, 4.5, 5, 5.5, 6]
+    assert means("b", "-15 ms", "25 ms") == [1, 1.5, 2.5, 3.5, 4.5, 5, 5.5]
+
+
+def test_nulls_are_skipped_and_nan_is_larger_than_any_number(tmp_path: Path) -> None:
+    xs = [None, 2.0, float("nan"), None, None, 4.0]
+    pairs = [(None, 2.0), (2.0, float("nan")), (float("nan"), None), (None, None), (None, 4.0)]
+    wanted = {
+        "sum": [2.0, math.nan, math.nan, 0.0, 4.0],
+        "avg": [2.0, math.nan, math.nan, None, 4.0],
+        "min": [2.0, 2.0, math.nan, None, 4.0],
+        "max": [2.0, math.nan, math.nan, None, 4.0],
+        "stddev": [None, math.nan, None, None, None],
+    }
+    assert len(pairs) == 5
+    for kind, expected in wanted.items():
+        found = values(tmp_path / kind, getattr(wr, kind)("x").over(2), xs)
+        assert repr(found) == repr(expected), kind
+
+
+def test_what_is_not_in_a_window_has_no_part_in_its_sum(tmp_path: Path) -> None:
+    xs = [1e300, 1.0, 2.0, float("inf"), 3.0, 4.0, 0.1, 0.2]
+    found = values(tmp_path, wr.sum("x").over(2), xs)
+    assert found == [1e300, 3.0, math.inf, math.inf, 7.0, 4.1, 0.1 + 0.2]
+
+
+def test_sums_of_integers_and_decimals_are_exact(tmp_path: Path) -> None:
+    big = 2**62
+    assert values(tmp_path / "a", wr.sum("x").over(2), [big, big - 1, 1 - big]) == [2**63 - 1, 0]
+    exact = values(tmp_path / "b", wr.sum("x").over(2), [big, big, big], integer_overflow="decimal")
+    assert exact == [Decimal(2**63)] * 2
+    cents = [Decimal("0.10"), Decimal("0.20"), Decimal("0.30")]
+    assert values(tmp_path / "c", wr.sum("x").over(), cents) == [
+        Decimal("0.10"),
+        Decimal("0.30"),
+        Decimal("0.60"),
+    ]
+    assert values(tmp_path / "d", wr.max("x").over(2), cents) == [Decimal("0.20"), Decimal("0.30")]
+
+
+def test_a_sum_that_does_not_fit_is_a_dead_letter_of_its_message(tmp_path: Path) -> None:
+    over = wr.Over(event_time="t", agg={"v": wr.sum("x").over(2)}, ttl="1 hour", max_ahead=wr.forever)
+    with over.open(str(tmp_path)) as op:
+        for i, x in enumerate([2**62, 2**62, 1]):
+            op.add_message({"t": i, "x": x})
+        op.drain()
+        assert [row["v"] for row in op.get_result()] == [2**62 + 1]
+        [letter] = op.dead_letters()
+        assert (letter.reason, letter.event_time_us) == ("integer_overflow", 1)
+
+
+def test_a_pause_longer_than_the_ttl_parts_neighbours(tmp_path: Path) -> None:
+    agg = {"n": wr.count().over(), "two": wr.sum("x").over(wr.rows_between(-1, 1, partial="emit"))}
+    over = wr.Over(event_time="t", agg=agg, ttl="2 seconds", max_ahead=wr.forever)
+    messages = [{"t": t * S, "x": x} for x, t in enumerate([0, 2, 5, 6])]
+    assert [(row["n"], row["two"]) for row in told(tmp_path, over, messages)] == [
+        (1, 1),
+        (2, 1),
+        (1, 5),
+        (2, 5),
+    ]
+
+
+def test_what_comes_after_the_watermark_has_no_row_and_no_part(tmp_path: Path) -> None:
+    over = wr.Over(event_time="t", frame=("-5 s", 0), agg={"n": wr.count()}, max_ahead=wr.forever)
+    with over.open(str(tmp_path)) as op:
+        for t in (0, 4, 3, 6):
+            op.add_message({"t": t * S})
+        op.drain()
+        assert [row["n"] for row in op.get_result()] == [1, 2, 2]
+        assert [letter.reason for letter in op.dead_letters()] == ["too_late"]
+
+
+@wr.aggregate_function(name="slope", returns=pa.float64(), envelope=True)
+def slope(messages: pa.Table) -> float:
+    """By how much x grows in a second, between the first and the last of the window."""
+    x, t = messages["x"].to_pylist(), messages["t"].cast(pa.int64()).to_pylist()
+    assert messages["__offset"].to_pylist() == sorted(messages["__offset"].to_pylist())
+    return (x[-1] - x[0]) / (t[-1] - t[0]) * S
+
+
+@pytest.mark.proves("Windows: functions of the messages around each, with their times and places")
+def test_a_function_gets_the_messages_of_the_window_with_their_times_and_places(tmp_path: Path) -> None:
+    over = wr.Over(event_time="t", agg={"slope": slope().over(3)}, ttl=wr.forever, max_ahead=wr.forever)
+    messages = [{"t": t * S, "x": float(t * t)} for t in (0, 1, 3, 4)]
+    assert [row["slope"] for row in told(tmp_path, over, messages)] == [3.0, 5.0]
+
+
+def test_messages_without_a_whole_window_are_counted(tmp_path: Path) -> None:
+    over = wr.Over(event_time="t", agg={"n": wr.count().over(3)}, ttl=wr.forever, max_ahead=wr.forever)
+    with over.open(str(tmp_path)) as op:
+        for t in range(5):
+            op.add_message({"t": t})
+        op.drain()
+        assert len(op.get_result()) == 3
+        assert op.counters["incomplete"] == 2
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no frame": ({"agg": {"n": wr.count()}}, BadWindow, r"no frame.*\.over\(10\)"),
+    "no aggregation": ({"agg": {}}, BadAggregate, "at least one"),
+    "no ttl": ({"agg": {"n": wr.count().over(3)}}, RetentionMissing, "ttl='1 day'"),
+    "a ttl of frames of time": (
+        {"agg": {"n": wr.count().over("3 s")}, "ttl": "1 s"},
+        ConfigurationError,
+        "leave it out",
+    ),
+    "two kinds of future": (
+        {"agg": {"n": wr.count().over((0, 3)), "m": wr.count().over("3 s")}, "ttl": "1 s"},
+        BadWindow,
+        "two operators",
+    ),
+    "a name twice": (
+        {"agg": {"x": wr.count().over("3 s")}, "select": ("x",)},
+        ConfigurationError,
+        "told twice",
+    ),
+    "an overflow": (
+        {"agg": {"x": wr.count().over("3 s")}, "integer_overflow": "wrap"},
+        ConfigurationError,
+        "'decimal'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_definitions_that_cannot_be_are_refused_with_the_remedy(name: str) -> None:
+    options, error, words = REFUSED[name]
+    with pytest.raises(error, match=words):
+        wr.Over(**{"event_time": "t", **options})
+
+
+FRAMES: dict[str, tuple[Any, str]] = {
+    "nothing in it": (lambda: wr.rows_between(0, 0, closed="left"), "holds no message"),
+    "no time in it": (lambda: wr.range_between(0, 0, closed="neither"), "holds no time"),
+    "a word": (lambda: wr.rows_between(-1, 0, closed="none"), "'both', 'left', 'right', 'neither'"),
+    "another": (lambda: wr.rows_between(-1, 0, partial="none"), "'skip', 'emit', 'null'"),
+    "no number": (lambda: wr.rows_between("-1 s", 0), "wr.range_between"),
+    "too many": (lambda: wr.rows_between(-(10**7), 0), "1_000_000"),
+    "no beginning and a future": (lambda: wr.rows_between(wr.forever, 1), r"rows_between\(wr.forever, 0\)"),
+    "no end": (lambda: wr.range_between("-1 s", wr.forever), "two ends"),
+    "no messages": (lambda: wr.count().over(0), "1 or more"),
+    "future by mistake": (lambda: wr.count().over("-1 s"), "0 or more"),
+    "no frame": (lambda: wr.count().over(1.5), "is no frame"),
+    "a frame of an aggregate": (
+        lambda: wr.Aggregate(
+            event_time="t", window=wr.tumbling("1 s"), retention="1 s", agg={"n": wr.count().over(3)}
+        ),
+        "wr.Over",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_that_cannot_be_are_refused_with_the_remedy(name: str) -> None:
+    make, words = FRAMES[name]
+    with pytest.raises((BadWindow, BadAggregate), match=words):
+        make()
+
+
+def test_an_aggregate_that_is_named_as_a_column_is_refused_when_the_column_comes(tmp_path: Path) -> None:
+    over = wr.Over(event_time="t", frame=("-1 s", 0), agg={"x": wr.sum("x")})
+    with pytest.raises(ConfigurationError, match="another name"):
+        over.open(str(tmp_path / "a"), schema=pa.schema([("t", pa.int64()), ("x", pa.int64())]))
+    with over.open(str(tmp_path / "b")) as op, pytest.raises(ConfigurationError, match="another name"):
+        op.add_message({"t": 0, "x": 1})

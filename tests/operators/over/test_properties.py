@@ -1,0 +1,169 @@
+"""Windows around messages beside polars, and fed in any pieces: with nothing late the rows are the same."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.operators.over import folds
+from windrow.operators.over.lines import Bounds
+from windrow.testing.ledger import values_equal
+
+S = 1_000_000
+ROWS = 5_000
+
+
+def readings(seed: int) -> pa.Table:
+    """Messages in the order of event time, some of one moment; no two of a key."""
+    chance = np.random.default_rng(seed)
+    times = np.sort(chance.integers(0, 60 * S, ROWS) // 1_000 * 1_000)
+    keys = chance.integers(0, 40, ROWS)
+    values = chance.normal(1_000.0, 5.0, ROWS)
+    table = pa.table(
+        {
+            "t": pa.array(times).cast(pa.timestamp("us", "UTC")),
+            "k": keys,
+            "i": chance.integers(-(10**12), 10**12, ROWS),
+            "x": pa.array(values, mask=chance.random(ROWS) < 0.1),
+        }
+    )
+    _, first = np.unique(times * 40 + keys, return_index=True)
+    return table.take(pa.array(np.sort(first)))
+
+
+def told(path: Path, definition: wr.Over, table: pa.Table, cuts: list[int]) -> dict[tuple[Any, Any], Any]:
+    ends = [0, *cuts, len(table)]
+    with definition.open(str(path), schema=table.schema) as op:
+        for low, high in pairwise(ends):
+            op.add_messages(table.slice(low, high - low))
+            if low % 2:
+                op.next_offsets()
+        op.drain()
+        rows = [dict(row.values) for row in op.get_result()]
+    return {(row["k"], row["t"]): row for row in rows}
+
+
+def around(frame: Any, **options: Any) -> wr.Over:
+    agg = {
+        "n": wr.count(),
+        "i": wr.sum("i"),
+        "x": wr.sum("x"),
+        "mean": wr.avg("x"),
+        "least": wr.min("x"),
+        "most": wr.max("x"),
+        "dev": wr.stddev("x"),
+    }
+    return wr.Over(by="k", event_time="t", frame=frame, agg=agg, select=(), max_ahead=wr.forever, **options)
+
+
+AGGREGATES = [
+    pl.len().cast(pl.Int64).alias("n"),
+    pl.col("i").sum().alias("i"),
+    pl.col("x").sum().alias("x"),
+    pl.col("x").mean().alias("mean"),
+    pl.col("x").min().alias("least"),
+    pl.col("x").max().alias("most"),
+    pl.col("x").std().alias("dev"),
+]
+
+
+@pytest.mark.proves(
+    "Windows: around each message, the same rows however messages are cut, and those of polars"
+)
+@pytest.mark.parametrize(
+    ("frame", "period", "offset", "closed"),
+    [
+        (wr.range_between("-2 seconds", 0), 2, -2, "both"),
+        (wr.range_between("-2 seconds", "1 second"), 3, -2, "both"),
+        (wr.range_between("-5 seconds", 0, closed="right"), 5, -5, "right"),
+        (wr.range_between(0, "3 seconds", closed="left"), 3, 0, "left"),
+    ],
+    ids=["past", "around", "open past", "future"],
+)
+def test_windows_by_time_are_those_of_polars_in_any_cut(
+    frame: Any, period: int, offset: int, closed: Any, tmp_path: Path
+) -> None:
+    table = readings(7)
+    polars = (
+        pl.from_arrow(table)
+        .sort("t")
+        .rolling(
+            "t",
+            period=timedelta(seconds=period),
+            offset=timedelta(seconds=offset),
+            closed=closed,
+            group_by="k",
+        )
+        .agg(AGGREGATES)
+    )
+    wanted = {(row["k"], row["t"]): row for row in polars.to_dicts()}  # type: ignore[union-attr]
+    for name, cuts in (("whole", []), ("cut", [1, 17, 400, 401, 2_000, 3_333])):
+        found = told(tmp_path / name, around(frame), table, cuts)
+        assert found.keys() == wanted.keys()
+        for key, row in wanted.items():
+            assert values_equal(found[key], row), (name, key)
+
+
+def test_windows_by_count_are_those_of_polars_in_any_cut(tmp_path: Path) -> None:
+    table = readings(8)
+    frame = (
+        pl.from_arrow(table)
+        .sort("t")
+        .with_columns(
+            pl.col("i").rolling_sum(10).over("k").alias("ten"),
+            pl.col("i").cum_sum().over("k").alias("so_far"),
+            pl.col("x").rolling_max(10, min_samples=1).over("k").alias("most"),
+            pl.len().over("k").alias("all"),
+        )
+    )
+    wanted = {(r["k"], r["t"]): r for r in frame.to_dicts() if r["ten"] is not None}  # type: ignore[union-attr]
+    over = wr.Over(
+        by="k",
+        event_time="t",
+        agg={"ten": wr.sum("i").over(10), "so_far": wr.sum("i").over(), "most": wr.max("x").over(10)},
+        ttl=wr.forever,
+        select=(),
+        max_ahead=wr.forever,
+    )
+    for name, cuts in (("whole", []), ("cut", [3, 30, 31, 2_500, 2_501, 4_000])):
+        found = told(tmp_path / name, over, table, cuts)
+        assert found.keys() == wanted.keys()
+        for key, row in found.items():
+            assert (row["ten"], row["so_far"], row["most"]) == (
+                wanted[key]["ten"],
+                wanted[key]["so_far"],
+                wanted[key]["most"],
+            )
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3, 8, 9, 64, 65])
+def test_half_blocks_make_what_a_loop_makes(longest: int) -> None:
+    chance = np.random.default_rng(longest)
+    values = chance.random(300)
+    low = chance.integers(0, 300, 200)
+    high = np.minimum(low + chance.integers(0, longest + 1, 200), 300)
+    bounds = Bounds(low, high, np.ones(200, dtype=bool))
+    [sums] = folds.halves((values,), lambda a, b: (a[0] + b[0],), (0.0,), bounds)
+    assert sums == pytest.approx([values[a:b].sum() for a, b in zip(low, high, strict=True)])
+    [most] = folds.halves((values,), lambda a, b: (np.maximum(a[0], b[0]),), (-1.0,), bounds)
+    assert most.tolist() == [max(values[a:b], default=-1.0) for a, b in zip(low, high, strict=True)]
+
+
+def test_windows_that_are_laid_out_in_pieces_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folds, "LAID_OUT", 10)
+    low, high = np.array([0, 2, 5, 5, 0]), np.array([4, 9, 5, 6, 30])
+    bounds = Bounds(low, high, np.ones(5, dtype=bool))
+    found: dict[int, list[int]] = {i: [] for i in range(5)}
+    for first, last, rows, of in folds.laid_out(bounds):
+        assert last > first
+        for row, window in zip(rows.tolist(), of.tolist(), strict=True):
+            found[first + window].append(row)
+    assert [found[i] for i in range(5)] == [list(range(a, b)) for a, b in zip(low, high, strict=True)]

@@ -1,0 +1,100 @@
+"""Kept messages by event time: read by a range of time, joined as they are read, forgotten by a range of keys."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.stores.events import MANY, TIME, Events
+from windrow.stores.kv import Batch, MemoryKV
+
+STRETCH = 100
+
+
+def store() -> tuple[Events, MemoryKV]:
+    return Events("e", STRETCH), MemoryKV(["e"])
+
+
+def rows(*times: int) -> pa.Table:
+    return pa.table({"x": list(times), TIME: pa.array(times, pa.int64())})
+
+
+def read(events: Events, kv: MemoryKV, low: int = START_OF_TIME_US, high: int = END_OF_TIME_US) -> list[int]:
+    found = events.read(kv, low, high)
+    return [] if found is None else found.column("x").to_pylist()
+
+
+def test_a_range_of_time_is_read_by_stretch_then_in_the_order_of_arrival() -> None:
+    events, kv = store()
+    events.add(kv, rows(-1, 250, 5, 3), 1)
+    events.add(kv, rows(4, 99, 100), 2)
+    assert read(events, kv) == [-1, 5, 3, 4, 99, 100, 250]
+    assert read(events, kv, 4, 100) == [5, 4, 99]
+    assert read(events, kv, 101, 250) == []
+    assert events.any_between(kv, 100, 101)
+    assert not events.any_between(kv, 300, 400)
+    assert not events.any_between(kv, 5, 5)
+
+
+def test_what_is_over_is_forgotten_by_the_stretch() -> None:
+    events, kv = store()
+    events.add(kv, rows(5, 105, 205), 1)
+    events.forget(kv, 199)
+    assert read(events, kv) == [105, 205]
+    events.forget(kv, END_OF_TIME_US)
+    assert read(events, kv) == []
+
+
+def test_a_step_that_has_nothing_to_forget_writes_nothing() -> None:
+    events, kv = store()
+    events.add(kv, rows(105), 1)
+    before = list(kv.scan("e"))
+    kv.write = None  # type: ignore[method-assign, assignment]
+    events.forget(kv, 105)
+    assert list(kv.scan("e")) == before
+
+
+def test_small_values_of_a_stretch_are_joined_and_each_row_is_written_a_few_times() -> None:
+    events, kv = store()
+    written, steps = 0, 1_000
+    for step in range(steps):
+        events.add(kv, rows(step % STRETCH), step)
+        before = dict(kv.scan("e"))
+        found = events.read(kv, START_OF_TIME_US, END_OF_TIME_US, tidy=True)
+        assert found is not None and len(found) == step + 1
+        after = dict(kv.scan("e"))
+        written += sum(len(value) for key, value in after.items() if before.get(key) != value)
+        assert len(after) <= MANY + 12
+    assert written < 12 * sum(len(value) for value in after.values())
+    assert read(events, kv) == [step % STRETCH for step in range(steps)]
+
+
+def test_columns_that_came_later_or_widened_are_read_in_one_type() -> None:
+    events, kv = store()
+    events.add(kv, rows(1), 1)
+    wider = pa.table({"x": [0.5], "y": ["new"], TIME: pa.array([2], pa.int64())})
+    events.add(kv, wider, 2)
+    found = events.read(kv, 0, 10)
+    assert found is not None
+    assert found.select(["x", "y"]).to_pylist() == [{"x": 1.0, "y": None}, {"x": 0.5, "y": "new"}]
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda value: b"\x02" + value[1:], NewerFormat),
+        (lambda value: value[:40], CorruptState),
+        (lambda value: value[:1] + b"\x00\x00\x00\x09" + value[5:], CorruptState),
+    ],
+)
+def test_a_newer_format_and_damage_are_told(damage: object, error: type[Exception]) -> None:
+    events, kv = store()
+    events.add(kv, rows(1), 1)
+    [(key, value)] = kv.scan("e")
+    batch = Batch()
+    batch.put("e", key, damage(value))  # type: ignore[operator]
+    kv.write(batch)
+    with pytest.raises(error):
+        events.read(kv, 0, 10)
