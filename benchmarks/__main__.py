@@ -15,6 +15,7 @@ from tests.kafka.spark_jars import jars
 from . import sparks
 from .big_batch import big_batch
 from .embedded import embedded, full_state
+from .firing import firing, firing_many
 from .harness import run, table, write
 from .joins import joins
 from .kafka import kafka
@@ -35,13 +36,20 @@ BENCHMARKS = {
     "full-state": full_state,
     "over": over,
     "update": update,
+    "firing": firing,
     "restore": restore,
     "replay": replay,
     "purge": purge,
     "memory": memory,
 }
 #: Those that take so long that they run only where they are named.
-NAMED = {"big-batch": big_batch, "nexmark": nexmark, "soak": soak, "soak-kafka": soak_kafka}
+NAMED = {
+    "big-batch": big_batch,
+    "firing-20m": firing_many,
+    "nexmark": nexmark,
+    "soak": soak,
+    "soak-kafka": soak_kafka,
+}
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 

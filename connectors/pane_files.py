@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from windrow.connectors.manifests import read_file
+from windrow.connectors.manifests import read_file, read_slices
 from windrow.core.messages import Token
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
 from windrow.operators.steps.dead import to_letters
+from windrow.stores.spill import Spill
 
+#: Rows are read so many at a time.
+SLICE_ROWS = 1 << 16
+#: Files of fewer bytes are read at once.
+MAPPED_BYTES = 4 << 20
 #: What stands for an operator's name where the rows are dead letters.
 DEAD_LETTERS = "dead_letters"
 
@@ -48,11 +55,32 @@ class PaneFiles:
         """All rows: `window`, keys, aggregates, `pane`, `commit`; of dead letters as they are kept."""
         return concat([read_file(f) for f in self.files])
 
+    def tables(self) -> Iterator[pa.Table]:
+        """All rows, in the same order, some thousand at a time."""
+        # A shard may know less of the columns than another.
+        first, *others = [pq.read_schema(file).empty_table() for file in self.files] or [pa.table({})]
+        common = None if all(t.schema.equals(first.schema) for t in others) else concat([first, *others])
+        for file in self.files:
+            for rows in read_slices(file, SLICE_ROWS):
+                yield rows if common is None else concat([common, rows])
+
     def panes(self) -> Iterator[Any]:
-        """All rows as Python values: panes, rows of a join, or dead letters."""
-        if self.letters_of is not None:
-            return iter(to_letters(self.table(), self.letters_of))
-        return iter(self.definition.values(self.table(), self.job))
+        """All rows as Python values: panes, rows of a join, or dead letters; made when they are looked at."""
+        for rows in self.tables():
+            if self.letters_of is not None:
+                yield from to_letters(rows, self.letters_of)
+            else:
+                yield from self.definition.values(rows, self.job)
+
+
+def mapped_rows(path: str) -> pa.Table:
+    """The rows of a file of panes; those of a large one lie in another file, as memory has them."""
+    if os.path.getsize(path) <= MAPPED_BYTES:
+        return read_file(path)
+    rows = Spill()
+    for some in read_slices(path, SLICE_ROWS):
+        rows.add(some)
+    return rows.mapped()[0]
 
 
 class Sink(Protocol):
@@ -61,7 +89,8 @@ class Sink(Protocol):
     def publish(self, token: Token, panes: PaneFiles) -> None:
         """Make the panes of one operator in one commit visible, once, however often it is called with this token.
 
-        token: (job, commit). panes: `panes.table()` has all rows as Arrow, `panes.panes()` as Python values
+        token: (job, commit). panes: `panes.table()` has all rows as Arrow, `panes.tables()` the same some at a time, however
+            many they are, `panes.panes()` as Python values
 
         Raising refuses them for now: they are given again.
         """

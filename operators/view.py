@@ -109,7 +109,7 @@ class View(ABC):
 
     def windows(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None
-    ) -> list[WindowInfo]:
+    ) -> Sequence[WindowInfo]:
         """Windows that overlap the closed range `[start, end]`, sorted by start, end and key."""
         raise self.refuse(WINDOWS)
 
@@ -160,6 +160,16 @@ def key_of(by: tuple[str, ...], key: Any) -> dict[str, Any] | None:
     if len(values) != len(by):
         raise ConfigurationError(f"key {key!r} has {len(values)} values, the operator is keyed by {list(by)}")
     return dict(zip(by, values, strict=True))
+
+
+def one_key(by: Sequence[str], key: Mapping[str, Any], schema: pa.Schema) -> pa.Table | None:
+    """A key as a row of columns of that schema; None where it is not all of a key, or there can be no such row."""
+    if not by or set(key) != set(by):
+        return None
+    try:
+        return pa.table({b: pa.array([key[b]], schema.field(b).type) for b in by})
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> BoolArray:

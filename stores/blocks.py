@@ -14,7 +14,8 @@ by the directory, not by a scan, which would have to pass all that were there si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgpack
@@ -26,8 +27,10 @@ from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Overlay, Pair
 from windrow.stores.paged import Pages
-from windrow.stores.pages import PAGE, Head, unpack
-from windrow.stores.spread import NUMBERS, spread
+from windrow.stores.pages import PAGE, Head, hashes_of, unpack
+from windrow.stores.shares import Chunk, dealt, tables_of
+from windrow.stores.spill import Spill
+from windrow.stores.spread import NUMBERS, Hashes, numbers_of, spread
 from windrow.stores.values import (
     BESIDE,
     BLOCK_FORMAT,
@@ -89,6 +92,8 @@ FOLD_LARGE_AT = 64
 PART_BYTES = 512 << 10
 #: So much is gathered for each part before it is dealt out: a block costs half a kilobyte beside its rows.
 DEAL_BYTES = 4 << 10
+#: Windows are read this many at a time.
+WINDOWS_AT_ONCE = 64
 #: A commit looks at one of so many groups of parts, or at several where it brings much, and folds of those that have doubled
 #: about so many times the bytes that it has brought.
 _GROUPS, _FOLDED = 64, 4
@@ -135,12 +140,44 @@ class BlockWindows:
         return block.whole <= block.since or (large and bool(self.by))
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
-        schemas, pages, blocks = Schemas(kv, self.aux), list[bytes](), list[bytes]()
-        for start in sorted(set(starts)):
-            for value in self._values(kv, encode_i64(start)):
-                (pages if value[0] == PAGE else blocks).append(value)
-        tables = [*unpack(pages, schemas), *(rows_of(value, schemas) for value in blocks)]
-        return concat(tables) if tables else None
+        wanted = None if keys is None or not self.by else np.unique(hashes_of(keys, self.by))
+        values = [v for start in sorted(set(starts)) for v in self._each(kv, encode_i64(start), wanted)]
+        return self._rows(values, Schemas(kv, self.aux), wanted)
+
+    def _rows(
+        self, values: Sequence[bytes], schemas: Schemas, wanted: Hashes | None = None
+    ) -> pa.Table | None:
+        """The rows of values; `wanted`: only those whose keys have such a hash."""
+        pages = [value for value in values if value[0] == PAGE]
+        blocks = (rows_of(value, schemas) for value in values if value[0] != PAGE)
+        tables: Iterable[pa.Table] = itertools.chain(unpack(pages, schemas), blocks)
+        if wanted is not None:
+            tables = (t.filter(pa.array(np.isin(hashes_of(t, self.by), wanted))) for t in tables)
+        found = list(tables)
+        return concat(found) if found else None
+
+    def chunks(self, kv: KV, starts: Sequence[int], most: int) -> Iterator[Chunk]:
+        """Windows in their order, several at once as long as they are of `most` bytes; of a larger one shares of its keys."""
+        schemas, chunk, held, size = Schemas(kv, self.aux), list[int](), list[bytes](), 0
+        for start in starts:
+            values = self._each(kv, encode_i64(start))
+            some, more = list[bytes](), 0
+            while more <= most and (value := next(values, None)) is not None:
+                some.append(value)
+                more += len(value)
+            large = more > most and bool(self.by)
+            if chunk and (large or size + more > most or len(chunk) == WINDOWS_AT_ONCE):
+                yield Chunk(chunk, self._rows(held, schemas), None)
+                chunk, held, size = [], [], 0
+            if large:
+                tables = tables_of(itertools.chain(some, values), schemas)
+                yield Chunk([start], None, dealt(tables, self.by, Spill()))
+                continue
+            chunk.append(start)
+            held += [*some, *values]
+            size += more
+        if chunk:
+            yield Chunk(chunk, self._rows(held, schemas), None)
 
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
         found: list[int] = []
@@ -168,11 +205,19 @@ class BlockWindows:
     def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
         return self._pages.near(kv, starts, keys, self._values)
 
+    def near_hashes(self, kv: KV, start: int, wanted: Hashes | None) -> Near:
+        """As `near` of one window, of the keys that have such hashes; None: of all."""
+        return self._pages.near_hashes(kv, start, wanted, self._values)
+
     def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
         self._pages.put(kv, near, rows)
 
     def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
         self._pages.replace(kv, starts, rows)
+
+    def replace_by_shares(self, kv: KV, start: int, shares: Spill, most: int) -> None:
+        """As `replace` of one window, with rows that lie in shares; so many bytes of them at a time."""
+        self._pages.replace_by_shares(kv, start, shares, most)
 
     # -- folding ------------------------------------------------------------------------------------------------------
 
@@ -325,12 +370,24 @@ class BlockWindows:
 
     def _values(self, kv: KV, prefix: bytes) -> list[bytes]:
         """The blocks of a window, oldest first."""
-        directory, end = self._directory(kv, prefix), prefix_end(prefix)
-        if directory is None:
-            return [value for _, value in kv.scan(self.cf, prefix, end)]
-        parts = [n for part in directory.parts for n in range(part.first, part.after)]
-        since = kv.scan(self.cf, key_of(prefix, directory.since_from), end)
-        return [*self._get(kv, prefix, parts), *(value for _, value in since)]
+        return list(self._each(kv, prefix))
+
+    def _each(self, kv: KV, prefix: bytes, wanted: Hashes | None = None) -> Iterator[bytes]:
+        """The blocks of a window, oldest first; `wanted`: of those that keys with other hashes have to themselves, none."""
+        directory, low = self._directory(kv, prefix), prefix
+        if directory is not None:
+            parts = directory.parts
+            if wanted is not None:
+                begins = [part.part for part in parts]
+                of = np.searchsorted(begins, numbers_of(wanted), side="right") - 1
+                parts = [parts[i] for i in np.unique(np.maximum(of, 0)).tolist()]
+            for part in parts:
+                yield from self._get(kv, prefix, range(part.first, part.after))
+            low = key_of(prefix, directory.since_from)
+        elif wanted is not None and (pages := self._pages.of_hashes(kv, prefix, wanted)) is not None:
+            yield from pages
+            low = key_of(prefix, SINCE)
+        yield from (value for _, value in kv.scan(self.cf, low, prefix_end(prefix)))
 
     def _get(self, kv: KV, prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
         values = kv.multi_get(self.cf, [key_of(prefix, n) for n in numbers])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import re
 import secrets
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from windrow.core.errors import ConfigurationError, DiskFailed, WindrowError
 
@@ -100,6 +104,33 @@ def write_whole(path: str, parts: Iterable[bytes], *, fsync: bool = True, fsync_
         raise
     if fsync and fsync_dir:
         sync_directory(os.path.dirname(path))
+
+
+class Unnamed:
+    """A file in the system's temporary folder that has no name: it goes with whoever has it, however the process ends."""
+
+    def __init__(self) -> None:
+        with on_disk(tempfile.gettempdir()):
+            self.descriptor, path = tempfile.mkstemp(prefix="windrow-")
+            weakref.finalize(self, os.close, self.descriptor)
+            os.unlink(path)
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        """Write bytes, or a buffer, at the end; returns where they begin."""
+        at, left = self.size, memoryview(data).cast("B")
+        with on_disk(tempfile.gettempdir()):
+            while len(left):
+                left = left[os.write(self.descriptor, left) :]
+        self.size += memoryview(data).nbytes
+        return at
+
+    def read(self, at: int, size: int) -> bytes:
+        return os.pread(self.descriptor, size, at)
+
+    def mapped(self) -> mmap.mmap:
+        """All of it as memory that the system fills when it is looked at, and may take back. It must not be empty."""
+        return mmap.mmap(self.descriptor, self.size, access=mmap.ACCESS_READ)
 
 
 def sync_directory(path: str) -> None:

@@ -8,6 +8,7 @@ and only when the commit that names the segment exists is it written to the stor
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import msgpack
 
 from windrow.core.errors import CorruptState
+from windrow.stores.run import Run
 from windrow.stores.sorted_map import RangeSet, SortedMap
 
 Pair: TypeAlias = tuple[bytes, bytes]
@@ -25,17 +27,45 @@ _PAIRS: Final = 256
 
 
 class _Changes:
-    """The changes of one cf: ranges that were deleted, then points (None: deleted) that came after them."""
+    """The changes of one cf: ranges that were deleted, then runs of puts, one beside the other, then points (None: deleted)
+    that came after them.
+    """
 
-    __slots__ = ("points", "ranges")
+    __slots__ = ("points", "ranges", "runs")
 
     def __init__(self) -> None:
         self.points: SortedMap[bytes | None] = SortedMap()
         self.ranges = RangeSet()
+        self.runs: list[Run] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.points or self.runs or self.ranges)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         self.points.remove_range(start, end)
+        self.runs = [left for run in self.runs for left in run.without(start, end)]
         self.ranges.add(start, end)
+
+    def put_run(self, run: Run) -> None:
+        beside = all(other.last < run.first or run.last < other.first for other in self.runs)
+        if beside and next(self.points.scan(run.first, run.last + b"\0"), None) is None:
+            self.runs = sorted([*self.runs, run], key=lambda one: one.first)
+        else:
+            self.points.update(run.scan())
+
+    def in_runs(self, key: bytes) -> bytes | None:
+        at = bisect.bisect_right(self.runs, key, key=lambda run: run.first) - 1
+        return self.runs[at].get(key) if at >= 0 else None
+
+    def scan_runs(self, start: bytes, end: bytes | None, reverse: bool) -> Iterator[Pair]:
+        runs = reversed(self.runs) if reverse else self.runs
+        return itertools.chain.from_iterable(run.scan(start, end, reverse) for run in runs)
+
+    def net(self) -> dict[bytes, bytes | None]:
+        """The last change of each key."""
+        if not self.runs:
+            return self.points.data
+        return {**dict(self.scan_runs(b"", None, False)), **self.points.data}
 
 
 class Batch:
@@ -57,6 +87,10 @@ class Batch:
         """`put` of each pair, much faster."""
         self._of(cf).points.update(zip(keys, values, strict=True))
 
+    def put_run(self, cf: str, run: Run) -> None:
+        """`put` of all pairs of a run, which stay where they are."""
+        self._of(cf).put_run(run)
+
     def delete(self, cf: str, key: bytes) -> None:
         self._of(cf).points.set(key, None)
 
@@ -75,6 +109,8 @@ class Batch:
             mine = self._of(cf)
             for start, end in changes.ranges:
                 mine.delete_range(start, end)
+            for run in changes.runs:
+                mine.put_run(run)
             mine.points.update(changes.points.data.items())
 
     def clear(self) -> None:
@@ -89,6 +125,12 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values that are put."""
+        runs = sum(run.nbytes for changes in self._changes.values() for run in changes.runs)
+        return runs + self.held_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Those of them that are in memory."""
         points = [changes.points.data for changes in self._changes.values()]
         return sum(sum(map(len, some)) + sum(map(len, filter(None, some.values()))) for some in points)
 
@@ -98,7 +140,7 @@ class Batch:
         for cf, changes in self._changes.items():
             for start, end in changes.ranges:
                 part.delete_range(cf, start, end)
-            pairs = iter(changes.points.data.items())
+            pairs = itertools.chain(changes.scan_runs(b"", None, False), changes.points.data.items())
             while some := list(itertools.islice(pairs, _PAIRS)):
                 part._of(cf).points.update(some)
                 size += sum(len(key) + len(value or b"") for key, value in some)
@@ -110,7 +152,7 @@ class Batch:
 
     @property
     def cfs(self) -> tuple[str, ...]:
-        return tuple(cf for cf, changes in self._changes.items() if changes.points or changes.ranges)
+        return tuple(cf for cf, changes in self._changes.items() if changes)
 
     @property
     def ops(self) -> Iterator[Op]:
@@ -118,8 +160,12 @@ class Batch:
         for cf, changes in self._changes.items():
             for start, end in changes.ranges:
                 yield "delete_range", cf, start, end
-            for key, value in changes.points.data.items():
-                yield ("delete", cf, key, b"") if value is None else ("put", cf, key, value)
+            points = changes.points.data
+            for key, value in changes.scan_runs(b"", None, False):
+                if key not in points:
+                    yield "put", cf, key, value
+            for key, last in points.items():
+                yield ("delete", cf, key, b"") if last is None else ("put", cf, key, last)
 
     def ranges(self, cf: str) -> RangeSet:
         """Deleted ranges of a cf; they take effect before its points."""
@@ -127,15 +173,15 @@ class Batch:
 
     def points(self, cf: str) -> dict[bytes, bytes | None]:
         """Last change of each key of a cf, None for a delete. Not to be changed."""
-        return self._changes[cf].points.data if cf in self._changes else {}
+        return self._changes[cf].net() if cf in self._changes else {}
 
-    def changes(self, cf: str) -> tuple[SortedMap[bytes | None], RangeSet] | None:
-        """Live points and ranges of a cf, None where nothing changed yet."""
-        changes = self._changes.get(cf)
-        return None if changes is None else (changes.points, changes.ranges)
+    def changes(self, cf: str) -> _Changes | None:
+        """Live changes of a cf, None where nothing changed yet."""
+        return self._changes.get(cf)
 
     def __len__(self) -> int:
-        return sum(len(changes.points) + len(changes.ranges) for changes in self._changes.values())
+        each = self._changes.values()
+        return sum(len(c.points) + len(c.ranges) + sum(map(len, c.runs)) for c in each)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Batch) and self._net() == other._net()
@@ -153,9 +199,9 @@ class Batch:
         return bytes(
             msgpack.packb(
                 [
-                    [cf, c.ranges.starts, c.ranges.ends, list(c.points.data), list(c.points.data.values())]
+                    [cf, c.ranges.starts, c.ranges.ends, list(net := c.net()), list(net.values())]
                     for cf, c in self._changes.items()
-                    if c.points or c.ranges
+                    if c
                 ]
             )
         )
@@ -300,11 +346,12 @@ class Overlay:
     def get(self, cf: str, key: bytes) -> bytes | None:
         changes = self.batch.changes(cf)
         if changes is not None:
-            points, ranges = changes
-            value = points.data.get(key, _UNSET)
+            value = changes.points.data.get(key, _UNSET)
+            if value is _UNSET and changes.runs and (put := changes.in_runs(key)) is not None:
+                return put
             if value is not _UNSET:
                 return value  # type: ignore[return-value]
-            if ranges and key in ranges:
+            if changes.ranges and key in changes.ranges:
                 return None
         return self.base.get(cf, key)
 
@@ -312,8 +359,12 @@ class Overlay:
         changes = self.batch.changes(cf)
         if changes is None:
             return self.base.multi_get(cf, keys)
-        points, ranges = changes
-        found: list[Any] = [points.data.get(key, _UNSET) for key in keys]
+        ranges = changes.ranges
+        found: list[Any] = [changes.points.data.get(key, _UNSET) for key in keys]
+        if changes.runs:
+            for i in [i for i, value in enumerate(found) if value is _UNSET]:
+                put = changes.in_runs(keys[i])
+                found[i] = _UNSET if put is None else put
         asked = [i for i, value in enumerate(found) if value is _UNSET and not (ranges and keys[i] in ranges)]
         for i, value in zip(asked, self.base.multi_get(cf, [keys[i] for i in asked]), strict=True):
             found[i] = value
@@ -325,13 +376,14 @@ class Overlay:
         changes = self.batch.changes(cf)
         if changes is None:
             return self.base.scan(cf, start, end, reverse)
-        points, ranges = changes
-        pending = points.scan(start, end, reverse)
-        gaps = list(ranges.gaps(start, end))
+        pending = changes.points.scan(start, end, reverse)
+        gaps = list(changes.ranges.gaps(start, end))
         if reverse:
             gaps.reverse()
         below = gaps_of(self.base, cf, gaps, reverse)
-        return laid_over(below, pending, reverse) if points else below
+        if changes.runs:
+            below = laid_over(below, changes.scan_runs(start, end, reverse), reverse)
+        return laid_over(below, pending, reverse) if changes.points else below
 
     def close(self) -> None:
         """Forgets the pending batch; the base stays open."""
@@ -346,7 +398,7 @@ def gaps_of(base: KV, cf: str, gaps: list[tuple[bytes, bytes | None]], reverse: 
 
 
 def laid_over(
-    below: Iterator[Pair], pending: Iterator[tuple[bytes, bytes | None]], reverse: bool
+    below: Iterator[Pair], pending: Iterator[tuple[bytes, bytes | None]] | Iterator[Pair], reverse: bool
 ) -> Iterator[Pair]:
     """Both in key order; of two with one key the pending one, and a pending None hides it."""
     mine = next(pending, None)

@@ -22,8 +22,14 @@ from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
 from windrow.stores.pages import PAGE_ROWS, Head, Packed, hashes_of, page_of, split_from, unpack
+from windrow.stores.run import Pairs
+from windrow.stores.shares import of_pages
+from windrow.stores.spill import Spill
 from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, rows_of
 from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
+
+#: Pages of more bytes that are written together wait in a file until they are committed.
+RUN_BYTES = 4 << 20
 
 
 class Held(NamedTuple):
@@ -64,12 +70,39 @@ class Pages:
         blocks_of: Callable[[KV, bytes], Sequence[bytes]],
     ) -> Near:
         """Those of `keys` and of what has come since; of a window that is not of pages all blocks, as `blocks_of` has them."""
-        starts, schemas = sorted(set(starts)), Schemas(kv, self.aux)
+        starts = sorted(set(starts))
+        heads = self._heads(kv, starts)
+        asked = _hashes_by_start(starts, keys, self.by, [head.pages if head else 0 for _, head in heads])
+        return self._near(kv, starts, heads, asked, keys is None, blocks_of)
+
+    def near_hashes(
+        self,
+        kv: KV,
+        start: int,
+        wanted: npt.NDArray[np.uint64] | None,
+        blocks_of: Callable[[KV, bytes], Sequence[bytes]],
+    ) -> Near:
+        """As `near` of one window, of the keys that have such hashes; None: of all."""
+        return self._near(kv, [start], self._heads(kv, [start]), [wanted], False, blocks_of)
+
+    def _heads(self, kv: KV, starts: Sequence[int]) -> list[tuple[bytes, Head] | tuple[None, None]]:
+        """Page 0 of each window, and its head; none of a window that is not of pages."""
         first = kv.multi_get(self.cf, [key_of(encode_i64(start), PAGES) for start in starts])
-        heads = [None if value is None else Head.of(value) for value in first]
-        asked = _hashes_by_start(starts, keys, self.by, [0 if head is None else head.pages for head in heads])
+        return [(None, None) if value is None else (value, Head.of(value)) for value in first]
+
+    def _near(
+        self,
+        kv: KV,
+        starts: Sequence[int],
+        heads: Sequence[tuple[bytes, Head] | tuple[None, None]],
+        asked: Sequence[npt.NDArray[np.uint64] | None],
+        waiting: bool,
+        blocks_of: Callable[[KV, bytes], Sequence[bytes]],
+    ) -> Near:
+        """asked: hashes of keys by window, None for all. waiting: all that waits to be told, too."""
+        schemas = Schemas(kv, self.aux)
         pages, tables, held = list[bytes](), list[pa.Table](), dict[int, Held]()
-        for start, value, head, mine in zip(starts, first, heads, asked, strict=True):
+        for start, (value, head), mine in zip(starts, heads, asked, strict=True):
             prefix = encode_i64(start)
             if value is None or head is None:
                 values = blocks_of(kv, prefix)
@@ -79,12 +112,12 @@ class Pages:
             since = list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))
             blocks = [rows_of(block, schemas) for _, block in since]
             wanted = set(range(head.pages))
-            if mine is not None and not (keys is None and head.waits):
+            if mine is not None and not (waiting and head.waits):
                 mine = np.concatenate([mine, *(hashes_of(block, self.by) for block in blocks)])
                 wanted = set(page_of(mine, head.pages).tolist())
             if wanted:
                 there = self._get(kv, prefix, wanted | {0}, head.pages, value)
-                held[start] = Held(head, there, [key for key, _ in since], keys is None)
+                held[start] = Held(head, there, [key for key, _ in since], waiting)
                 pages += there.values()
                 tables += blocks
         tables = [*unpack(pages, schemas), *tables]
@@ -102,8 +135,16 @@ class Pages:
         found = ((int.from_bytes(key[10:], "big"), value) for key, value in scan)
         return {page: value for page, value in found if page in wanted}
 
+    def of_hashes(self, kv: KV, prefix: bytes, wanted: npt.NDArray[np.uint64]) -> list[bytes] | None:
+        """The pages of a window that keys with such hashes are in; None where it is not of pages."""
+        first = kv.get(self.cf, key_of(prefix, PAGES))
+        if first is None:
+            return None
+        pages = Head.of(first).pages
+        return list(self._get(kv, prefix, set(page_of(wanted, pages).tolist()), pages, first).values())
+
     def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
-        """A window that was not of pages is from now on."""
+        """A window that was not of pages is from now on; one of which nothing is left is gone."""
         starts, batch, schemas, moved = sorted(near.held), Batch(), Schemas(kv, self.aux), list[bytes]()
         counts = np.bincount(_places(starts, rows), minlength=len(starts)).tolist()
         plans: list[Plan] = []
@@ -115,6 +156,9 @@ class Pages:
                 plans.append(Plan.anew(count))
                 continue
             stored = held.head.stored + count - sum(Head.of(value).rows for value in held.there.values())
+            if not stored:
+                batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
+                held = held._replace(there={}, since=[])
             pages = max(held.head.pages, -(-stored // PAGE_ROWS))
             missing = split_from(held.head.pages, pages) - held.there.keys()
             there = dict(held.there)
@@ -126,7 +170,9 @@ class Pages:
             plans.append(Plan(pages, stored, held.head.waits and not held.all_waiting, there))
         if moved:
             rows = concat([rows, *(table.drop_columns([UPSERT]) for table in unpack(moved, schemas))])
-        self._put_pages(kv, batch, starts, plans, rows)
+        some = [(start, plan) for start, plan in zip(starts, plans, strict=True) if plan.stored]
+        if some:
+            self._put_pages(kv, batch, [start for start, _ in some], [plan for _, plan in some], rows)
         kv.write(batch)
 
     def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
@@ -140,10 +186,53 @@ class Pages:
             self._put_pages(kv, batch, kept, [Plan.anew(count) for count in counts if count], rows)
         kv.write(batch)
 
+    def replace_by_shares(self, kv: KV, start: int, shares: Spill, most: int) -> None:
+        """All that a window holds, from shares of its keys."""
+        prefix, batch = encode_i64(start), Batch()
+        batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
+        kv.write(batch)
+        plan, pairs = Plan.anew(sum(map(shares.rows, shares.numbers))), Pairs()
+        for rows, last in of_pages(shares, plan.pages, most):
+            batch, waits = Batch(), False
+            if PENDING in rows.column_names:
+                waits = bool((rows.column(PENDING).to_numpy() > 0).any())
+            plan = plan._replace(waits=plan.waits or waits)
+            pairs.add(*self._pages(kv, batch, [start], [plan], rows, first=last))
+            kv.write(batch)
+        self._put_run(kv, pairs)
+
+    def _put_run(self, kv: KV, pairs: Pairs) -> None:
+        run, batch = pairs.run(), Batch()
+        if run is not None:
+            batch.put_run(self.cf, run)
+        kv.write(batch)
+
     def _put_pages(
         self, kv: KV, batch: Batch, starts: Sequence[int], plans: list[Plan], rows: pa.Table
     ) -> None:
         """Write what differs from what is there."""
+        keys, values = self._pages(kv, batch, starts, plans, rows)
+        if sum(map(len, values)) <= RUN_BYTES:
+            batch.put_many(self.cf, keys, values)
+            return
+        pairs = Pairs()
+        pairs.add(keys, values)
+        kv.write(batch)
+        batch.clear()
+        self._put_run(kv, pairs)
+
+    def _pages(
+        self,
+        kv: KV,
+        batch: Batch,
+        starts: Sequence[int],
+        plans: list[Plan],
+        rows: pa.Table,
+        first: bool = True,
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Keys and values of pages that differ from what is there; what is there too much is deleted in `batch`. first: page 0
+        is among them, which says what there is of a window.
+        """
         of = _places(starts, rows)
         if PENDING in rows.column_names:
             for i in np.unique(of[rows.column(PENDING).to_numpy() > 0]).tolist():
@@ -153,9 +242,8 @@ class Pages:
         codes = base[of] + page_of(hashes_of(rows, self.by), counts[of])
         order = np.argsort(codes.astype(np.uint16) if base[-1] <= 1 << 16 else codes, kind="stable")
         codes = codes[order]
-        written = np.union1d(
-            codes, base[:-1]
-        )  # page 0 says what there is of a window, even where no row is in it
+        # Page 0 is there even where no row is in it.
+        written = np.union1d(codes, base[:-1]) if first else np.unique(codes)
         packed = Packed(
             rows.combine_chunks().take(pa.array(order)),
             put_schema(kv, self.aux, batch, rows.schema),
@@ -171,9 +259,9 @@ class Pages:
             if plan.there.get(page) != value:
                 keys.append(key_of(prefixes[w], PAGES | page))
                 values.append(value)
-        batch.put_many(self.cf, keys, values)
         for prefix, left in zip(prefixes, gone, strict=True):
             batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in left])
+        return keys, values
 
 
 def _places(starts: Sequence[int], rows: pa.Table) -> IntArray:

@@ -46,7 +46,7 @@ class Spilling(Overlay):
 
     def relieve(self) -> None:
         """Keep no more than `SPILL_BYTES` in memory."""
-        if self.batch.nbytes > SPILL_BYTES:
+        if self.batch.held_bytes > SPILL_BYTES:
             self._spill()
 
     def _spill(self) -> None:
@@ -110,16 +110,17 @@ class _Spilled:
 
     def write(self, batch: Batch) -> None:
         """Later changes."""
-        changes = Batch()
-        for cf in batch.cfs:
-            ranges = self._ranges.setdefault(cf, RangeSet())
-            for start, end in batch.ranges(cf):
-                ranges.add(start, end)
-                changes.delete_range(cf, start, end)
-            points = batch.points(cf)
-            self._sizes[cf] = self._sizes.get(cf, 0) + batch.only([cf]).nbytes
-            changes.put_many(cf, points, [_DELETED if v is None else _PUT + v for v in points.values()])
-        self._store.write(changes)
+        for part in batch.parts(PART_BYTES):
+            changes = Batch()
+            for cf in part.cfs:
+                ranges = self._ranges.setdefault(cf, RangeSet())
+                for start, end in part.ranges(cf):
+                    ranges.add(start, end)
+                    changes.delete_range(cf, start, end)
+                points = part.points(cf)
+                self._sizes[cf] = self._sizes.get(cf, 0) + part.only([cf]).nbytes
+                changes.put_many(cf, points, [_DELETED if v is None else _PUT + v for v in points.values()])
+            self._store.write(changes)
 
     def changes(self) -> _Changes:
         """All of them."""

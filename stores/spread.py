@@ -21,7 +21,12 @@ _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 def spread(columns: Sequence[pa.Array | pa.ChunkedArray]) -> IntArray:
     """For each row of key columns a number below `NUMBERS`. Persisted: it must never change."""
-    return (hashes(columns) >> np.uint64(49)).astype(np.int64)
+    return numbers_of(hashes(columns))
+
+
+def numbers_of(hashes: Hashes) -> IntArray:
+    """`spread` of keys with such hashes."""
+    return (hashes >> np.uint64(49)).astype(np.int64)
 
 
 def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:

@@ -261,7 +261,7 @@ class TestDriver:
 
     def panes(self) -> list[Any]:
         """Panes, or rows, since the last call. They are acknowledged: a crash does not bring them back."""
-        panes = self.op.get_result()
+        panes = list(self.op.get_result())
         self.op.flush()
         return panes
 
@@ -276,7 +276,7 @@ class TestDriver:
 
         query: as for `get_windows`
         """
-        return self.op.get_windows(**query)
+        return list(self.op.get_windows(**query))
 
     def messages(self, input: str | None = None, **query: Any) -> list[StoredMessage]:
         """Stored messages; see `get_messages`."""

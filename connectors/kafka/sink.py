@@ -185,16 +185,14 @@ class KafkaSink:
 
     def records(self, panes: PaneFiles) -> Iterator[list[Record]]:
         """What goes to the topic, in order, in portions."""
-        table = panes.table()
         if panes.letters_of is not None:
-            made = [_letter(row) for row in table.to_pylist()]
+            made = [_letter(row) for row in panes.table().to_pylist()]
             yield from (made[i : i + CHUNK_RECORDS] for i in range(0, len(made), CHUNK_RECORDS))
             return
         by = list(panes.key_columns)
-        if self.mode == "upsert":
-            table = newest_of(table, by)
-        for start in range(0, len(table), CHUNK_RECORDS):
-            some = table.slice(start, CHUNK_RECORDS)
+        # Which row of a (window, key) is the newest only all of them tell.
+        tables = panes.tables() if self.mode != "upsert" else [newest_of(panes.table(), by)]
+        for some in (t.slice(n, CHUNK_RECORDS) for t in tables for n in range(0, len(t), CHUNK_RECORDS)):
             keys = self._keys(some, by)
             values: Sequence[Any] = json_rows(some) if self.encode is None else self.encode(some)
             if len(values) != len(some):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,10 +14,12 @@ from windrow.core.arrays import BoolArray
 from windrow.core.emit import EveryBatch, EveryCount
 from windrow.core.keys import Encode, encode_columns
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.filing import bury_broken
+from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.size_limits import SizeLimits
 from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregations.calculation import Broken
@@ -28,8 +34,11 @@ from windrow.operators.steps.step import (
     limit,
     passed,
 )
+from windrow.operators.view import one_key
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV
+from windrow.stores.shares import Chunk, dealt, grouped
+from windrow.stores.spill import Spill
 
 
 class StoredWindows(Steps):
@@ -53,12 +62,6 @@ class StoredWindows(Steps):
             return []
         return self.store.starts(kv, self.assigner.first_open(after_us), self.assigner.first_open(up_to_us))
 
-    def _merged(
-        self, kv: KV, starts: list[int], dead: DeadLetters, *, unsaid: bool = False
-    ) -> pa.Table | None:
-        stored = self.store.read(kv, starts)
-        return None if stored is None else self._merge(stored, dead, notes=self._notes(unsaid))
-
     def _merge(self, stored: pa.Table, dead: DeadLetters, *, notes: bool) -> pa.Table:
         merged, broken = merge_rows(self.calculation, stored, notes=notes)
         bury_broken(merged, broken, self.definition, dead)
@@ -73,13 +76,67 @@ class StoredWindows(Steps):
         merged, broken = merge_rows(self.calculation, stored, notes=self._notes(True))
         return None if broken else merged  # it has to be told when the window fires
 
-    def _rewrite(
-        self, kv: KV, progress: Progress, starts: list[int], rows: pa.Table, watermark_us: int
+    def _fire_whole(
+        self,
+        kv: KV,
+        result: StepResult,
+        dead: DeadLetters,
+        starts: Sequence[int],
+        watermark_us: int,
+        fire_rows: Callable[[StepResult, pa.Table], pa.Table],
     ) -> None:
-        """Store the rows of whole windows, unless nothing can ask for them any more, not even this step."""
-        kept_from = self._in_retention_from(watermark_us)
-        if self._closes:
-            kept_from = START_OF_TIME_US
+        """Fire windows with all of their keys, in slices: what is in memory goes with their size, not with that of the windows.
+
+        fire_rows: fires merged rows, and gives them as they are afterwards
+        """
+        told = slices.Told(result.panes, slices.SLICE_BYTES)
+        # The messages of a window are read at once: where they are kept it is not taken apart.
+        most = slices.SLICE_BYTES if self.history is None else sys.maxsize
+        for chunk in self.store.chunks(kv, starts, most):
+            if chunk.shares is not None:
+                self._fire_shares(kv, result, dead, chunk.starts[0], chunk.shares, watermark_us, fire_rows)
+            elif chunk.rows is not None:
+                rows = fire_rows(result, self._merge(chunk.rows, dead, notes=self._notes(False)))
+                self._rewrite(kv, chunk.starts, rows, watermark_us)
+            told.gathered()
+
+    def _fire_shares(
+        self,
+        kv: KV,
+        result: StepResult,
+        dead: DeadLetters,
+        start: int,
+        shares: Spill,
+        watermark_us: int,
+        fire_rows: Callable[[StepResult, pa.Table], pa.Table],
+    ) -> None:
+        """Fire one large window, some shares of its keys at a time."""
+        by, most = self.definition.by, slices.SLICE_BYTES
+        left = Spill() if start >= self._stored_from(watermark_us) else None
+
+        def runs() -> Iterator[pa.Table]:
+            for stored in grouped(shares, most):
+                said = StepResult(ended=result.ended)
+                rows = fire_rows(said, self._merge(stored, dead, notes=self._notes(False)))
+                if left is not None:
+                    dealt([rows], by, left)
+                yield from said.panes
+
+        panes = slices.in_order(runs(), by, most)
+        if panes is not None:
+            result.panes.append(panes)
+        if left is not None:
+            self.store.replace_by_shares(kv, start, left, most)
+
+    def _stored_from(self, watermark_us: int) -> int:
+        """Windows that start before it are not stored again when they have fired: nothing can ask for them any more, not even
+        this step.
+        """
+        return START_OF_TIME_US if self._closes else self._in_retention_from(watermark_us)
+
+    def _rewrite(self, kv: KV, starts: list[int], rows: pa.Table, watermark_us: int) -> None:
+        """Store the rows of whole windows that have fired."""
+        kept_from = self._stored_from(watermark_us)
         if not starts or starts[-1] < kept_from:
             return
         if starts[0] < kept_from:
@@ -202,20 +259,40 @@ class StoredWindows(Steps):
         progress.dirty = {s for s in progress.dirty if s >= kept_from}
         progress.purged_us = kept_from
 
-    def state(self, kv: KV, low_us: int, high_us: int) -> tuple[pa.Table | None, dict[str, pa.Array]]:
-        """State rows of retained windows that start in `[low, high)`, merged, and their present values."""
+    def states(
+        self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
+    ) -> Iterator[pa.Table]:
+        """State rows of retained windows that start in `[low, high)`, merged, with their present values; some at a time, sorted
+        by start, end and key. key: those of others may be left out.
+        """
         progress = Progress.load(kv, self.aux_cf)
         if progress.schema is None:
-            return None, {}
+            return
         self._bind(progress.schema)
-        dead = DeadLetters(0)
-        low_us = max(low_us, progress.purged_us)
-        rows = self._merged(kv, self.store.starts(kv, low_us, high_us), dead)
-        if rows is None:
-            return None, {}
-        rows = without(rows, UPSERT)
+        by, most = self.definition.by, slices.SLICE_BYTES if self.history is None else sys.maxsize
+        starts = self.store.starts(kv, max(low_us, progress.purged_us), high_us)
+        keys = None if key is None else one_key(by, key, progress.schema)
+        if keys is not None:
+            some = self.store.read(kv, starts, keys)
+            chunks = iter([] if some is None else [Chunk(starts, some, None)])
+        else:
+            chunks = self.store.chunks(kv, starts, most)
+        for chunk in chunks:
+            if chunk.shares is None:
+                if chunk.rows is not None:
+                    yield self._valued(kv, chunk.rows)
+                continue
+            found = slices.in_order(
+                (self._valued(kv, rows) for rows in grouped(chunk.shares, most)), by, most
+            )
+            if found is not None:
+                yield found
+
+    def _valued(self, kv: KV, stored: pa.Table) -> pa.Table:
+        """Stored rows, merged and sorted, with their values."""
+        rows = without(self._merge(stored, DeadLetters(0), notes=self._notes(False)), UPSERT)
         if self.history is not None:
             values, _ = self.history.values(kv, rows, self.calculation, self.assigner)
         else:
             values, _ = self.calculation.finish({n: rows.column(n) for n in rows.column_names}, len(rows))
-        return rows, values
+        return sorted_states(self.definition, rows, values)

@@ -36,12 +36,11 @@ from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
+from windrow.stores.blocks import WINDOWS_AT_ONCE
 from windrow.stores.kv import KV
 
 #: Of a run of single messages: which of them a row is.
 _ARRIVED = "__arrived"
-#: Windows are merged this many at a time, which bounds memory.
-WINDOWS_AT_ONCE = 64
 
 
 class WindowAggregator(StoredWindows, Grouping):
@@ -264,15 +263,16 @@ class WindowAggregator(StoredWindows, Grouping):
         progress.watermark_us = watermark_us
         if not emit.on_time and emit.tells_late:
             return
-        for chunk in _chunks(starts):
-            if emit.on_time:
-                rows = self._merged(kv, chunk, dead)
-                if rows is not None:
-                    rows = self._fire(kv, progress, result, dead, rows, ON_TIME)
-                    self._rewrite(kv, progress, chunk, rows, watermark_us)
-            else:  # what is pending and will find nobody to say it later is said now
-                self._tell_waiting(kv, progress, result, dead, chunk, ON_TIME)
-            progress.dirty.difference_update(chunk)
+        progress.dirty.difference_update(starts)
+        if emit.on_time:
+
+            def on_time(told: StepResult, rows: pa.Table) -> pa.Table:
+                return self._fire(kv, progress, told, dead, rows, ON_TIME)
+
+            self._fire_whole(kv, result, dead, starts, watermark_us, on_time)
+            return
+        for chunk in _chunks(starts):  # what is pending and will find nobody to say it later is said now
+            self._tell_waiting(kv, progress, result, dead, chunk, ON_TIME)
 
     def _tell_waiting(
         self,
@@ -301,8 +301,9 @@ class WindowAggregator(StoredWindows, Grouping):
         """Starts of all windows with something that no pane has told."""
         found: set[int] = set()
         for chunk in _chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):
-            rows = self._merged(kv, chunk, dead)
-            if rows is not None:
+            stored = self.store.near(kv, chunk, None).rows
+            if stored is not None:
+                rows = self._merge(stored, dead, notes=self._notes(False))
                 waiting = combine(rows.column(PENDING)).to_numpy() > 0
                 found.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
         return found
@@ -351,26 +352,27 @@ class WindowAggregator(StoredWindows, Grouping):
         starts = self._windows(kv, passed(before_us, lateness_us), passed(watermark_us, lateness_us))
         if not self._closes:
             starts = [s for s in starts if s in progress.dirty]
-        for chunk in _chunks(starts):
-            progress.dirty.difference_update(chunk)
-            if not emit.closing_pane:
-                self._tell_waiting(kv, progress, result, dead, chunk, LATE, closing=True)
-                continue
-            rows = self._merged(kv, chunk, dead)
-            if rows is None:
-                continue
-            speaks = ~self._ended(rows, result.ended)
-            if speaks.any():
+        progress.dirty.difference_update(starts)
+        if emit.closing_pane:
+
+            def last(told: StepResult, rows: pa.Table) -> pa.Table:
+                speaks = ~self._ended(rows, result.ended)
+                if not speaks.any():
+                    return rows
                 fired = rows.filter(pa.array(speaks))
-                after = self._fire(kv, progress, result, dead, fired, LATE, closing=True)
-                rows = concat([rows.filter(pa.array(~speaks)), after])
-            self._rewrite(kv, progress, chunk, rows, watermark_us)
+                after = self._fire(kv, progress, told, dead, fired, LATE, closing=True)
+                return concat([rows.filter(pa.array(~speaks)), after])
+
+            self._fire_whole(kv, result, dead, starts, watermark_us, last)
+            return
+        for chunk in _chunks(starts):
+            self._tell_waiting(kv, progress, result, dead, chunk, LATE, closing=True)
 
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
         """Drop what the size limits put out of retention; returns what it had still to say."""
-        by_start: dict[int, set[bytes]] = {}
-        for key, start in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
-            by_start.setdefault(start, set()).add(key)
+        by_start: dict[int, dict[bytes, int | None]] = {}
+        for key, start, hashed in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
+            by_start.setdefault(start, {})[key] = hashed
         if not by_start:
             return []
         emit = self.definition.emit
@@ -378,9 +380,12 @@ class WindowAggregator(StoredWindows, Grouping):
         before_us, progress.watermark_us = progress.watermark_us, watermark_us
         closed_us = passed(before_us, self.definition.allowed_lateness_us)
         for start in sorted(by_start):
-            rows = self._merged(kv, [start], dead, unsaid=True)
-            if rows is None:
+            known = [hashed for hashed in by_start[start].values() if hashed is not None]
+            wanted = np.array(known, dtype=np.uint64) if len(known) == len(by_start[start]) else None
+            near = self.store.near_hashes(kv, start, wanted)
+            if near.rows is None:
                 continue
+            rows = self._merge(near.rows, dead, notes=self._notes(True))
             names = [rows.column(b) for b in self.limits.by]
             keys = self.limits.encode(names) if names else [b""] * len(rows)
             goes = np.array([k in by_start[start] for k in keys], dtype=bool)
@@ -392,8 +397,8 @@ class WindowAggregator(StoredWindows, Grouping):
                 speaks &= goes & mask
                 if speaks.any():
                     self._fire(kv, progress, said, dead, rows.filter(pa.array(speaks)), timing, closing=True)
-            self.store.replace(kv, [start], rows.filter(pa.array(~goes)))
-            if goes.all():
+            self.store.put(kv, near, rows.filter(pa.array(~goes)))
+            if not self.store.starts(kv, start, start + 1):
                 progress.dirty.discard(start)
         progress.watermark_us = before_us
         if self.history is not None:

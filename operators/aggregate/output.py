@@ -13,6 +13,7 @@ from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.panes import make_window
+from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import (
     END,
@@ -35,6 +36,9 @@ from windrow.operators.steps.labels import (
     stamp_us,
     stamps,
 )
+
+#: What the columns of values begin with, beside state rows.
+VALUE = "v."
 
 
 def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:
@@ -65,16 +69,23 @@ def pane_rows(
 ) -> pa.Table:
     """Panes of steps as rows of `schema`."""
     tables = []
-    for table in panes:
+    parts = [part for table in panes for part in _contiguous(table)]
+    commits = pa.array(np.full(max(map(len, parts), default=0), commit, dtype=np.int64))
+    for table in parts:
         n = len(table)
         columns = [window_column(definition, combine(table.column(START)), combine(table.column(END)))]
         columns += [as_type(combine(table.column(b)), schema.field(b).type) for b in definition.by]
         columns += [as_type(combine(table.column(a)), schema.field(a).type) for a in definition.agg]
         labels = [combine(table.column(c)) for c in (TIMING, INDEX, IS_LAST, KIND)]
         columns.append(pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
-        columns.append(pa.array(np.full(n, commit, dtype=np.int64)))
+        columns.append(commits.slice(0, n))
         tables.append(pa.table(columns, schema=schema))
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _contiguous(table: pa.Table) -> list[pa.Table]:
+    """The rows in parts whose columns lie in one piece each."""
+    return [pa.Table.from_batches([batch]) for batch in table.to_batches()]
 
 
 def pane_message_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:
@@ -105,33 +116,37 @@ def pane_messages(
     return pa.concat_tables(tables)
 
 
-def to_infos(
-    definition: AggregateDefinition, rows: pa.Table | None, values: Mapping[str, pa.Array], watermark_us: int
-) -> list[WindowInfo]:
-    """Merged state rows as window metadata, sorted by start, end and key."""
-    if rows is None:
-        return []
-    columns = {
-        n: rows.column(n).to_pylist() for n in (START, END, MESSAGES, PANES, FIRST, LAST, *definition.by)
-    }
-    results = {a: combine(values[a]).to_pylist() for a in definition.agg}
+def sorted_states(
+    definition: AggregateDefinition, rows: pa.Table, values: Mapping[str, pa.Array]
+) -> pa.Table:
+    """What windows tell of merged state rows, and their values, sorted by start, end and key."""
+    told = rows.select([START, END, *definition.by, MESSAGES, PANES, FIRST, LAST])
+    for alias in definition.agg:
+        told = told.append_column(VALUE + alias, values[alias])
+    return told.take(pa.array(in_window_order(told, definition.by)))
+
+
+def to_infos(definition: AggregateDefinition, rows: pa.Table, watermark_us: int) -> list[WindowInfo]:
+    """`sorted_states` as window metadata."""
+    columns = {name: rows.column(name).to_pylist() for name in rows.column_names}
+    tuples = definition.tuple_window
     infos = []
     for i in range(len(rows)):
         first, last = (columns[c][i] for c in (FIRST, LAST))
         start, end = columns[START][i], columns[END][i]
-        if not definition.tuple_window:
+        if not tuples:
             start, end = stamp_us(start), stamp_us(end)
-        full = definition.tuple_window and columns[MESSAGES][i] >= getattr(definition.window, "size", 0)
+        full = tuples and columns[MESSAGES][i] >= getattr(definition.window, "size", 0)
         infos.append(
             WindowInfo(
-                window=make_window(start, end, tuples=definition.tuple_window),
+                window=make_window(start, end, tuples=tuples),
                 key={b: columns[b][i] for b in definition.by},
                 messages=columns[MESSAGES][i],
                 first=None if first is None else Position(*decode_position(first)[0]),
                 last=None if last is None else Position(*decode_position(last)[0]),
-                values={a: results[a][i] for a in definition.agg},
+                values={a: columns[VALUE + a][i] for a in definition.agg},
                 panes=columns[PANES][i],
-                fired=full if definition.tuple_window else columns[END][i] <= watermark_us,
+                fired=full if tuples else columns[END][i] <= watermark_us,
             )
         )
     return infos

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from windrow.core.messages import Kind, Pane, Timing, Token, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+
+_TIMINGS, _KINDS = {one.value: one for one in Timing}, {one.value: one for one in Kind}
 
 
 def to_panes(
@@ -16,24 +19,40 @@ def to_panes(
     """Rows of panes as values. by, aggregates: columns of keys and results; tuples: windows are of messages, not of time."""
     if len(rows) == 0:
         return
-    raw = rows.column("window").combine_chunks()
+    raw, label = (rows.column(name).combine_chunks() for name in ("window", "pane"))
     starts, ends = (_bounds(raw.field(f)) for f in (("first", "last") if tuples else ("start", "end")))
-    keys = [rows.column(b).to_pylist() for b in by]
-    values = [rows.column(a).to_pylist() for a in aggregates]
-    labels = rows.column("pane").to_pylist()
+    told = [label.field(f).to_pylist() for f in ("timing", "index", "is_last", "kind")]
     commits = rows.column("commit").to_pylist()
-    for i, label in enumerate(labels):
+    tokens = {commit: Token(job, commit) for commit in set(commits)}
+    windows = {span: make_window(*span, tuples=tuples) for span in set(zip(starts, ends, strict=True))}
+    every = zip(
+        zip(starts, ends, strict=True),
+        _dicts(rows, by),
+        _dicts(rows, aggregates),
+        *told,
+        commits,
+        strict=True,
+    )
+    for span, key, values, timing, index, is_last, kind, commit in every:
         yield Pane(
-            window=make_window(starts[i], ends[i], tuples=tuples),
-            key={b: keys[j][i] for j, b in enumerate(by)},
-            values={a: values[j][i] for j, a in enumerate(aggregates)},
-            timing=Timing(label["timing"]),
-            index=label["index"],
-            is_last=label["is_last"],
-            kind=Kind(label["kind"]),
-            commit=commits[i],
-            token=Token(job, commits[i]),
+            windows[span],
+            key,
+            values,
+            _TIMINGS[timing],
+            index,
+            is_last,
+            _KINDS[kind],
+            commit,
+            tokens[commit],
         )
+
+
+def _dicts(rows: pa.Table, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Some columns of each row."""
+    if not names:
+        return ({} for _ in range(len(rows)))
+    columns = [rows.column(name).to_pylist() for name in names]
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
 def _bounds(column: pa.Array) -> list[int | None]:

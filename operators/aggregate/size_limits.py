@@ -9,7 +9,7 @@ Auxiliary keys, of the retained windows of a key (per job: of all, under no key)
     w<key><end i64><start i64>   messages of a window, u64
     x<end i64><key><start i64>   nothing: the same by end, where limits are per key
     \0sizes                      nothing: all is kept so
-    t<key>                       marks those that changed since the last `advance`
+    t<key>                       marks those that changed since the last `advance`: hash of the key, u64, as pages have it
 
 State of former versions has msgpack [floor, [[start, end, messages], ...]] under `k<key>`, and is written anew when it is used.
 """
@@ -32,6 +32,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.steps.columns import END, MESSAGES, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.stores.kv import KV, Batch
+from windrow.stores.pages import hashes_of
 
 _COUNTED, _TOUCHED, _WINDOW, _ENDS, _ROWS = b"k", b"t", b"w", b"x", b"\x00sizes"
 
@@ -74,6 +75,15 @@ class SizeLimits:
             b""
         ], groups
 
+    def _hashes(self, table: pa.Table, groups: Groups) -> list[int]:
+        """As `_keys`, how pages know them."""
+        if not self.by:
+            return [0]
+        hashes: list[int] = hashes_of(
+            table.select(self.by).take(pa.array(groups.first_rows)), self.by
+        ).tolist()
+        return hashes
+
     def floors(self, kv: KV, table: pa.Table) -> IntArray:
         """For each row, the end at or below which windows of its key are out of retention."""
         if len(table) == 0:
@@ -99,18 +109,21 @@ class SizeLimits:
             counted[code].windows += value is None
             counted[code].messages += n
         batch.put_many(self.aux_cf, [_COUNTED + k for k in keys], [c.dump() for c in counted])
-        batch.put_many(self.aux_cf, [_TOUCHED + k for k in keys], [b""] * len(keys))
+        hashes = self._hashes(deltas, groups)
+        batch.put_many(self.aux_cf, [_TOUCHED + k for k in keys], map(encode_u64, hashes))
         kv.write(batch)
 
-    def evict(self, kv: KV, retention_floor_us: int) -> Iterator[tuple[bytes, int]]:
-        """(encoded key, start) of each window that is beyond the limits; the floors rise accordingly."""
-        touched = [k[1:] for k, _ in kv.scan(self.aux_cf, _TOUCHED, b"u")]
+    def evict(self, kv: KV, retention_floor_us: int) -> Iterator[tuple[bytes, int, int | None]]:
+        """(encoded key, start, hash of the key) of each window that is beyond the limits; the floors rise accordingly. No hash
+        where limits are not per key, or a former version had touched it.
+        """
+        touched = [(k[1:], v) for k, v in kv.scan(self.aux_cf, _TOUCHED, b"u")]
         if not touched:
             return
         self._modernise(kv)
         batch = Batch()
-        gone: list[tuple[bytes, int]] = []
-        for key in touched:
+        gone: list[tuple[bytes, int, int | None]] = []
+        for key, value in touched:
             counted = Counted.load(kv.get(self.aux_cf, _COUNTED + key))
             for end, start, messages in self._oldest(kv, key):
                 expired = end <= retention_floor_us
@@ -119,7 +132,7 @@ class SizeLimits:
                 self._remove(batch, key, end, start, messages, counted)
                 if not expired:
                     counted.floor = max(counted.floor, end)
-                    gone.append((key, start))
+                    gone.append((key, start, decode_u64(value) if value and self.by else None))
             batch.put(self.aux_cf, _COUNTED + key, counted.dump())
             if self.by and not counted.windows:
                 # Nothing but its floor is left of it: that is looked at when no window could be below it any more.

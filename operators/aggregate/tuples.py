@@ -7,6 +7,8 @@ is by count.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
@@ -20,6 +22,7 @@ from windrow.core.windows import Tuples
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
+from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import RunAgain, numbers_of
@@ -360,18 +363,17 @@ class TupleAggregator(Steps):
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
-    def state(self, kv: KV, low: int, high: int) -> tuple[pa.Table | None, dict[str, pa.Array]]:
-        """State rows of retained windows whose first number is in `[low, high)`, and their present values."""
+    def states(self, kv: KV, low: int, high: int) -> Iterator[pa.Table]:
+        """State rows of retained windows whose first number is in `[low, high)`, with their present values, sorted."""
         progress = Progress.load(kv, self.aux_cf)
         if progress.schema is None:
-            return None, {}
+            return
         self._bind(progress.schema)
         self.choose_keys(kv, progress.schema)
         table = self.store.read_all(kv)
         if table is None:
-            return None, {}
+            return
         starts = combine(table.column(START)).to_numpy()
         rows = without(table.filter(pa.array((starts >= low) & (starts < high))), UPSERT)
-        if len(rows) == 0:
-            return None, {}
-        return rows, self._values(kv, rows)[0]
+        if len(rows):
+            yield sorted_states(self.definition, rows, self._values(kv, rows)[0])

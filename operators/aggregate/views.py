@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,13 +11,15 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import ConfigurationError
+from windrow.core.lazy import LazyList, Part
 from windrow.core.message_keys import decode_position
 from windrow.core.messages import StoredMessage, TupleWindow, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
+from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.handing import WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.history import CLOSED
-from windrow.operators.aggregate.output import pane_schema, to_infos, window_column
+from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
 from windrow.operators.steps.groups import combine
@@ -39,9 +41,6 @@ from windrow.operators.view import (
     without_prefix,
 )
 from windrow.stores.kv import KV
-
-#: Merged state rows, and the values of the aggregations.
-Found = tuple[pa.Table | None, dict[str, pa.Array]]
 
 
 class AggregateView(View):
@@ -77,17 +76,24 @@ class AggregateView(View):
 
     def windows(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> list[WindowInfo]:
+    ) -> Sequence[WindowInfo]:
+        """They are read at once, and made when they are looked at."""
         self.input(input)
-        rows, values = self._rows(start, end, key)
-        return without_prefix(to_infos(self.definition, rows, values, self.watermark_us), self.prefix)
+        rows = self._rows(start, end, key)
+
+        def made(low: int, high: int) -> list[WindowInfo]:
+            assert rows is not None
+            some = to_infos(self.definition, rows.slice(low, high - low), self.watermark_us)
+            return without_prefix(some, self.prefix)
+
+        return LazyList([] if rows is None else [Part(len(rows), made)])
 
     def windows_table(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
     ) -> pa.Table:
         self.input(input)
         definition = self.definition
-        rows, values = self._rows(start, end, key)
+        rows = self._rows(start, end, key)
         schema = pa.schema(
             [
                 *(f for f in self.schema() if f.name not in LABELS),
@@ -103,7 +109,7 @@ class AggregateView(View):
         columns = [
             window_column(definition, combine(rows.column(START)), combine(rows.column(END))),
             *(combine(rows.column(b)).cast(schema.field(b).type) for b in definition.by),
-            *(combine(values[a]).cast(schema.field(a).type) for a in definition.agg),
+            *(combine(rows.column(VALUE + a)).cast(schema.field(a).type) for a in definition.agg),
             combine(rows.column(MESSAGES)),
             _positions(rows.column(FIRST).to_pylist(), self.prefix),
             _positions(rows.column(LAST).to_pylist(), self.prefix),
@@ -112,31 +118,34 @@ class AggregateView(View):
         ]
         return pa.table(columns, schema=schema)
 
-    def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> Found:
-        """State rows of all shards, sorted, and their values."""
+    def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> pa.Table | None:
+        """What windows tell of all shards, sorted; None for nothing."""
         low, high = times_between(start, end)
-        wanted = key_of(self.definition.by, key)
-        some: list[tuple[pa.Table, dict[str, pa.Array]]] = []
+        wanted, by = key_of(self.definition.by, key), self.definition.by
+        runs: list[pa.Table] = []
         for kv in self.stores:
-            rows, values = self._state(kv, low, high)
-            if rows is None:
-                continue
-            starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
-            mask = pa.array((starts <= high) & self._reach(ends, low) & of_key(rows, wanted))
-            some.append((rows.filter(mask), {a: combine(v).filter(mask) for a, v in values.items()}))
-        some = [(rows, values) for rows, values in some if len(rows)]
-        if not some:
-            return None, {}
-        rows = concat([rows for rows, _ in some])
-        values = {
-            a: concat([pa.table({"v": v[a]}) for _, v in some]).column("v") for a in self.definition.agg
-        }
-        order = pa.array(in_window_order(rows, self.definition.by))
-        return rows.take(order), {a: combine(v).take(order) for a, v in values.items()}
+            some: list[pa.Table] = []
+            gathered = slices.Told(some, slices.SLICE_BYTES)
+            for rows in self._states(kv, low, high, wanted):
+                starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
+                mask = (starts <= high) & self._reach(ends, low) & of_key(rows, wanted)
+                if mask.any():
+                    some.append(rows if mask.all() else rows.filter(pa.array(mask)))
+                    gathered.gathered()
+            if some:
+                runs.append(concat(some))
+        if sum(run.nbytes for run in runs) > slices.SLICE_BYTES:
+            return slices.in_order(runs, by, slices.SLICE_BYTES) if len(runs) > 1 else runs[0]
+        if len(runs) < 2:
+            return runs[0] if runs else None
+        whole = concat(runs)
+        return whole.take(pa.array(in_window_order(whole, by)))
 
-    def _state(self, kv: KV, low: int, high: int) -> Found:
-        """The windows of a shard that may overlap the closed range."""
-        found: Found = self.logic.state(kv, self.logic.assigner.first_open(low), _after(high))
+    def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
+        """The windows of a shard that may overlap the closed range, sorted."""
+        found: Iterator[pa.Table] = self.logic.states(
+            kv, self.logic.assigner.first_open(low), _after(high), key
+        )
         return found
 
     def _reach(self, ends: IntArray, low: int) -> BoolArray:
@@ -249,8 +258,8 @@ class TupleView(AggregateView):
         column = super().timed(table)
         return None if column == "window" else column
 
-    def _state(self, kv: KV, low: int, high: int) -> Found:
-        found: Found = self.logic.state(kv, 1, _after(high))
+    def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
+        found: Iterator[pa.Table] = self.logic.states(kv, 1, _after(high))
         return found
 
     def _reach(self, ends: IntArray, low: int) -> BoolArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from windrow.core.errors import ConfigurationError
 from windrow.operators.steps.intake import FIRST_US, LAST_US
 
 STAMP = pa.timestamp("us", "UTC")
@@ -28,7 +29,27 @@ STORED = pa.struct([("time", STAMP), *POSITION])
 def stamps(times: pa.Array) -> pa.Array:
     """Timestamps of Spark and of Python hold the years 1 to 9999: a bound of a window beyond them is null."""
     values = times.to_numpy(zero_copy_only=False)
-    return pa.array(values, mask=(values < FIRST_US) | (values > LAST_US)).cast(STAMP)
+    beyond = (values < FIRST_US) | (values > LAST_US)
+    return (pa.array(values, mask=beyond) if beyond.any() else times).cast(STAMP)
+
+
+def flat(rows: pa.Table) -> pa.Table:
+    """Rows with the columns `window` and `pane` taken apart: `window_start`, `window_end`, `pane_timing`, ..."""
+    names, columns = list[str](), list[pa.ChunkedArray]()
+    for field in rows.schema:
+        column = rows.column(field.name)
+        if field.name in ("window", LABELS[0]) and pa.types.is_struct(field.type):
+            names += [f"{field.name}_{child.name}" for child in field.type]
+            columns += column.flatten()
+        else:
+            names.append(field.name)
+            columns.append(column)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigurationError(
+            f"column {twice[0]!r} is of the rows themselves and of their window: use the table, where the window is one column"
+        )
+    return pa.table(columns, names=names)
 
 
 def stamp_us(time_us: int) -> int | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import snapshot_at, snapshots_from
 from windrow.checkpoint.files import PANES_OF
@@ -20,7 +19,7 @@ from windrow.checkpoint.replay import FILING, STEP_OF
 from windrow.checkpoint.shard import Replay, Shard, ShardSpec
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.connectors.pane_files import PaneFiles, Sink
+from windrow.connectors.pane_files import PaneFiles, Sink, mapped_rows
 from windrow.connectors.sinks import as_sink
 from windrow.core.clock import Clock, SystemClock
 from windrow.core.errors import CorruptState, Fenced, StateError
@@ -166,7 +165,7 @@ class Engine:
         for record in [] if self.sinks else self.job.unpublished():
             for name, files in self.job.pane_files(record).items():
                 if name in self.outputs:
-                    self.outputs[name] += [pq.read_table(f) for f in files]
+                    self.outputs[name] += [mapped_rows(f) for f in files]
         if self._gives:
             self.publish()
 

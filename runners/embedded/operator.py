@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,7 +29,6 @@ from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
-from windrow.core.types import concat
 from windrow.operators.operator import Definition
 from windrow.operators.view import View, stored
 from windrow.runners.embedded.attempt import one_at_a_time
@@ -38,6 +37,7 @@ from windrow.runners.embedded.given import Given, Many, message_of
 from windrow.runners.embedded.intake import Intake, Schemas, declared_of
 from windrow.runners.embedded.ones import Ones
 from windrow.runners.embedded.replay import Again, replay_of
+from windrow.runners.embedded.results import Results
 from windrow.runners.letters import letters_of
 
 #: Staged steps are committed when there are this many of them, or of rows.
@@ -158,35 +158,24 @@ class Embedded:
     # -- results ----------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def get_result(self, operator: str | None = None) -> list[Any]:
+    def get_result(self, operator: str | None = None) -> Results:
         """The panes, or a join's rows, of committed steps since the last `flush`, each with its token.
 
         Commits what is staged first. Of a chain those of its last operator; of operators side by side those of one, then those
         of the next. operator: of that one alone
+
+        A list, whose panes are made when they are looked at. Of many rather take `get_result().to_pandas()`, `.to_polars()` or
+        `result_table()`.
         """
         self._ready()
         self.engine.commit()
-        job = self.engine.job.job
-        return [
-            p
-            for one in self._told_by(operator)
-            for table in self.engine.outputs[one.name]
-            for p in one.values(table, job)
-        ]
+        told = [(one, tuple(self.engine.outputs[one.name])) for one in self._told_by(operator)]
+        return Results(told, self.engine.job.job)
 
     @one_at_a_time
     def result_table(self, operator: str | None = None) -> pa.Table:
-        """`get_result` as rows; of operators side by side, one has to be named."""
-        self._ready()
-        self.engine.commit()
-        told = self._told_by(operator)
-        if len(told) > 1:
-            names = [one.name for one in told]
-            raise ConfigurationError(
-                f"operator None is several, {names}, with columns of their own: name one"
-            )
-        tables = self.engine.outputs[told[0].name]
-        return concat(tables) if tables else pa.table({})
+        """`get_result` as an Arrow table; of operators side by side, one has to be named."""
+        return self.get_result(operator).to_arrow()
 
     def _told_by(self, operator: str | None) -> list[Definition]:
         """Whose rows are asked for."""
@@ -220,7 +209,7 @@ class Embedded:
         key: Any = None,
         input: str | None = None,
         operator: str | None = None,
-    ) -> list[WindowInfo]:
+    ) -> Sequence[WindowInfo]:
         """Window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
 
         `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: of a

@@ -232,7 +232,7 @@ class State:
         key: Any = None,
         operator: str | None = None,
         input: str | None = None,
-    ) -> list[WindowInfo]:
+    ) -> Sequence[WindowInfo]:
         """Windows that overlap the closed range `[start, end]`, sorted; `input` says of which side of a join.
 
         As `get_windows` of an open operator.

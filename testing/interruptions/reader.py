@@ -369,7 +369,7 @@ class Reader:
     def _take_results(self) -> None:
         """What `get_result` gives is kept, and acknowledged by `flush`."""
         try:
-            results = self.op.get_result()
+            results = list(self.op.get_result())
             commits = {r.commit: [one for one in results if one.commit == r.commit] for r in results}
             if commits and min(commits) <= self.acknowledged:
                 raise Broken(f"commit {min(commits)} was given again, {self.acknowledged} was acknowledged")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from windrow.core.errors import CorruptState
 from windrow.stores.kv import Batch, MemoryKV, Overlay
+from windrow.stores.run import Pairs
 from windrow.stores.sorted_map import RangeSet, SortedMap
 
 KEYS = st.binary(max_size=2).map(lambda b: bytes(x % 4 for x in b))
@@ -227,3 +228,74 @@ def test_ranges_are_merged_and_their_gaps_are_the_rest(
         assert (key in tested) == covered
         wanted = key >= start and (end is None or key < end) and not covered
         assert any(low <= key and (high is None or key < high) for low, high in gaps) == wanted
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+
+WIDE = st.binary(min_size=2, max_size=2).map(lambda b: bytes(x % 4 for x in b))
+MORE = st.one_of(
+    OPS,
+    st.tuples(
+        st.just("put_run"), st.sampled_from("ab"), st.dictionaries(WIDE, st.binary(max_size=2), max_size=5)
+    ),
+)
+
+
+def with_runs(ops: list[tuple[Any, ...]], *, runs: bool) -> Batch:
+    """Their batch; or that of the puts that runs stand for."""
+    batch = Batch()
+    for kind, cf, *args in ops:
+        if kind != "put_run":
+            getattr(batch, kind)(cf, *args)
+        elif not runs:
+            batch.put_many(cf, args[0].keys(), args[0].values())
+        else:
+            pairs = Pairs()
+            pairs.add(list(args[0]), list(args[0].values()))
+            if (run := pairs.run()) is not None:
+                batch.put_run(cf, run)
+    return batch
+
+
+@given(st.lists(MORE, max_size=10), st.integers(0, 10), st.lists(OPS, max_size=10), st.integers(1, 12))
+def test_pairs_that_wait_in_a_file_are_put_as_others_are(
+    ops: list[tuple[Any, ...]], cut: int, before: list[tuple[Any, ...]], most: int
+) -> None:
+    batch, wanted = (with_runs(ops, runs=runs) for runs in (True, False))
+    extended = with_runs(ops[:cut], runs=True)
+    extended.extend(with_runs(ops[cut:], runs=True))
+    assert batch == wanted == extended == Batch.decode(batch.encode())
+    assert batch_of([op if op[0] != "delete" else op[:3] for op in batch.ops]) == wanted
+    seen = []
+    for one in (batch, wanted):
+        base = MemoryKV("ab")
+        base.write(batch_of(before))
+        overlay = Overlay(base)
+        overlay.write(one)
+        seen.append(everything(overlay))
+        for part in one.parts(most):
+            base.write(part)
+        assert everything(base) == seen[-1]
+    assert seen[0] == seen[1]
+
+
+def everything(kv: Any) -> list[Any]:
+    """What may be asked of a store."""
+    keys = [bytes((a, b)) for a in range(4) for b in range(4)]
+    found: list[Any] = []
+    for cf in "ab":
+        found += [kv.multi_get(cf, keys), [kv.get(cf, key) for key in keys]]
+        for low, high in ((b"", None), (b"\x01", b"\x02\x02"), (b"\x01\x01", b"\x03")):
+            found += [list(kv.scan(cf, low, high)), list(kv.scan(cf, low, high, True))]
+    return found
+
+
+def test_a_scan_sees_the_runs_that_were_there_when_it_began() -> None:
+    overlay = Overlay(MemoryKV("a"))
+    overlay.write(with_runs([("put_run", "a", {b"ka": b"1", b"kb": b"2", b"kc": b"3"})], runs=True))
+    scan = overlay.scan("a")
+    assert next(scan) == (b"ka", b"1")
+    overlay.delete_range("a", b"k", b"l")
+    overlay.put("a", b"kb", b"4")
+    assert list(scan) == [(b"kb", b"2"), (b"kc", b"3")]
+    assert list(overlay.scan("a")) == [(b"kb", b"4")]

@@ -1,0 +1,71 @@
+"""Panes of many keys in their order, without having all of them in memory: sorted runs wait in a file, and are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.types import concat
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.stores.spill import Spill
+
+#: A step works on about so many bytes of state rows at a time, and holds as much of what it tells.
+SLICE_BYTES = 16 << 20
+
+
+def in_order(runs: Iterable[pa.Table], by: Sequence[str], most: int) -> pa.Table | None:
+    """One table, in a file, of the rows of runs that are sorted by (start, end, key), and have none of these in common. None
+    where there are no rows.
+    """
+    waiting = Spill()
+    for number, run in enumerate(runs):
+        waiting.add(run, number)
+    sorted_runs = list(waiting.mapped().values())
+    if len(sorted_runs) < 2:
+        return sorted_runs[0] if sorted_runs else None
+    merged = Spill()
+    for rows in _merged(sorted_runs, by, most):
+        merged.add(rows)
+    return merged.mapped()[0]
+
+
+def _merged(runs: Sequence[pa.Table], by: Sequence[str], most: int) -> Iterator[pa.Table]:
+    """The rows in order, about so many bytes at a time.
+
+    Of each run the next rows are sorted together; what comes after the last of those of some run that goes on is left for the
+    next time.
+    """
+    each = max(1, most * sum(map(len, runs)) // max(1, sum(run.nbytes for run in runs)) // len(runs))
+    at = np.zeros(len(runs), dtype=np.int64)
+    sizes = np.array([len(run) for run in runs], dtype=np.int64)
+    while (at < sizes).any():
+        taken = np.minimum(each, sizes - at)
+        some = concat([run.slice(a, n) for run, a, n in zip(runs, at.tolist(), taken.tolist(), strict=True)])
+        order = in_window_order(some, by)
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        ends = np.cumsum(taken)
+        goes_on = at + taken < sizes
+        until = int(place[ends[goes_on] - 1].min()) + 1 if goes_on.any() else len(order)
+        yield some.take(pa.array(order[:until]))
+        at += np.bincount(np.searchsorted(ends, order[:until], side="right"), minlength=len(runs))
+
+
+class Told:
+    """Panes that gather in a list, in their order: as soon as they are many, those before wait in a file."""
+
+    def __init__(self, panes: list[pa.Table], most: int) -> None:
+        self._panes, self._from, self._most = panes, len(panes), most
+
+    def gathered(self) -> None:
+        """To be called when there are more."""
+        fresh = self._panes[self._from :]
+        if sum(table.nbytes for table in fresh) <= self._most:
+            return
+        away = Spill()
+        for table in fresh:
+            away.add(table)
+        self._panes[self._from :] = [away.mapped()[0]]
+        self._from += 1

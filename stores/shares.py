@@ -1,0 +1,92 @@
+"""Large windows a share at a time: rows by a hash of their key, which wait in a `Spill`, so that no step holds a whole window.
+
+Shares are by the low bits of the hash, as pages are: what a page holds is of one share, or of few where pages are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.types import concat
+from windrow.stores.pages import PAGE, hashes_of, unpack
+from windrow.stores.spill import Spill
+from windrow.stores.values import rows_of
+from windrow.stores.windows import Schemas
+
+#: Rows of a large window are dealt out to so many shares: 2 to this power.
+BITS = 6
+SHARES = 1 << BITS
+#: So many rows are dealt out at a time, and pages of so many bytes.
+_ROWS, _BYTES = 1 << 16, 4 << 20
+
+
+class Chunk(NamedTuple):
+    """Some windows. rows: all that there is of them, None for nothing; or shares: those of one that is large, by its keys."""
+
+    starts: list[int]
+    rows: pa.Table | None
+    shares: Spill | None
+
+
+def dealt(tables: Iterable[pa.Table], by: Sequence[str], spill: Spill) -> Spill:
+    """Rows by shares of their keys, in each in the order in which they came."""
+    for table in tables:
+        for low in range(0, len(table), _ROWS):
+            some = table.slice(low, _ROWS)
+            of = (hashes_of(some, by) & np.uint64(SHARES - 1)).astype(np.uint8)
+            ordered = some.take(pa.array(np.argsort(of, kind="stable"))).combine_chunks()
+            bounds = np.r_[0, np.cumsum(np.bincount(of, minlength=SHARES))].tolist()
+            for number in range(SHARES):
+                spill.add(ordered.slice(bounds[number], bounds[number + 1] - bounds[number]), number)
+    return spill
+
+
+def tables_of(values: Iterable[bytes], schemas: Schemas) -> Iterator[pa.Table]:
+    """The rows of values of a window, as they come: pages, then blocks."""
+    pages, size = list[bytes](), 0
+    for value in values:
+        if value[0] == PAGE:
+            pages.append(value)
+            size += len(value)
+            if size < _BYTES:
+                continue
+        yield from unpack(pages, schemas)
+        pages, size = [], 0
+        if value[0] != PAGE:
+            yield rows_of(value, schemas)
+    yield from unpack(pages, schemas)
+
+
+def grouped(spill: Spill, most: int) -> Iterator[pa.Table]:
+    """The rows of shares, several at once as long as they are of `most` bytes."""
+    some, size = list[int](), 0
+    for number in spill.numbers:
+        if some and size + spill.nbytes(number) > most:
+            yield concat(spill.read(some))
+            some, size = [], 0
+        some.append(number)
+        size += spill.nbytes(number)
+    if some:
+        yield concat(spill.read(some))
+
+
+def of_pages(spill: Spill, pages: int, most: int) -> Iterator[tuple[pa.Table, bool]]:
+    """The rows of shares for so many pages, several shares at once; no page gets rows at two times. True at last: page 0 is
+    among them.
+    """
+    bits = max(0, min(BITS, (pages - 1).bit_length() - 1))
+    some, size = list[int](), 0
+    for low in reversed(range(1 << bits)):
+        mine = [number for number in spill.numbers if number & ((1 << bits) - 1) == low]
+        more = sum(map(spill.nbytes, mine))
+        if some and mine and size + more > most:
+            yield concat(spill.read(some)), False
+            some, size = [], 0
+        some += mine
+        size += more
+    if some:
+        yield concat(spill.read(some)), True
