@@ -16,7 +16,7 @@ from windrow.operators.steps.labels import PANE_TYPE
 
 def labelled(rows: pa.Table, timing: str) -> pa.Table:
     """Rows with the timing of their emission."""
-    return rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))
+    return rows.append_column(TIMING, pa.repeat(pa.scalar(timing, pa.string()), len(rows)))
 
 
 def without_labels(told: Sequence[pa.Table]) -> pa.Table:
@@ -33,8 +33,8 @@ def told_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
         labels = [
             timings,
             pa.array(np.zeros(n, dtype=np.int32)),
-            pa.array([True] * n),
-            pa.array(["INSERT"] * n),
+            pa.repeat(pa.scalar(True), n),
+            pa.repeat(pa.scalar("INSERT"), n),
         ]
         tables.append(
             rows.drop_columns([TIMING])

@@ -164,6 +164,11 @@ def deduplicate(**changes: Any) -> Any:
     return wr.Deduplicate(**(options | {"watermark": "4 seconds"} | changes))
 
 
+def near(**changes: Any) -> Any:
+    options: dict[str, Any] = {"by": "k", "event_time": "t", "watermark": "4 seconds", "ttl": "30 seconds"}
+    return wr.Over(**(options | changes))
+
+
 TWO = ("orders", "payments")
 KINDS: dict[str, Kind] = {
     "incremental": Kind(
@@ -236,6 +241,15 @@ KINDS: dict[str, Kind] = {
     "graph": Kind(lambda: wr.chain(of_input("orders"), of_input("payments"), both()), TWO),
     "deduplicate": Kind(deduplicate),
     "process": Kind(process),
+    "over": Kind(
+        lambda: near(
+            frame=wr.range_between("-8 seconds", "3 seconds", closed="left"),
+            agg=NUMBERS | {"last": wr.collect_list("s").over(3), "so far": wr.sum("f").over()},
+        )
+    ),
+    "over, waiting": Kind(
+        lambda: near(frame=wr.rows_between(-2, 2, partial="null"), agg=NUMBERS, select=("s", "x"))
+    ),
     "chain, any": Kind(
         lambda: wr.chain(
             deduplicate(),
@@ -336,7 +350,7 @@ def tables_of(part: Any) -> Sequence[str]:
     kind = str(part.describe().get("operator", "aggregate"))
     if kind == "aggregate":
         return ("windows", "messages") if part.full_state else ("windows",)
-    return {"join": ("messages",), "process": ("state", "timers")}.get(kind, ())
+    return {"join": ("messages",), "over": ("messages",), "process": ("state", "timers")}.get(kind, ())
 
 
 def _chained(definition: Any) -> bool:
