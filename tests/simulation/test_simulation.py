@@ -59,7 +59,8 @@ def test_the_schedules_do_what_they_are_for() -> None:
         "stores damaged",
     }
     told = {kind: n for kind, n in seen.items() if kind.startswith("rows of ")}
-    assert min(told[f"rows of {kind}"] for kind in ("aggregate", "join", "deduplicate", "process")) > 50
+    kinds = ("aggregate", "join", "deduplicate", "over", "process")
+    assert min(told[f"rows of {kind}"] for kind in kinds) > 30
     assert seen["dead letters"] > 50
 
 
