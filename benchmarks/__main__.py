@@ -22,6 +22,7 @@ from .kafka import kafka
 from .latency import latency
 from .nexmark import nexmark
 from .over import over
+from .sessions import sessions
 from .soak import soak, soak_kafka
 from .state import memory, purge, replay, restore
 from .throughput import throughput
@@ -33,6 +34,7 @@ BENCHMARKS = {
     "kafka": kafka,
     "latency": latency,
     "embedded": embedded,
+    "sessions": sessions,
     "full-state": full_state,
     "over": over,
     "update": update,

@@ -23,11 +23,11 @@ WINDOW_US = 10_000_000
 
 def embedded(context: Context) -> list[Row]:
     """Rows a second of `add_messages`, durable, beside group-bys that keep nothing."""
-    tables = _tables(context)
+    given = tables(context)
     sides = {
-        "windrow": lambda: _add(definition(TUMBLING), tables),
-        "pyarrow group_by": lambda: _timed(lambda t: _arrow(t), tables),
-        "polars group_by": lambda: _timed(lambda t: _polars(t), tables),
+        "windrow": lambda: add(definition(TUMBLING), given),
+        "pyarrow group_by": lambda: _timed(lambda t: _arrow(t), given),
+        "polars group_by": lambda: _timed(lambda t: _polars(t), given),
     }
     samples = context.interleave(sides)
     return [
@@ -45,11 +45,11 @@ def embedded(context: Context) -> list[Row]:
 
 def full_state(context: Context) -> list[Row]:
     """Ingest where every message is kept (a median), beside a WriteBatch of as many keys and values, made beforehand."""
-    tables = _tables(context)
+    given = tables(context)
     median_of = medians(watermark="365 days")
-    pairs = [_pairs(t, i * BATCH_ROWS) for i, t in enumerate(tables)]
+    pairs = [_pairs(t, i * BATCH_ROWS) for i, t in enumerate(given)]
     samples = context.interleave(
-        {"windrow": lambda: _add(median_of, tables), "RocksDB WriteBatch": lambda: _write(pairs)}
+        {"windrow": lambda: add(median_of, given), "RocksDB WriteBatch": lambda: _write(pairs)}
     )
     return [
         rate(
@@ -63,11 +63,11 @@ def full_state(context: Context) -> list[Row]:
     ]
 
 
-def _tables(context: Context) -> list[pa.Table]:
+def tables(context: Context) -> list[pa.Table]:
     return [rows(i * BATCH_ROWS, BATCH_ROWS) for i in range(2 if context.quick else 6)]
 
 
-def _add(aggregate: wr.Aggregate, tables: list[pa.Table]) -> float:
+def add(aggregate: wr.Aggregate, tables: list[pa.Table]) -> float:
     """Each table is a step and, as `BATCH_ROWS` says, a commit: on disk before the next one comes."""
     with scratch() as folder, aggregate.open(folder) as operator:
         begin = time.perf_counter()

@@ -41,8 +41,8 @@ def _compare(context: Context, window: Window, batch_rows: int) -> list[Row]:
     def run(side: str) -> float:
         with scratch() as folder:
             batches = run_query(side, window, path, batch_rows // ROWS_PER_FILE, folder)
-        cold[side].append(_rate(batches[:COLD_BATCHES]))
-        return _rate(batches[COLD_BATCHES:])
+        cold[side].append(rate_of(batches[:COLD_BATCHES]))
+        return rate_of(batches[COLD_BATCHES:])
 
     label = f"{window.name}, {batch_rows / 1e6:g} M rows a batch"
     context.bar.set_description(label)
@@ -70,6 +70,6 @@ def _sides(context: Context) -> list[str]:
     return [WINDROW, *(list(PROVIDERS)[:1] if context.quick else PROVIDERS)]
 
 
-def _rate(batches: list[Batch]) -> float:
+def rate_of(batches: list[Batch]) -> float:
     """Median over the batches."""
     return median([b.rows / (b.trigger_ms / 1000) for b in batches])

@@ -70,6 +70,20 @@ class Tuples:
 
 
 @dataclass(frozen=True, slots=True)
+class Session:
+    """Windows of one key between two pauses: messages at most `gap_us` apart are one session, `[first, last + gap)`.
+
+    cut: sessions end where these windows do; None: nowhere.
+    """
+
+    gap_us: int
+    cut: Tumbling | Calendar | None = None
+
+    def __repr__(self) -> str:
+        return call("session", show_duration(self.gap_us), cut=self.cut)
+
+
+@dataclass(frozen=True, slots=True)
 class Global:
     """One window for all time."""
 
@@ -105,9 +119,11 @@ class Rows:
 
 
 _forever = Raw("wr.forever")
-WindowSpec = Tumbling | Hopping | Calendar | Tuples | Global
+WindowSpec = Tumbling | Hopping | Calendar | Tuples | Session | Global
 JoinWindowSpec = Tumbling | Hopping | Sliding | Rows
 
+#: No session ends later, however long its gap: the watermark has to pass it when event time is over.
+LAST_END_US = (1 << 62) - 1
 _CALENDAR_UNITS = ("day", "week", "month", "quarter", "year")
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 #: Seed 003's matrix asks for "small" and "large": undeclared, a window is small up to this span.
@@ -209,6 +225,28 @@ def tuples(size: int, *, step: int | None = None) -> Tuples:
             f"step {step} is larger than size {size}: messages between two windows would belong to none"
         )
     return Tuples(size, step)
+
+
+def session(gap: Duration, *, cut: Tumbling | Calendar | None = None) -> Session:
+    """Windows between two pauses of a key: messages at most `gap` apart are one session, `[first, last + gap)` of event time.
+
+    gap: a duration, e.g. "30 minutes"; two messages exactly that far apart are in one session
+    cut: wr.tumbling or wr.calendar: sessions never go across a boundary of these windows, and end at it
+
+    Sessions grow, and two become one where a message comes between them: a pane of a window that is no more is taken back.
+    Raises `BadWindow` (WR105) where the gap is not positive, or `cut` is none of these, `BadDuration` (WR101).
+
+    >>> session("30 minutes")
+    wr.session('30 minutes')
+    """
+    gap_us = duration_us(gap, "session gap")
+    if gap_us <= 0:
+        raise BadWindow(f"session gap {gap!r} is not positive: use for example wr.session('30 minutes')")
+    if cut is not None and not isinstance(cut, Tumbling | Calendar):
+        raise BadWindow(
+            f"cut={cut!r}: use wr.tumbling or wr.calendar, as in cut=wr.calendar('day', time_zone='UTC')"
+        )
+    return Session(min(gap_us, LAST_END_US), cut)
 
 
 def sliding(before: Duration | Any, after: Duration | Any = "0 seconds", *, closed: str = "both") -> Sliding:

@@ -52,7 +52,7 @@ class Aggregate(AggregateDefinition, Verbs):
 
     by: key columns (one name or several); () for no key
     event_time: the column of event time: timestamps, text in ISO 8601, or ints since the epoch
-    window: wr.tumbling, wr.hopping, wr.calendar, wr.tuples or wr.global_window
+    window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
     agg: name -> aggregation, e.g. {"n": wr.count(), "delay": wr.avg("dep_delay")}
     retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever
     watermark: a delay ("2 hours"), or wr.bounded, wr.fixed, wr.explicit, wr.custom; default "0 seconds"

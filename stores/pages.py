@@ -31,6 +31,8 @@ PAGE = 4
 PAGE_ROWS = 16
 #: Pages of so many bytes become one table.
 _TABLE_BYTES = 64 << 20
+#: Where rows are asked for by the number of their key, not by the key.
+HASH = "__hash"
 _HEAD = struct.Struct(">B?2xI8sQQ")
 _TEXTS = {pa.string(): "<i4", pa.binary(): "<i4", pa.large_string(): "<i8", pa.large_binary(): "<i8"}
 _WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
@@ -96,7 +98,9 @@ def _columns(schema: pa.Schema) -> _Columns:
 
 
 def hashes_of(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """For each row a number of its key."""
+    """For each row a number of its key, which may stand in its place."""
+    if HASH in rows.column_names:
+        return np.asarray(rows.column(HASH).to_numpy(), dtype=np.uint64)
     return hashes([rows.column(b) for b in by]) if by else np.zeros(len(rows), dtype=np.uint64)
 
 

@@ -101,7 +101,7 @@ class Draw:
 
     def _window(self, in_time: bool) -> tuple[Any, bool, bool]:
         """(a window, True if it counts messages, True if event time ends it)."""
-        kinds = ["tumbling", "tumbling", "hopping", "hopping", "gaps"]
+        kinds = ["tumbling", "tumbling", "hopping", "hopping", "gaps", "session", "session"]
         kinds += ["calendar"] * 5 if self.unit_us > S else []
         match self.pick(*kinds, *([] if in_time else ["tuples", "tuples", "sliding", "global"])):
             case "tumbling":
@@ -110,6 +110,8 @@ class Draw:
                 return wr.hopping(self.units(10), self.units(self.pick(5, 4))), False, True
             case "gaps":
                 return wr.hopping(self.units(3), self.units(7), gaps=True), False, True
+            case "session":
+                return wr.session(self.units(self.pick(1, 2, 4))), False, True
             case "calendar":
                 zone = self.pick("Europe/Berlin", "UTC")
                 return wr.calendar(self.pick("day", "2 days"), time_zone=zone), False, True

@@ -90,12 +90,14 @@ def ledger_key(key: dict[str, Any], window: Window | TupleWindow) -> LedgerKey:
     return (tuple(fields), window)
 
 
-def ledger(panes: Iterable[Pane], *, retracting: bool = False) -> dict[LedgerKey, dict[str, Any]]:
+def ledger(
+    panes: Iterable[Pane], *, retracting: bool = False, grows: bool = False
+) -> dict[LedgerKey, dict[str, Any]]:
     """The current values of every (key, window) after `panes`, in the order they were sent.
 
     Raises `LedgerBroken` where a retraction takes back something else than the current pane, where an insert
     has the wrong index, where anything comes after a pane marked `is_last`, and, if `retracting`, where a
-    second insert comes without a retraction of the first.
+    second insert comes without a retraction of the first. grows: windows grow, and their indexes go on.
     """
     current: dict[LedgerKey, Pane] = {}
     panes_of: dict[LedgerKey, int] = {}
@@ -112,7 +114,7 @@ def ledger(panes: Iterable[Pane], *, retracting: bool = False) -> dict[LedgerKey
             continue
         if retracting and held is not None:
             raise LedgerBroken(f"{pane} comes while {held} still stands")
-        if pane.index != panes_of.get(key, 0):
+        if pane.index != panes_of.get(key, 0) and not (grows and pane.index > panes_of.get(key, -1)):
             raise LedgerBroken(f"{pane} should have index {panes_of.get(key, 0)}")
         panes_of[key] = pane.index + 1
         current[key] = pane

@@ -261,7 +261,8 @@ class _Run:
             told = zip(self._all_panes, names, strict=True)
             return sorted(repr([row.values.get(name) for name in some]) for row, some in told)
         try:
-            held = ledger(self._all_panes, retracting=self._mode == "retracting")
+            grows = getattr(self._definition, "session", False)
+            held = ledger(self._all_panes, retracting=self._mode == "retracting", grows=grows)
         except LedgerBroken as broken:
             raise TranscriptError(f"{self._scenario.name}: ledger: {broken}") from broken
         return {} if self._mode == "discarding" else held

@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
+from windrow.core.arrays import BoolArray
 from windrow.core.keys import Encode, encode_columns, encode_equal
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -16,6 +18,7 @@ from windrow.operators.aggregate.output import pane_message_schema, pane_message
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.operator import Logic
+from windrow.operators.steps.columns import START
 from windrow.operators.steps.dead import DeadLetters, letters_by_input
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, in_known_times
@@ -112,6 +115,17 @@ class Steps(Logic):
         emit = self.definition.emit
         return not self.definition.full_state and emit.mode != "discarding" and (unsaid or emit.remembers)
 
+    def _ended(self, rows: pa.Table, ended: set[tuple[int, bytes]]) -> BoolArray:
+        """True for rows whose last pane was sent in this step."""
+        if not ended:
+            return np.zeros(len(rows), dtype=bool)
+        return np.array([row in ended for row in self._names(rows)], dtype=bool)
+
+    def _names(self, rows: pa.Table) -> list[tuple[int, bytes]]:
+        by = self.definition.by
+        keys = encode_columns([rows.column(b) for b in by]) if by else [b""] * len(rows)
+        return list(zip(rows.column(START).to_pylist(), keys, strict=True))
+
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
         check_keys(self.needs.keys, schema)
         known = [] if progress.schema is None else progress.schema.names
@@ -200,9 +214,10 @@ class Steps(Logic):
         return [] if known is None else list(known.names)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        from windrow.operators.aggregate.views import AggregateView, TupleView
+        from windrow.operators.aggregate.views import AggregateView, SessionView, TupleView
 
-        kind = TupleView if self.definition.tuple_window else AggregateView
+        definition = self.definition
+        kind = TupleView if definition.tuple_window else SessionView if definition.session else AggregateView
         return kind(self, stores, watermark_us, prefix)
 
     @property

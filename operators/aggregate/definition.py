@@ -28,7 +28,7 @@ from windrow.core.policy import (
 from windrow.core.positions import Ids, Positions
 from windrow.core.show import call
 from windrow.core.time import TimeUnit, show_duration
-from windrow.core.windows import Hopping, Tuples, WindowSpec
+from windrow.core.windows import Hopping, Session, Tuples, WindowSpec
 from windrow.operators.aggregate import handing
 from windrow.operators.aggregate.panes import to_panes
 from windrow.operators.operator import Definition, Logic, Taker
@@ -75,6 +75,10 @@ class AggregateDefinition(Definition):
     @property
     def tuple_window(self) -> bool:
         return isinstance(self.window, Tuples)
+
+    @property
+    def session(self) -> bool:
+        return isinstance(self.window, Session)
 
     def describe(self) -> dict[str, Any]:
         """What shapes the state, as plain values: the text behind the fingerprint."""
@@ -156,6 +160,11 @@ class AggregateDefinition(Definition):
                 f"{self.name!r} has windows of {self.window!r}, whose contents depend on the order of arrival: only windows of "
                 "time can be checked"
             )
+        if self.session:
+            return (
+                f"{self.name!r} has windows of {self.window!r}, which what came too late shapes too: only windows that are "
+                "known beforehand can be checked"
+            )
         untold = not emit.on_time or (isinstance(emit.late, Never) and not emit.drop_late)
         if emit.mode == "discarding" or untold:
             return (
@@ -186,6 +195,7 @@ class AggregateDefinition(Definition):
         gaps = isinstance(window, Hopping) and window.hop_us > window.size_us
         return (
             not self.tuple_window
+            and not self.session
             and not gaps
             and isinstance(emit.early, (Never, EveryPeriod))
             and isinstance(emit.late, (Never, EveryPeriod))
@@ -202,7 +212,8 @@ class AggregateDefinition(Definition):
         handing.check_followed(self, taker)
 
     def behind_us(self, event_time: str) -> int:
-        return 0
+        # A session that can never be corrected is told a moment after its end, not at it.
+        return 1 if self.session and not self.emit.tells_late else 0
 
     def of_handed_rows(self, given: Input) -> Self:
         return self._changed(
@@ -211,14 +222,21 @@ class AggregateDefinition(Definition):
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.aggregate.logic import WindowAggregator
+        from windrow.operators.aggregate.sessions import SessionAggregator
         from windrow.operators.aggregate.tuples import TupleAggregator
 
+        if self.session:
+            return SessionAggregator(self)
         return TupleAggregator(self) if self.tuple_window else WindowAggregator(self)
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.aggregate.oracle import AggregateOracle
+        from windrow.operators.aggregate.session_oracle import SessionOracle
 
-        return AggregateOracle(self)
+        oracle = SessionOracle(self) if self.session else AggregateOracle(self)
+        for name, schema in (schemas or {}).items():
+            oracle.know(name, schema.names)
+        return oracle
 
     def _changed(self, **changes: Any) -> Self:
         state = {f.name: getattr(self, f.name) for f in fields(self)}

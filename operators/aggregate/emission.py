@@ -73,7 +73,7 @@ def fire(
     speaks = np.ones(size, dtype=bool)
     for b in broken:
         if speaks[b.group]:
-            _bury(definition, rows, b, dead)
+            bury(definition, rows, b, dead)
         speaks[b.group] = False
 
     retracts = np.zeros(size, dtype=bool)
@@ -97,7 +97,7 @@ def fire(
     return Fired(panes, _after(definition, rows, told, known, speaks, step))
 
 
-def _bury(definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters) -> None:
+def bury(definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters) -> None:
     row = rows.slice(broken.group, 1)
     payload = {
         "window": [row.column(START)[0].as_py(), row.column(END)[0].as_py()],
@@ -132,14 +132,14 @@ def _panes(
     inserts = rows.select(fixed).take(take)
     for alias, column in zip(definition.agg, columns, strict=True):
         inserts = inserts.append_column(alias, column.take(take))
-    inserts = _label(inserts, timing, index[order], is_last[order], INSERT)
+    inserts = label(inserts, timing, index[order], is_last[order], INSERT)
     back = order[retracts[order]]
     if len(back) == 0:
         return inserts
     retractions = rows.select(fixed).take(pa.array(back))
     for alias in definition.agg:
         retractions = retractions.append_column(alias, told[alias].take(pa.array(back)))
-    retractions = _label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), RETRACT)
+    retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), RETRACT)
     # A retraction stands directly before the pane that replaces it.
     place = np.empty(n, dtype=np.int64)
     paired = retracts[order]
@@ -149,7 +149,7 @@ def _panes(
     return both.take(pa.array(np.argsort(positions, kind="stable")))
 
 
-def _label(panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str) -> pa.Table:
+def label(panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str) -> pa.Table:
     n = len(panes)
     panes = panes.append_column(TIMING, pa.array([timing] * n, pa.string()))
     panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))

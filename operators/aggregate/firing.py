@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray
 from windrow.core.emit import EveryBatch, EveryCount
-from windrow.core.keys import Encode, encode_columns
+from windrow.core.keys import Encode
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.base import Steps
@@ -202,17 +201,6 @@ class StoredWindows(Steps):
             or isinstance(emit.late, EveryCount)
             or (isinstance(emit.late, EveryBatch) and not emit.on_time)
         )
-
-    def _ended(self, rows: pa.Table, ended: set[tuple[int, bytes]]) -> BoolArray:
-        """True for rows whose last pane was sent in this step."""
-        if not ended:
-            return np.zeros(len(rows), dtype=bool)
-        return np.array([row in ended for row in self._names(rows)], dtype=bool)
-
-    def _names(self, rows: pa.Table) -> list[tuple[int, bytes]]:
-        by = self.definition.by
-        keys = encode_columns([rows.column(b) for b in by]) if by else [b""] * len(rows)
-        return list(zip(rows.column(START).to_pylist(), keys, strict=True))
 
     def _retention_floor(self, watermark_us: int) -> int:
         """Windows that end at or before it are out of retention."""

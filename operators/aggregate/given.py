@@ -34,7 +34,7 @@ from windrow.core.policy import (
 )
 from windrow.core.positions import Ids, Positions, ids_of
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
-from windrow.core.windows import Global, Tuples, WindowSpec, span_is_small
+from windrow.core.windows import Global, Session, Tuples, WindowSpec, span_is_small
 from windrow.operators.aggregate.definition import default_lateness
 
 
@@ -65,6 +65,8 @@ def normalise(
     keys = _checked(by, event_time, window, agg, emit, name, input, positions, dead_letter_limit)
     kept = _retention(retention, window)
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+    if isinstance(window, Session):
+        _check_session(window, agg, kept, emit)
     lateness_us = _lateness(allowed_lateness, kept, emit)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
     return {
@@ -118,7 +120,7 @@ def _checked(
         raise ConfigurationError(f"by={keys!r} names a column twice")
     if not isinstance(window, WindowSpec):
         raise BadWindow(
-            f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.tuples or wr.global_window"
+            f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window"
         )
     check.of_type(agg, Mapping, "agg", "name each aggregation, e.g. agg={'n': wr.count()}", BadAggregate)
     if not agg:
@@ -143,6 +145,18 @@ def _checked(
         if column in keys and column in agg:
             raise ReservedColumn(f"{column!r} is both a key and an aggregate: rename one of them")
     return keys
+
+
+def _check_session(window: Session, agg: Mapping[str, Aggregation], kept: Retention, emit: Emit) -> None:
+    """Refuse what sessions do not do."""
+    for alias, aggregation in agg.items():
+        if aggregation.full_state and emit.mode == "discarding":
+            raise BadAggregate(
+                f"agg[{alias!r}] = {aggregation!r} needs the messages of its window, and mode='discarding' over {window!r} "
+                "those that no part of it has told: use mode='retracting', or an aggregation that needs none"
+            )
+    if kept.windows is not None or kept.messages is not None:
+        raise BadWindow(f"{window!r} is kept by time, not by {kept!r}: use retention='7 days', or wr.forever")
 
 
 def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) -> int:

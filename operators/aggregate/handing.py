@@ -14,7 +14,7 @@ from windrow.core.errors import (
     UnknownColumn,
 )
 from windrow.core.policy import bounded
-from windrow.core.windows import Global
+from windrow.core.windows import Global, Session
 from windrow.operators.operator import Taker
 
 if TYPE_CHECKING:
@@ -48,10 +48,13 @@ def check_followed(first: AggregateDefinition, second: Taker) -> None:
     if first.tuple_window or isinstance(first.window, Global):
         raise BadWindow(
             f"{first.window!r} of {first.name!r} has no end in event time, by which {second.name!r} could file its panes: use "
-            "wr.tumbling, wr.hopping or wr.calendar"
+            "wr.tumbling, wr.hopping, wr.calendar or wr.session"
         )
     emit = first.emit
-    once = isinstance(emit.early, Never) and (first.allowed_lateness_us == 0 or isinstance(emit.late, Never))
+    no_late, in_time = isinstance(emit.late, Never), first.allowed_lateness_us == 0
+    # A session that was told may still grow unless nothing late is taken at all.
+    settled = no_late and in_time if isinstance(first.window, Session) else no_late or in_time
+    once = isinstance(emit.early, Never) and settled
     told_once = emit.mode == "discarding" or (emit.mode == "accumulating" and once)
     if not told_once or not emit.on_time or emit.closing_pane:
         raise BadTrigger(

@@ -1,6 +1,7 @@
 """The messages behind a full-state aggregate: filed once each, read again when a window fires.
 
-Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); tuple windows `<key>_<number>`. Value: version byte,
+Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); sessions `<key>_<timestamp>_<position>`; tuple windows
+`<key>_<number>`. Value: version byte,
 msgpack `[schema id, step, closed, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step
 tells what came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did not
 take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
@@ -45,8 +46,12 @@ class History:
         self.cf = f"{definition.name}.messages"
         self.index_cf = f"{definition.name}.message_index"
         self.aux_cf = f"{definition.name}.aux"
-        keyed = self.tuples and bool(definition.by)
-        layout = Layout.FIELDS_OFFSET if keyed else Layout.OFFSET if self.tuples else Layout.TIME_OFFSET
+        keyed = bool(definition.by)
+        layout = Layout.TIME_OFFSET
+        if self.tuples:
+            layout = Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
+        elif definition.session and keyed:
+            layout = Layout.FIELDS_TIME_OFFSET
         self.store = MessageStore(layout, self.cf, self.index_cf)
         self.cfs: tuple[str, ...] = self.store.cfs
         self.encode: Encode = encode_equal
@@ -98,14 +103,11 @@ class History:
                 head + pack((schema_id, s, None, *v))
                 for s, v in zip(steps, zip(*columns, strict=True), strict=True)
             ]
+        fields = [rows.table.column(b) for b in self.definition.by]
+        keys = self.encode(fields) if self.store.layout.has_fields else None
         if numbers is None:
-            self.store.put_rows(batch, rows.times, self._positions(rows, step), None, values)
+            self.store.put_rows(batch, rows.times, self._positions(rows, step), keys, values)
         else:
-            keys = (
-                self.encode([rows.table.column(b) for b in self.definition.by])
-                if self.definition.by
-                else None
-            )
             zeros = np.zeros(n, dtype=np.int64)
             self.store.put_rows(batch, None, (pa.array([""] * n), zeros, numbers, zeros), keys, values)
         kv.write(batch)

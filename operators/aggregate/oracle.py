@@ -8,7 +8,7 @@ Windowed Aggregators", seed 001 "Triggers" and "Accumulation Mode".
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
@@ -77,7 +77,7 @@ class AggregateOracle(Oracle):
                 panes += self._emit(cell, Timing.ON_TIME, no_more or self._closed(cell, after))
         for cell in self._sorted():
             early = self._is_early(cell, after)
-            if cell.pending and _ticks(emit.early if early else emit.late, ticked, now):
+            if cell.pending and ticks(emit.early if early else emit.late, ticked, now):
                 if early:
                     panes += self._emit(cell, Timing.EARLY, False)
                 else:
@@ -146,6 +146,9 @@ class AggregateOracle(Oracle):
             for cell in self._sorted()
         ]
 
+    def know(self, input: str, columns: Sequence[str]) -> None:
+        self._arguments.learn([dict.fromkeys(columns)])
+
     def handed(self, row: Any) -> dict[str, Any]:
         assert isinstance(row.window, Window)
         start_us, end_us = row.window.start_us, row.window.end_us
@@ -213,10 +216,10 @@ class AggregateOracle(Oracle):
         floor = self._floors_us.get(key if self.definition.retention.per == "key" else None, START_OF_TIME_US)
         late = self.definition.allowed_lateness_us
         kept = self.definition.retention.time_us
-        open_ = [w for w in covering if w.end_us > floor and not _past(w.end_us, late, watermark_us)]
+        open_ = [w for w in covering if w.end_us > floor and not past(w.end_us, late, watermark_us)]
         if covering and not open_:
             gone = all(
-                w.end_us <= floor or (kept is not None and _past(w.end_us, kept, watermark_us))
+                w.end_us <= floor or (kept is not None and past(w.end_us, kept, watermark_us))
                 for w in covering
             )
             reason = "out_of_retention" if gone else "too_late"
@@ -330,11 +333,11 @@ class AggregateOracle(Oracle):
 
     def _closed(self, cell: Cell, watermark_us: int) -> bool:
         """True if the window takes nothing more."""
-        return _past(self._end(cell), self.definition.allowed_lateness_us, watermark_us)
+        return past(self._end(cell), self.definition.allowed_lateness_us, watermark_us)
 
     def _expired(self, cell: Cell, watermark_us: int) -> bool:
         kept = self.definition.retention.time_us
-        return kept is not None and _past(self._end(cell), kept, watermark_us)
+        return kept is not None and past(self._end(cell), kept, watermark_us)
 
     def _drop_by_size(self, before_us: int, watermark_us: int) -> list[tuple[Cell, Timing]]:
         """Drop the oldest windows beyond the limits by number; returns those that have something to say.
@@ -388,13 +391,13 @@ class AggregateOracle(Oracle):
         return sorted(self._dead, key=lambda letter: (letter.position is None, letter.position or ()))
 
 
-def _past(end_us: int, by_us: int, watermark_us: int) -> bool:
+def past(end_us: int, by_us: int, watermark_us: int) -> bool:
     """True if the watermark is `by_us` or more past the end; if that is without bound, at the end of time only."""
     if watermark_us >= END_OF_TIME_US:
         return end_us <= END_OF_TIME_US
     return by_us < UNBOUNDED_US and end_us + by_us <= watermark_us
 
 
-def _ticks(trigger: Trigger, before_us: int, now_us: int) -> bool:
+def ticks(trigger: Trigger, before_us: int, now_us: int) -> bool:
     """True if `now` crossed a multiple of the period."""
     return isinstance(trigger, EveryPeriod) and now_us // trigger.period_us > before_us // trigger.period_us

@@ -59,7 +59,7 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
             length, offset, newest = 0, 0, None
         case _:
             return None
-    parts = _parts(definition, Calculation(definition, schema))
+    parts = parts_of(definition, Calculation(definition, schema))
     if parts is None:
         return None
     return Pushdown(
@@ -78,7 +78,7 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
     )
 
 
-def _parts(definition: AggregateDefinition, calculation: Calculation) -> dict[str, str] | None:
+def parts_of(definition: AggregateDefinition, calculation: Calculation) -> dict[str, str] | None:
     """Accumulator column -> SQL aggregate that computes it; None where an aggregation has none."""
     columns: dict[str, str] = {}
     for alias, aggregation in definition.agg.items():
@@ -97,8 +97,22 @@ def ingest_groups(
     operator: WindowAggregator, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
 ) -> Grouped:
     """Groups of (slice, key) to state rows of windows, and on to the operator."""
-    definition, taken = operator.definition, Grouped(StepResult())
-    windows: Windows | None = None
+    definition, windows = operator.definition, None
+    taken, table = counted_groups(definition, table)
+    if len(table):
+        taken.uncounted = _late_rows(definition, table, watermark_us) + rows_ahead(definition, table, now_us)
+        if taken.uncounted:
+            table = table.slice(0, 0)
+        else:
+            windows = _windows_of(definition, table, watermark_us)
+            table = slices_of(definition, table)
+    taken.step = taken.step.then(operator.ingest_partials(kv, table, now_us, schema, windows))
+    return taken
+
+
+def counted_groups(definition: AggregateDefinition, table: pa.Table) -> tuple[Grouped, pa.Table]:
+    """What groups say of what came, and those of them that count unless they are too late."""
+    taken = Grouped(StepResult())
     if len(table):
         taken.extent = dict(_extent(table))
         old = combine(pc.equal(pc.fill_null(table.column(LETTER), ""), REPLAYED))
@@ -112,14 +126,7 @@ def ingest_groups(
             table = table.filter(pa.array(~lost))
     if len(table):
         taken.step.marks = dict(_marks(table))
-        taken.uncounted = _late_rows(definition, table, watermark_us) + _rows_ahead(definition, table, now_us)
-        if taken.uncounted:
-            table = table.slice(0, 0)
-        else:
-            windows = _windows_of(definition, table, watermark_us)
-            table = _slices(definition, table)
-    taken.step = taken.step.then(operator.ingest_partials(kv, table, now_us, schema, windows))
-    return taken
+    return taken, table
 
 
 def _extent(table: pa.Table) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
@@ -151,7 +158,7 @@ def _late_rows(definition: AggregateDefinition, table: pa.Table, watermark_us: i
     return int(combine(table.column(ROWS)).to_numpy()[covered & ~taken].sum())
 
 
-def _rows_ahead(definition: AggregateDefinition, table: pa.Table, now_us: int) -> int:
+def rows_ahead(definition: AggregateDefinition, table: pa.Table, now_us: int) -> int:
     """Rows of groups in which one is too far ahead of now."""
     ahead = pc.greater(table.column(TIME_MAX), last_times(definition.max_ahead_us, now_us))
     return int(combine(table.column(ROWS)).to_numpy()[combine(ahead).to_numpy(zero_copy_only=False)].sum())
@@ -167,7 +174,7 @@ def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: 
     return Windows(row_of, starts, ends)
 
 
-def _slices(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
+def slices_of(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
     """Spark's groups as state rows of slices."""
     n = len(table)
     if OFFSET_MIN in table.column_names:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.windows import Hopping, Tuples
+from windrow.core.windows import Hopping, Session, Tuples
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.plain.aggregates import is_nan
 from windrow.operators.plain.cells import Key, Taken
@@ -28,19 +28,31 @@ class PlainIds:
         """False for a message of a key and ids that are remembered."""
         if not self._columns:
             return True
-        values = [message.payload[column] for column in self._columns]
-        known_as = (key, tuple((isinstance(value, bool), value) for value in values))
+        known_as = self._known_as(key, message)
         before_us = self._seen.get(known_as)
         if before_us is not None and self._remembered(before_us, watermark_us):
             return False
         self._seen[known_as] = message.time_us
         return True
 
+    def forget(self, key: Key, message: Taken) -> None:
+        """It cannot be counted: its ids are those of the next that has them."""
+        if self._columns:
+            del self._seen[self._known_as(key, message)]
+
+    def _known_as(self, key: Key, message: Taken) -> tuple[Key, Key]:
+        values = [message.payload[column] for column in self._columns]
+        return key, tuple((isinstance(value, bool), value) for value in values)
+
     def _remembered(self, time_us: int, watermark_us: int) -> bool:
         """Until the last window that begins at or before the event time is out of retention."""
         spec, kept_us = self._definition.window, self._definition.retention.time_us
         if kept_us is None or kept_us >= UNBOUNDED_US or isinstance(spec, Tuples):
             return True
+        if isinstance(spec, Session):  # until a message of that time is out of retention by itself
+            cell = windows_of(spec.cut, time_us) if spec.cut is not None else []
+            end_us = min([time_us + spec.gap_us, *(window.end_us for window in cell)])
+            return end_us + kept_us >= watermark_us
         covering = windows_of(spec, time_us)
         while not covering and isinstance(spec, Hopping):  # in a gap between hops: the window before it
             time_us -= spec.size_us

@@ -20,6 +20,7 @@ from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.handing import WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.history import CLOSED
 from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
+from windrow.operators.aggregate.session_history import of_sessions
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
 from windrow.operators.steps.groups import combine
@@ -286,6 +287,29 @@ class TupleView(AggregateView):
         keys, values = self.logic.history.store.scan_between(kv, low, high, key)
         rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
         return rows
+
+
+class SessionView(AggregateView):
+    """Over session windows."""
+
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+        super().__init__(logic, stores, watermark_us, prefix)
+        self.counted_in = ()  # what a commit writes of a session is all of it
+
+    def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
+        found: Iterator[pa.Table] = self.logic.states(kv, low, _after(high), key)
+        return found
+
+    def _between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any]) -> Slice | None:
+        keys, values = self.logic.history.store.scan_between(kv, low, high)
+        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        if rows is None:
+            return None
+        return of_sessions(rows, self.logic.kept(kv, low[0], _after(high[0]), None), self.definition.by)
+
+    def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
+        start, end = info.window.start_us, info.window.end_us  # type: ignore[union-attr]
+        return self._kept(kv, (start, None), (end - 1, None), info.key or None)
 
 
 def _after(high: int) -> int:

@@ -19,6 +19,7 @@ class Taken:
     position: Position
     payload: dict[str, Any]
     arguments: dict[str, tuple[Any, ...] | None]
+    step: int = 0  # which step took it, where that counts
 
 
 @dataclass

@@ -15,7 +15,8 @@ class Pushdown:
 
     parts: accumulator -> SQL aggregate; columns: those of the input that these name, keys among them. length_us, offset_us: of
     slices; a length of 0: all time is one. window: (size, hop) of the newest window of a time, None where no window ends.
-    retention_us, lateness_us: how long after its end a window is kept, and takes rows.
+    retention_us, lateness_us: how long after its end a window is kept, and takes rows. first_times: the first time of each
+    group is needed, too. late_rows: what is late can be told from its time; else all rows of a batch with such have to cross.
     """
 
     given: Input
@@ -28,6 +29,8 @@ class Pushdown:
     window: tuple[int, int] | None
     retention_us: int | None
     lateness_us: int
+    first_times: bool = False
+    late_rows: bool = True
 
 
 @dataclass

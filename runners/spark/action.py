@@ -169,7 +169,7 @@ class Action:
         self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
         what = routes.pushdown(df, self._definitions, schema)
-        if what is not None:
+        if what is not None and (what.late_rows or not letters):
             watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
             frame = routes.prepare_partials(
                 df,

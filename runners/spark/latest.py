@@ -18,7 +18,7 @@ def latest_frame(panes: DataFrame, by: tuple[str, ...] | None) -> DataFrame:
     newest_first = [
         F.col("commit").desc(),
         F.col("pane.index").desc(),
-        (F.col("pane.kind") == "INSERT").desc(),
+        (F.col("pane.kind") == "INSERT").asc(),  # a pane comes before the one that takes it back
     ]
     ranked = panes.withColumn(
         "__rank",

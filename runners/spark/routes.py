@@ -41,6 +41,7 @@ from windrow.operators.steps.columns import (
     SLICE,
     SOURCE,
     TIME_MAX,
+    TIME_MIN,
 )
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_times
@@ -341,7 +342,8 @@ def prepare_partials(
     # Spark reads a dot in a name as a field of a struct; the task puts the accumulators' names back.
     parts = {f"{PART}{i}": sql for i, sql in enumerate(what.parts.values())}
     extents = {OFFSET_MIN: f"min({OFFSET})", OFFSET_MAX: f"max({OFFSET})"} if positions else {}
-    aggregates = {ROWS: "count(1)", TIME_MAX: "max(__t)", **extents, **parts}
+    times = {TIME_MIN: "min(__t)"} if what.first_times else {}
+    aggregates = {ROWS: "count(1)", TIME_MAX: "max(__t)", **times, **extents, **parts}
     groups = base.groupBy(*[quoted(k) for k in keys]).agg(
         *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
     )

@@ -70,6 +70,7 @@ from windrow.core.windows import calendar as calendar
 from windrow.core.windows import global_window as global_window
 from windrow.core.windows import hopping as hopping
 from windrow.core.windows import rows as rows
+from windrow.core.windows import session as session
 from windrow.core.windows import sliding as sliding
 from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples

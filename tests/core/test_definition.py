@@ -352,6 +352,20 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "sliding edges": (lambda: wr.sliding("1 s", closed="open"), e.BadWindow, ["'open'", "'neither'"]),
     "no rows": (lambda: wr.rows(0), e.BadWindow, ["0 rows", "1 or more"]),
     "rows per what": (lambda: wr.rows(3, per="job"), e.BadWindow, ["'job'", "'input'"]),
+    "a session without a gap": (
+        lambda: wr.session("0 seconds"), e.BadWindow, ["'0 seconds'", "positive", "wr.session('30 minutes')"],
+    ),
+    "a session cut by a name": (
+        lambda: wr.session("1 minute", cut="day"), e.BadWindow, ["'day'", "wr.calendar('day', time_zone='UTC')"],  # type: ignore[arg-type]
+    ),
+    "sessions of messages, discarding": (
+        lambda: define(window=wr.session("1 h"), agg={"m": wr.median("v")}, emit=wr.Emit(mode="discarding")),
+        e.BadAggregate, ["wr.median('v')", "wr.session('1 hour')", "mode='retracting'"],
+    ),
+    "sessions by size": (
+        lambda: define(window=wr.session("1 h"), retention=wr.Retain("1 day", windows=3)),
+        e.BadWindow, ["wr.session('1 hour')", "windows=3", "retention='7 days'"],
+    ),
     "tuples of none": (lambda: wr.tuples(0), e.BadWindow, ["size 0", "positive"]),
     "half a message": (lambda: wr.tuples(2.5), e.BadWindow, ["2.5", "whole numbers", "wr.tuples(3)"]),  # type: ignore[arg-type]
     "half a step": (lambda: wr.tuples(2, step=0.5), e.BadWindow, ["0.5", "whole numbers"]),  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "together",
         "writeStream",
     ),
-    "Windows": ("tumbling", "hopping", "calendar", "tuples", "global_window"),
+    "Windows": ("tumbling", "hopping", "calendar", "session", "tuples", "global_window"),
     "Windows of a join's inputs": ("sliding", "rows", "unbounded"),
     "Frames around messages": ("rows_between", "range_between"),
     "Aggregations": (

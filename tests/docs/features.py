@@ -48,7 +48,6 @@ PARTLY: dict[str, str] = {
 }
 #: What people look for and will not find.
 MISSING: tuple[str, ...] = (
-    "Windows: session windows",
     "Windows: around each message: early rows, late corrections, anchors from another input",
     "Joins: lost messages replayed from the sources, on Spark",
     "Windows: temporal operators",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.deep import examples
 from tests.operators.aggregate.cases import Scaled, cases, messages
+from tests.operators.session.cases import sessions
 from windrow.core.messages import Message, Position, TupleWindow
 from windrow.testing import ManualClock, TestDriver
 from windrow.testing.ledger import ledger, ledger_key, values_equal
@@ -31,7 +32,8 @@ def in_the_end(case: Scaled, rows: list[dict[str, Any]], cut: int) -> tuple[dict
         driver.advance_clock("1 day")
         driver.timeout()
         driver.drain()
-        told = ledger(driver.committed_panes(), retracting=case.definition.emit.mode == "retracting")
+        retracting, grows = case.definition.emit.mode == "retracting", case.definition.session
+        told = ledger(driver.committed_panes(), retracting=retracting, grows=grows)
         assert [letter for letter in driver.dead_letters() if letter.reason == "too_late"] == []
     partial = [key for key in held if isinstance(key[1], TupleWindow) and held[key][0] < _size(key[1])]
     return held, {key: values for key, values in told.items() if key not in partial}
@@ -43,8 +45,11 @@ def _size(window: TupleWindow) -> int:
 
 @pytest.mark.proves("Ids: a second message of a key and id is a duplicate, within retention")
 @given(
-    case=st.booleans().flatmap(
-        lambda ids: cases(ids=ids, unbounded=True, modes=("accumulating", "retracting"))
+    case=st.one_of(
+        st.booleans().flatmap(
+            lambda ids: cases(ids=ids, unbounded=True, modes=("accumulating", "retracting"))
+        ),
+        sessions(unbounded=True),
     ),
     rows=st.lists(messages(good=True), min_size=1, max_size=15),
     cuts=st.tuples(st.integers(1, 3), st.integers(4, 15)),

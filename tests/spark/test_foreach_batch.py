@@ -86,9 +86,7 @@ def plain(panes: list[wr.Pane]) -> list[Any]:
 
 def embedded(tmp_path: Any, definition: wr.Aggregate, batches: Any) -> list[Any]:
     """The same steps without Spark: advance, then ingest, for each batch."""
-    from windrow.testing import AggregateOracle
-
-    oracle = AggregateOracle(definition)
+    oracle = definition.oracle()
     now_us, marks, watermark = ManualClock().now_us(), None, None
     panes = []
     for i, batch in enumerate(batches):

@@ -1,0 +1,73 @@
+"""What is one session, in whole columns: ranges of event time of one key that overlap or touch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from windrow.core.arrays import BoolArray, IntArray
+
+
+class Extents(NamedTuple):
+    """Ranges `[start, end]` of keys, which have numbers."""
+
+    codes: IntArray
+    starts: IntArray
+    ends: IntArray
+
+    def and_more(self, more: Extents) -> Extents:
+        return Extents(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
+
+
+class Joined(NamedTuple):
+    """Which component each range is of, and the extent of each component."""
+
+    component: IntArray
+    starts: IntArray
+    ends: IntArray
+
+
+def joined(extents: Extents) -> Joined:
+    """Ranges of a key that overlap or touch are one, whichever touches which."""
+    codes, starts, ends = extents.codes, extents.starts, extents.ends
+    n = len(codes)
+    if n == 0:
+        return Joined(np.zeros(0, dtype=np.int64), starts, ends)
+    order = np.lexsort((starts, codes))
+    codes, starts, ends = codes[order], starts[order], ends[order]
+    # How far the ranges of a key have come, by the rank of their ends: a running maximum that begins anew with each key.
+    distinct, rank = np.unique(ends, return_inverse=True)
+    reach = distinct[np.maximum.accumulate(codes * len(distinct) + rank) % len(distinct)]
+    opens = np.ones(n, dtype=bool)
+    opens[1:] = (codes[1:] != codes[:-1]) | (starts[1:] > reach[:-1])
+    component = np.empty(n, dtype=np.int64)
+    component[order] = np.cumsum(opens) - 1
+    first = np.flatnonzero(opens)
+    return Joined(component, starts[first], np.maximum.reduceat(ends, first))
+
+
+def holders(outer: Extents, codes: IntArray, moments: IntArray) -> IntArray:
+    """For each moment of a key the last range of that key that begins at or before it; -1 where there is none."""
+    n, m = len(outer.codes), len(codes)
+    if n == 0:
+        return np.full(m, -1, dtype=np.int64)
+    asked = np.r_[np.zeros(n, dtype=np.int64), np.ones(m, dtype=np.int64)]
+    all_codes = np.concatenate([outer.codes, codes])
+    order = np.lexsort((asked, np.concatenate([outer.starts, moments]), all_codes))
+    place = np.where(order < n, np.arange(n + m), -1)
+    last = np.maximum.accumulate(place)
+    found = np.where(last >= 0, order[np.maximum(last, 0)], -1)
+    result = np.empty(n + m, dtype=np.int64)
+    result[order] = found
+    holder = result[n:]
+    same_key = (holder >= 0) & (outer.codes[np.maximum(holder, 0)] == codes)
+    return np.where(same_key, holder, -1)
+
+
+def reached(by: Extents, ranges: Extents) -> BoolArray:
+    """True for those of `ranges` that overlap or touch one of `by`, of which no two of a key do."""
+    holder = holders(by, ranges.codes, ranges.ends)
+    ends = by.ends[np.maximum(holder, 0)] if len(by.codes) else ranges.ends
+    touches: BoolArray = (holder >= 0) & (ends >= ranges.starts)
+    return touches

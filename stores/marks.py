@@ -1,0 +1,72 @@
+"""Keys that have to be looked at when time comes to a moment, written blindly and read by ranges of time.
+
+    <prefix><bucket i64><step u64>   the moments as i64, then as many numbers of keys (`stores/pages.py`) as u64, little endian
+
+A bucket is `width_us` of moments. Marks are never taken off one by one: whoever reads them looks whether there still is
+something to do, and a bucket goes as a whole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import encode_i64, encode_u64
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.stores.kv import KV, Batch
+from windrow.stores.spread import Hashes
+
+
+class Marks:
+    """The marks under one prefix of a column family."""
+
+    def __init__(self, cf: str, prefix: bytes, width_us: int) -> None:
+        self.cf, self.prefix, self.width_us = cf, prefix, width_us
+
+    def add(self, kv: KV, moments: IntArray, hashes: Hashes, step: int) -> None:
+        if len(moments) == 0:
+            return
+        batch = Batch()
+        buckets = moments // self.width_us
+        for bucket in np.unique(buckets).tolist():
+            mine = buckets == bucket
+            key = self.prefix + encode_i64(bucket) + encode_u64(step)
+            before = _unpack(kv.get(self.cf, key) or b"")
+            some = [np.concatenate(pair) for pair in zip(before, (moments[mine], hashes[mine]), strict=True)]
+            batch.put(self.cf, key, b"".join(column.tobytes() for column in some))
+        kv.write(batch)
+
+    def between(self, kv: KV, low_us: int, high_us: int) -> tuple[IntArray, Hashes]:
+        """(moments, numbers of keys) with `low <= moment <= high`."""
+        first, last = self._key(low_us), self._key(high_us) + b"\xff" * 9
+        found = [_unpack(value) for _, value in kv.scan(self.cf, first, last)]
+        if not found:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+        moments, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
+        mine = (moments >= low_us) & (moments <= high_us)
+        return moments[mine], hashes[mine]
+
+    def drop(self, kv: KV, before_us: int = END_OF_TIME_US) -> None:
+        """Forget buckets that end at or before a moment, by default all."""
+        every = before_us >= END_OF_TIME_US
+        self._drop(
+            kv, self._key(START_OF_TIME_US), self.prefix + b"\xff" * 17 if every else self._key(before_us)
+        )
+
+    def drop_between(self, kv: KV, low_us: int, high_us: int) -> None:
+        """Forget the buckets of these moments, and of those between."""
+        self._drop(kv, self._key(low_us), self._key(high_us) + b"\xff" * 9)
+
+    def _drop(self, kv: KV, first: bytes, last: bytes) -> None:
+        if next(iter(kv.scan(self.cf, first, last)), None) is not None:
+            batch = Batch()
+            batch.delete_range(self.cf, first, last)
+            kv.write(batch)
+
+    def _key(self, moment_us: int) -> bytes:
+        return self.prefix + encode_i64(moment_us // self.width_us)
+
+
+def _unpack(value: bytes) -> tuple[IntArray, Hashes]:
+    half = len(value) // 2
+    return np.frombuffer(value[:half], "<i8"), np.frombuffer(value[half:], "<u8")

@@ -1,0 +1,148 @@
+"""State rows of sessions: those that may still grow in pages by key, the others in blocks by their end.
+
+One `BlockWindows` has them all. What stands in the place of a window's start is the *home* of a row: `HOT` for a session whose
+end the watermark has not passed, else the bucket of its end. So a step reads and writes the pages of the keys that it touches,
+a key that never returns costs nothing, and expiry is one range. The session's own start is in the column `__session`.
+
+    auxiliary  db<home i64>   where the sessions of a bucket begin at the earliest and end at the latest, both i64: who looks
+                              for sessions that a late message reaches knows where not to look
+
+Rows are of two kinds. A session has what every state row has; `__stands` says that its last pane stands, and that its
+accumulators still say what that pane said. A row with `__pane` is a pane that stands by itself: what was told of a part of the
+session that holds it, or of it before more came. It has the window that was told, the number of panes with it, and its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.stores.blocks import BlockWindows
+from windrow.stores.kv import KV, Batch
+from windrow.stores.pages import Head
+from windrow.stores.windows import END, START, UPSERT, Near
+
+SESSION, PANE, STANDS = "__session", "__pane", "__stands"
+#: Of rows that were read: where they lie.
+HOME = "__home"
+#: The home of sessions that may still grow.
+HOT = END_OF_TIME_US - 1
+_DIRECTORY = b"db"
+#: How columns are called in the store.
+_STORED = {START: SESSION, HOME: START}
+_READ = {name: own for own, name in _STORED.items()}
+
+
+class Bucket(NamedTuple):
+    """Sessions that end in `[home, home + width)`: none begins before `first_us`, none ends after `last_us`."""
+
+    home: int
+    first_us: int
+    last_us: int
+
+
+class SessionStore:
+    """The state rows of one definition. width_us: of a bucket."""
+
+    def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int) -> None:
+        self._rows = BlockWindows(cf, aux, by)
+        self._aux, self.width_us = aux, width_us
+
+    def home(self, ends: IntArray) -> IntArray:
+        """Where sessions lie that end there and grow no more."""
+        return ends // self.width_us * self.width_us
+
+    def buckets(self, kv: KV, from_us: int = START_OF_TIME_US) -> list[Bucket]:
+        """Those with sessions that end at `from_us` or after it."""
+        low = max(from_us, START_OF_TIME_US + self.width_us) // self.width_us * self.width_us
+        pairs = kv.scan(self._aux, _DIRECTORY + encode_i64(low), _DIRECTORY + b"\xff" * 9)
+        at = len(_DIRECTORY)
+        found = [Bucket(decode_i64(key, at), decode_i64(value), decode_i64(value, 8)) for key, value in pairs]
+        return [bucket for bucket in found if bucket.last_us >= from_us]
+
+    def near(self, kv: KV, homes: Sequence[int], keys: pa.Table) -> Near:
+        """All rows of `keys`, and of those that lie beside them, with their homes.
+
+        keys: a table of homes (`__start`) and the key columns, or of homes and numbers of keys (`HASH`)
+        """
+        near = self._rows.near(kv, homes, keys)
+        return Near(None if near.rows is None else _as_rows(near.rows), near.held)
+
+    def read(self, kv: KV, homes: Sequence[int]) -> pa.Table | None:
+        """All rows of these homes."""
+        rows = self._rows.read(kv, homes)
+        return None if rows is None else _as_rows(rows)
+
+    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
+        """`rows` are from now on what there is in the place of `near`; those whose homes it does not have are added."""
+        stored = rows.rename_columns([_STORED.get(n, n) for n in rows.column_names])
+        homes = stored.column(START).to_numpy()
+        self._note(kv, rows)
+        there = np.isin(homes, np.array(list(near.held), dtype=np.int64))
+        emptied = [home for home in near.held if self._is_emptied(near, home, homes)]
+        kept = {home: held for home, held in near.held.items() if home not in emptied}
+        if emptied:
+            self._rows.replace(kv, emptied, stored.slice(0, 0))
+            batch = Batch()
+            batch.delete_many(self._aux, [_DIRECTORY + encode_i64(home) for home in emptied if home != HOT])
+            kv.write(batch)
+        if kept:
+            self._rows.put(kv, Near(near.rows, kept), stored.filter(pa.array(there)))
+        if not there.all():  # blindly: what lies there is not read
+            for home in self._rows.append(kv, stored.filter(pa.array(~there)), upsert=True):
+                self._rows.fold(kv, home, _folded)
+
+    def drop(self, kv: KV, before_us: int) -> None:
+        """Forget the buckets that end at or before a moment."""
+        end = before_us // self.width_us * self.width_us
+        first, last = _DIRECTORY + encode_i64(START_OF_TIME_US), _DIRECTORY + encode_i64(end)
+        if next(iter(kv.scan(self._aux, first, last)), None) is not None:
+            batch = Batch()
+            batch.delete_range(self._aux, first, last)
+            kv.write(batch)
+            self._rows.drop(kv, START_OF_TIME_US, end)
+
+    def _is_emptied(self, near: Near, home: int, homes: IntArray) -> bool:
+        """True if nothing is left at a home."""
+        held = near.held[home]
+        if (homes == home).any():
+            return False
+        if held.head is None:
+            return True
+        return bool(held.head.stored == sum(Head.of(page).rows for page in held.there.values()))
+
+    def _note(self, kv: KV, rows: pa.Table) -> None:
+        """Note where the sessions of buckets begin and end."""
+        homes, codes = np.unique(rows.column(HOME).to_numpy(), return_inverse=True)
+        firsts = np.full(len(homes), END_OF_TIME_US, dtype=np.int64)
+        lasts = np.full(len(homes), START_OF_TIME_US, dtype=np.int64)
+        np.minimum.at(firsts, codes, rows.column(START).to_numpy())
+        np.maximum.at(lasts, codes, rows.column(END).to_numpy())
+        batch, keys = Batch(), [_DIRECTORY + encode_i64(home) for home in homes.tolist()]
+        known = kv.multi_get(self._aux, keys)
+        for home, key, first, last, value in zip(
+            homes.tolist(), keys, firsts.tolist(), lasts.tolist(), known, strict=True
+        ):
+            if value is not None:
+                first, last = min(first, decode_i64(value)), max(last, decode_i64(value, 8))
+            noted = encode_i64(first) + encode_i64(last)
+            if home != HOT and noted != value:
+                batch.put(self._aux, key, noted)
+        kv.write(batch)
+
+
+def _folded(rows: pa.Table) -> pa.Table:
+    """Every row is a whole one."""
+    return rows.drop_columns([UPSERT])
+
+
+def _as_rows(rows: pa.Table) -> pa.Table:
+    """Rows as they were given."""
+    rows = rows.drop_columns([UPSERT])
+    return rows.rename_columns([_READ.get(n, n) for n in rows.column_names])

@@ -1,0 +1,196 @@
+"""Session windows, embedded. What transcripts say better is in tests/transcripts/sessions.yaml."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.core.errors import BadTrigger
+from windrow.core.messages import Kind
+from windrow.stores.kv import Overlay
+from windrow.testing import ManualClock, TestDriver
+
+S = 1_000_000
+
+
+def visits(**options: Any) -> wr.Aggregate:
+    given: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.session("10 seconds"),
+        "agg": {"n": wr.count(), "sum": wr.sum("v")},
+        "retention": "1 hour",
+        "watermark": wr.explicit(),
+        "max_ahead": wr.forever,
+        **options,
+    }
+    return wr.Aggregate(**given)
+
+
+def rows(*given: tuple[float, str]) -> list[dict[str, Any]]:
+    return [{"t": int(t * S), "k": k, "v": 1} for t, k in given]
+
+
+@pytest.mark.proves("Windows: sessions: messages of a key at most a gap apart, in any order and cut")
+def test_sessions_are_what_is_left_when_all_messages_are_sorted_by_time() -> None:
+    chance = random.Random(7)
+    messages = rows(*((chance.randrange(400), chance.choice("abc")) for _ in range(120)))
+    wanted = []
+    for key in "abc":
+        times = sorted(m["t"] for m in messages if m["k"] == key)
+        breaks = [0, *(i for i in range(1, len(times)) if times[i] - times[i - 1] > 10 * S), len(times)]
+        for low, high in pairwise(breaks):
+            wanted.append((key, times[low], times[high - 1] + 10 * S, high - low))
+    with TestDriver(visits()) as driver:
+        chance.shuffle(messages)
+        for i in range(0, len(messages), 7):
+            driver.feed(messages[i : i + 7])
+        found = [(i.key["k"], i.window.start_us, i.window.end_us, i.messages) for i in driver.windows()]
+        assert sorted(found) == sorted(wanted)
+        driver.drain()
+        driver.check()
+        driver.assert_state_zero()
+
+
+@pytest.mark.proves("Windows: sessions: told windows that are no more are taken back, the others never touch")
+@pytest.mark.parametrize("mode", ["accumulating", "retracting"])
+def test_what_is_told_of_a_key_never_overlaps_nor_touches(mode: Any) -> None:
+    chance = random.Random(11)
+    emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode=mode)
+    with TestDriver(visits(emit=emit, allowed_lateness="20 seconds")) as driver:
+        for n in range(25):
+            moments = [(max(n * 3 + chance.randrange(-40, 10), 0), chance.choice("ab")) for _ in range(3)]
+            driver.feed(rows(*moments))
+            driver.advance_event_time(n * 3 * S)
+            driver.next_offsets()
+        driver.check()
+        panes = driver.committed_panes()
+    standing: dict[Any, Any] = {}
+    for pane, later in zip(panes, [*panes[1:], None], strict=True):
+        name = (pane.key["k"], pane.window.start_us, pane.window.end_us)
+        if pane.kind is Kind.RETRACT:
+            assert standing.pop(name) == pane.values
+        else:
+            standing[name] = pane.values
+        if later is None or later.commit != pane.commit:
+            for (k, _, end), (other, start, _) in pairwise(sorted(standing)):
+                assert k != other or end < start
+    assert any(pane.kind is Kind.RETRACT for pane in panes)
+
+
+def test_a_commit_of_few_messages_reads_few_of_many_open_sessions() -> None:
+    definition = visits(agg={"n": wr.count()})
+    with TestDriver(definition) as driver:
+        keys = [f"k{i}" for i in range(20_000)]
+        table = pa.table({"t": pa.array(np.arange(20_000) * 100, pa.int64()), "k": keys})
+        driver.op.add_messages(table)
+        driver.next_offsets()
+        engine = driver.op.engine
+        staged = Overlay(engine.shard.kv)
+        logic = engine.logic
+        few = pa.table({"t": pa.array([2 * S] * 10, pa.int64()), "k": keys[:10]})
+        logic.ingest(staged, {definition.name: few}, 0)
+        logic.advance(staged, 1, 0)
+        written = sum(len(value or b"") for kind, cf, _, value in staged.batch.ops if kind == "put")
+        assert written < 60_000  # of two megabytes
+
+
+@pytest.mark.parametrize("before", [wr.Emit.append(), wr.Emit(early=wr.every_batch, late=wr.never)])
+def test_another_emission_finds_what_waits(before: wr.Emit, tmp_path: Path) -> None:
+    clock = ManualClock()
+    with TestDriver(visits(emit=before), tmp_path, clock=clock) as driver:
+        driver.feed(rows((0, "a"), (30, "b"), (5, "a")))
+        driver.advance_event_time(15 * S)
+        driver.restart(visits(emit=wr.Emit(early=wr.every("5 seconds"), late=wr.every(2), mode="retracting")))
+        driver.timeout()
+        clock.advance("5 seconds")
+        driver.timeout()
+        driver.feed(rows((20, "b"), (12, "a")))
+        driver.advance_event_time(60 * S)
+        driver.drain()
+        driver.check()
+
+
+def test_a_reader_finds_the_sessions_of_a_key(tmp_path: Path) -> None:
+    definition = visits()
+    with definition.open(str(tmp_path)) as op:
+        op.add_messages([wr.Message(row) for row in rows((0, "a"), (5, "b"), (40, "a"), (70, "a"))])
+        op.next_offsets()
+        windows = op.get_windows(key="a")
+        assert [(w.window.start_us // S, w.window.end_us // S) for w in windows] == [
+            (0, 10),
+            (40, 50),
+            (70, 80),
+        ]
+        assert op.get_windows(start=41 * S, end=60 * S, key={"k": "a"}) == windows[1:2]
+        assert op.get_windows(key="nobody") == []
+
+
+def test_of_a_window_that_was_told_and_taken_back_nothing_is_left() -> None:
+    told = {"start": 0, "end": 10 * S}
+    kind = pa.struct(
+        [("timing", pa.string()), ("index", pa.int32()), ("is_last", pa.bool_()), ("kind", pa.string())]
+    )
+    pane = {"timing": "EARLY", "index": 0, "is_last": False}
+    panes = pa.table(
+        {
+            "window": pa.array([told, told]),
+            "k": ["a", "a"],
+            "pane": pa.array([{**pane, "kind": "INSERT"}, {**pane, "kind": "RETRACT"}], kind),
+            "commit": [3, 3],
+        }
+    )
+    assert len(wr.latest(panes, by="k")) == 0
+
+
+@pytest.mark.proves("Windows: any graph of operators, on shared inputs, joined with each other")
+def test_sessions_are_counted_by_the_next_operator(tmp_path: Path) -> None:
+    first = visits(emit=wr.Emit.append(), name="sessions", watermark="0 seconds")
+    second = wr.Aggregate(
+        event_time="window_time",
+        window=wr.tumbling("20 seconds"),
+        agg={"sessions": wr.count(), "n": wr.sum("n")},
+        retention="1 hour",
+        emit=wr.Emit.append(),
+        name="per_20",
+    )
+    with TestDriver(wr.chain(first, second), tmp_path) as driver:
+        for row in rows((0, "a"), (4, "b"), (5, "a"), (30, "a"), (31, "b"), (80, "a")):
+            driver.feed([row])
+        driver.drain()
+        driver.check()
+        assert [p.values for p in driver.committed_panes()] == [
+            {"sessions": 2, "n": 3},
+            {"sessions": 1, "n": 1},
+            {"sessions": 1, "n": 1},
+            {"sessions": 1, "n": 1},
+        ]
+        assert driver.dead_letters() == []
+
+
+def test_a_chain_after_sessions_that_may_be_corrected_is_refused() -> None:
+    second = wr.Aggregate(
+        event_time="window_time",
+        window=wr.tumbling("1 minute"),
+        agg={"n": wr.count()},
+        retention="1 hour",
+        name="two",
+    )
+    with pytest.raises(BadTrigger, match=r"emit=wr\.Emit\.append"):
+        wr.chain(
+            visits(emit=wr.Emit(late=wr.every_batch), allowed_lateness="0 seconds", watermark="0 s"), second
+        )
+
+
+def test_a_session_prints_as_what_builds_it_and_shapes_the_state() -> None:
+    window = wr.session("30 minutes", cut=wr.calendar("day", time_zone="America/New_York"))
+    assert repr(window) == "wr.session('30 minutes', cut=wr.calendar('day', time_zone='America/New_York'))"
+    assert visits(window=window).fingerprint != visits(window=wr.session("30 minutes")).fingerprint
+    assert visits(window=window).scale == "large"

@@ -1,0 +1,99 @@
+"""Any aggregate over session windows, and any messages for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+import windrow as wr
+from tests.operators.aggregate.cases import FULL, INCREMENTAL, SCHEMA, TRIGGERS, Scaled, messages, trigger
+from tests.operators.contract import Case, Operator, S
+
+
+@st.composite
+def sessions(draw: st.DrawFn, *, unbounded: bool = False) -> Scaled:
+    """Any definition; unbounded: nothing is ever too late, and all is told in the end."""
+
+    def pick(*options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    unit_us, base_us = S, pick(0, -20 * S, 10**9 * S)
+
+    def units(n: int) -> timedelta:
+        return timedelta(microseconds=n * unit_us)
+
+    cut = pick(None, None, wr.tumbling("10 seconds", offset="3 seconds"), wr.calendar("day", time_zone="UTC"))
+    kept, lateness = (None, None) if unbounded else (pick(None, 0, 8, 25), pick(None, None, 0, 4))
+    if lateness is not None and kept is not None:
+        lateness = min(lateness, kept)
+    names = draw(st.lists(st.sampled_from([*INCREMENTAL]), min_size=1, max_size=4, unique=True))
+    modes = ["accumulating", "retracting"]
+    if draw(st.integers(0, 3)) == 0:
+        names.append(draw(st.sampled_from([*FULL])))
+    elif not unbounded:
+        modes.append("discarding")
+    emit = wr.Emit(
+        early=trigger(draw(st.sampled_from(TRIGGERS))),
+        late=trigger(draw(st.sampled_from(["every_batch", "period 5"] if unbounded else TRIGGERS))),
+        on_time=unbounded or pick(True, True, False),
+        mode=pick(*modes),
+        only_if_changed=draw(st.booleans()),
+        closing_pane=draw(st.booleans()),
+        drop_late=pick(False, False, False, True) and lateness is None and not unbounded,
+    )
+    definition = wr.Aggregate(
+        by=pick((), "k", "k", ("k", "g"), "f"),
+        event_time="t",
+        window=wr.session(units(pick(1, 2, 3, 5)), cut=cut),
+        agg={name: {**INCREMENTAL, **FULL}[name] for name in names},
+        retention=wr.forever if kept is None else units(kept),
+        allowed_lateness=None if lateness is None else units(lateness),
+        watermark=pick(units(0), units(3), wr.bounded(units(2), idle="20 seconds"), wr.explicit()),
+        emit=emit,
+        null_keys=pick("group", "group", "dead_letter"),
+        max_ahead=wr.forever if unbounded else pick(wr.forever, None, units(40)),
+        integer_overflow=pick("dead_letter", "decimal"),
+        ids=None if unbounded else pick(None, None, wr.ids("u")),
+        input=pick(None, None, None, "readings"),
+    )
+    return Scaled(definition, base_us, unit_us, draw(st.booleans()))
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Case:
+    scaled = draw(sessions())
+    names = SCHEMA.names if scaled.definition.ids is not None else SCHEMA.names[:-1]
+    schema = draw(st.sampled_from([None, pa.schema([SCHEMA.field(name) for name in names])]))
+    rows = messages(close=draw(st.booleans()))
+    return Case(
+        definition=scaled.definition,
+        messages=rows.map(lambda row: scaled.drawn(row, whole=schema is None)),
+        schema=schema,
+        unit_us=scaled.unit_us,
+        start_us=scaled.base_us,
+    )
+
+
+def _shown() -> Operator:
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.session("5 seconds"),
+        agg={"n": wr.count(), "sum": wr.sum("x"), "list": wr.collect_list("v")},
+        watermark="1 second",
+        retention="1 minute",
+        emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
+        max_ahead=wr.forever,
+    )
+    scaled = Scaled(definition, 0, S, True)
+    stand = [(1, "a"), (2, None), (9, "a"), (17, "b"), (5, "a"), (90, "a"), (3, "b"), (91, "b")]
+    some = [
+        {"p": 0, "t": t, "k": k, "g": None, "f": None, "x": n / 4, "v": n} for n, (t, k) in enumerate(stand)
+    ]
+    return Operator(jobs(), definition, SCHEMA, [scaled.drawn(row) for row in some])
+
+
+OPERATOR = _shown()

@@ -1,0 +1,43 @@
+"""Session windows on Spark: groups of slices, and rows, give the panes of the embedded operator."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import windrow as wr
+
+from .conftest import at
+from .test_foreach_batch import INCREMENTAL, define, embedded, plain, run, same
+
+pytestmark = pytest.mark.spark
+
+
+def batches() -> list[list[dict[str, Any]]]:
+    """Six batches out of order; in the last three some rows come too late."""
+    chance = random.Random(3)
+    return [
+        [
+            {
+                "t": at(10 * n + chance.uniform(-30 if n > 3 and i % 9 == 0 else -5, 10)),
+                "k": chance.choice("abcdef"),
+                "v": i,
+            }
+            for i in range(40)
+        ]
+        for n in range(6)
+    ]
+
+
+@pytest.mark.proves("Windows: sessions: on Spark, of groups that SQL has made, and of rows")
+@pytest.mark.parametrize(
+    "agg", [INCREMENTAL, {**INCREMENTAL, "mid": wr.median("v")}], ids=["partials", "rows"]
+)
+def test_both_routes_give_the_sessions_of_the_oracle(spark: Any, feed: Any, tmp_path: Any, agg: Any) -> None:
+    emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
+    definition = define(agg, window=wr.session("3 seconds"), allowed_lateness="8 seconds", emit=emit)
+    told = run(spark, feed(), tmp_path, definition, batches(), shards=2)
+    assert same(plain(told), embedded(tmp_path, definition, batches()))
+    assert any(pane.kind is wr.core.messages.Kind.RETRACT for pane in told)

@@ -1,0 +1,31 @@
+"""Marks of keys by the moment at which they are to be looked at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.stores.kv import MemoryKV
+from windrow.stores.marks import Marks
+
+
+def test_marks_are_found_between_two_moments_until_their_bucket_goes() -> None:
+    kv, marks = MemoryKV(("aux",)), Marks("aux", b"m", 10)
+    other = Marks("aux", b"n", 10)
+    for step, moments in enumerate(([-3, 5, 12], [12, 30], [])):
+        hashes = np.arange(len(moments), dtype=np.uint64) + np.uint64(10 * step)
+        marks.add(kv, np.array(moments, dtype=np.int64), hashes, step)
+    marks.add(kv, np.array([5]), np.array([99], dtype=np.uint64), 0)  # the same step, later
+    other.add(kv, np.array([7]), np.array([7], dtype=np.uint64), 0)
+
+    def found(low: int, high: int) -> list[tuple[int, int]]:
+        return sorted(zip(*(column.tolist() for column in marks.between(kv, low, high)), strict=True))
+
+    assert found(5, 12) == [(5, 1), (5, 99), (12, 2), (12, 10)]
+    assert found(START_OF_TIME_US, -1) == [(-3, 0)]
+    marks.drop(kv, 12)
+    assert found(START_OF_TIME_US, END_OF_TIME_US) == [(12, 2), (12, 10), (30, 11)]
+    marks.drop_between(kv, 30, 31)
+    assert found(0, 100) == [(12, 2), (12, 10)]
+    marks.drop(kv)
+    assert [key[:1] for key, _ in kv.scan("aux")] == [b"n"]
