@@ -10,7 +10,7 @@ something, page 0 says so, and all pages are looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -111,19 +111,21 @@ class Pages:
                 continue
             since = list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))
             blocks = [rows_of(block, schemas) for _, block in since]
-            wanted = set(range(head.pages))
+            wanted: Collection[int] = range(head.pages)
             if mine is not None and not (waiting and head.waits):
                 mine = np.concatenate([mine, *(hashes_of(block, self.by) for block in blocks)])
-                wanted = set(page_of(mine, head.pages).tolist())
+                wanted = {0, *page_of(mine, head.pages).tolist()} if len(mine) else ()
             if wanted:
-                there = self._get(kv, prefix, wanted | {0}, head.pages, value)
+                there = self._get(kv, prefix, wanted, head.pages, value)
                 held[start] = Held(head, there, [key for key, _ in since], waiting)
                 pages += there.values()
                 tables += blocks
         tables = [*unpack(pages, schemas), *tables]
         return Near(concat(tables) if tables else None, held)
 
-    def _get(self, kv: KV, prefix: bytes, wanted: set[int], pages: int, first: bytes) -> dict[int, bytes]:
+    def _get(
+        self, kv: KV, prefix: bytes, wanted: Collection[int], pages: int, first: bytes
+    ) -> dict[int, bytes]:
         """Those of the wanted pages that there are; `first` is page 0."""
         if pages == 1:
             return {0: first}

@@ -27,6 +27,7 @@ from windrow.stores.spread import hashes
 from windrow.stores.windows import UPSERT, Schemas
 
 PAGE = 4
+_PAGE = bytes((PAGE,))
 #: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
 #: Pages of so many bytes become one table.
@@ -172,12 +173,17 @@ def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     """The rows of pages, as upserts."""
     same: dict[bytes, list[bytes]] = {}
     for value in values:
-        same.setdefault(Head.of(value).schema, []).append(value)
+        same.setdefault(_schema_of(value), []).append(value)
     return [
         _table(some, schemas.of(name))
         for name, pages in same.items()
         for some in _of_bytes(pages, _TABLE_BYTES)
     ]
+
+
+def _schema_of(value: bytes) -> bytes:
+    """`Head.of(value).schema`, for one page of many."""
+    return value[8:16] if value[:1] <= _PAGE else Head.of(value).schema
 
 
 def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
