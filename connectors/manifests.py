@@ -20,15 +20,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import structlog
 
 from windrow.checkpoint.storage import FolderRecords
 from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.logs import get_logger
 from windrow.core.types import concat
 from windrow.stores.files import sync_directory
 from windrow.stores.slices import Slices, in_batches, whole
 
-logger = structlog.get_logger("windrow")
+logger = get_logger()
 
 FOLDER = "_manifests"
 FORMAT = 2

@@ -31,6 +31,8 @@ STARTS = {"spark": "spark", "kafka": "kafka", "kafka_image": "kafka"}
 MEMORY, ROOM_BYTES = "/dev/shm", 4 << 30
 #: Half of what Spark costs in a JVM that soon ends is compiling well what it runs.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Spark forks its Python workers from a process that has imported what they need.
+WORKERS, READY = HERE / "spark" / "workers", "--conf spark.python.daemon.module=ready_workers pyspark-shell"
 #: A folder of all processes of one run.
 RUN = "WINDROW_TEST_RUN"
 
@@ -40,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = MEMORY  # also of the processes that tests start
         tempfile.tempdir = None
     os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", READY)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(WORKERS), os.environ.get("PYTHONPATH"))))
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
 

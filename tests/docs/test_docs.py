@@ -99,15 +99,13 @@ def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyt
     run_page(page, tmp_path, monkeypatch, spark=False)
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages(spark=True))
 def test_every_block_of_a_page_runs_with_spark(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark.sql import SparkSession
-
-    there = set(os.listdir())  # where the JVM of this process may have begun: it never moves
+    """In the session of the tests, which pages get that ask for one."""
+    there = set(os.listdir())  # where the JVM of this process has begun: it never moves
     here = os.getcwd()
     try:
         run_page(page, tmp_path, monkeypatch, spark=True)
@@ -115,9 +113,6 @@ def test_every_block_of_a_page_runs_with_spark(
         for name in set(os.listdir(here)) - there:
             if f'"{name}"' in page.read_text():
                 shutil.rmtree(os.path.join(here, name))
-        active = SparkSession.getActiveSession()
-        if active is not None:
-            active.stop()
 
 
 def test_there_are_blocks_to_run() -> None:

@@ -53,7 +53,7 @@ def _kill_one(world: World, rng: random.Random, names: Sequence[str]) -> None:
 
 def kill_worker(world: World, rng: random.Random) -> None:
     """`kill -9` of a Python process that runs Spark's tasks."""
-    _kill_one(world, rng, ("pyspark.daemon", "pyspark/daemon.py"))
+    _kill_one(world, rng, ("ready_workers",))
 
 
 def kill_executor(world: World, rng: random.Random) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import windrow as wr
+from tests.conftest import READY, SHORT_LIVED, WORKERS
 from tests.drills import processes
 from tests.drills.job import definition, sink_of, source_of
 from windrow.checkpoint.log import FileLog
@@ -24,8 +25,6 @@ from windrow.connectors.kafka import client
 from windrow.testing import KafkaBroker, Report, check_topics
 
 ROOT = Path(__file__).parents[2]
-#: Half of what Spark costs in a JVM that soon ends is compiling what it runs.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 PARTITIONS = 2
 #: A job that commits nothing for so long, however often it is started again, is stuck.
@@ -109,7 +108,8 @@ class Job:
                 start_new_session=True,
                 env={
                     **os.environ,
-                    "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+                    "PYTHONPATH": os.pathsep.join([str(ROOT), str(WORKERS), *filter(None, sys.path)]),
+                    "PYSPARK_SUBMIT_ARGS": READY,
                     "JDK_JAVA_OPTIONS": SHORT_LIVED,
                 },
             )

@@ -14,6 +14,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
+from tests.conftest import READY
 from tests.deep import usually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,9 @@ def demo(out: Path, *arguments: str) -> str:
     """What the demo prints; it must exit with 0."""
     command = [sys.executable, str(DEMO), "--quick", "--every", str(EVERY), "--out", str(out), *arguments]
     # PYSPARK_PYTHON is the demo's own business.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")} | {
+        "PYSPARK_SUBMIT_ARGS": READY
+    }
     done = subprocess.run(
         command, cwd=out.parent, env=environment, capture_output=True, text=True, timeout=900, check=False
     )

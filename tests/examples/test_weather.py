@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import READY
 from tests.deep import usually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,9 @@ def test_every_row_of_both_joins_is_what_pandas_joins(tmp_path: Path) -> None:
         str(tmp_path / "out"),
     ]
     # PYSPARK_PYTHON is the example's own business.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")} | {
+        "PYSPARK_SUBMIT_ARGS": READY
+    }
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
     )

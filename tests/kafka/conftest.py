@@ -60,10 +60,10 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[wr.Kafka]:
 
 @pytest.fixture
 def new_topic(kafka: wr.Kafka) -> Callable[..., str]:
-    """Create a topic under a name that no other test has."""
+    """Create a topic under a name that no other test has. What is dated long ago stays, though a broker looks now and then."""
 
     def create(partitions: int = 1, **config: str) -> str:
-        name = f"t-{uuid.uuid4().hex[:12]}"
+        name, config = f"t-{uuid.uuid4().hex[:12]}", {"retention_ms": "-1", **config}
         kafka.create_topic(name, partitions, config={k.replace("_", "."): v for k, v in config.items()})
         return name
 
@@ -86,7 +86,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Give the jars of Spark's own Kafka source to the JVM, which must start with them, whoever starts it."""
     here = os.path.dirname(__file__)
     if any(str(i.path).startswith(here) and "spark" in getattr(i, "fixturenames", ()) for i in session.items):
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(jars())} pyspark-shell"
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(jars())} {os.environ['PYSPARK_SUBMIT_ARGS']}"
 
 
 class Sender:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import windrow as wr
+from tests.conftest import READY
 from tests.deep import usually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,9 @@ def test_every_window_is_what_pandas_makes_of_the_flights(
         *(["--alone"] if alone else []),
         *("--every", every),
     ]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")} | {
+        "PYSPARK_SUBMIT_ARGS": READY
+    }
     told = []
     times = 2 if alone else usually(1, deep=2)
     for _ in range(times):

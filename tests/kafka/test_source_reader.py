@@ -277,7 +277,7 @@ def test_topics_by_pattern_and_partitions_by_name(
 def test_where_a_bounded_read_begins_and_ends(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
-    topic = new_topic(partitions=2, retention_ms="-1")
+    topic = new_topic(partitions=2)
     for i in range(6):
         sender.send(topic, [f"a{i}"], 0, timestamp=1000 + i)
     sender.send(topic, ["b"], 1, timestamp=1000)

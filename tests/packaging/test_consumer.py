@@ -9,49 +9,35 @@ import pytest
 from tests.packaging.consumer_job import delays, run
 
 JOB = Path(__file__).parent / "consumer_job.py"
+MISTAKES = [
+    ('event_time="departure"', "event_time=3"),
+    ("window=wr.hopping(", "window=str("),
+    ("op.get_windows(moment, moment", 'op.get_windows("noon", moment'),
+    ("letters: list[wr.DeadLetter]", "letters: list[str]"),
+]
 
 
-def check(file: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """mypy over one file as a user would run it: strict, without this repository's configuration."""
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What mypy says of the job and all mistakes as a user would run it: strict, without this repository's configuration."""
+    folder, text = tmp_path_factory.mktemp("jobs"), JOB.read_text(encoding="utf-8")
+    files = [folder / "right.py", *(folder / f"wrong_{n}.py" for n in range(len(MISTAKES)))]
+    for file, (right, wrong) in zip(files, [("", ""), *MISTAKES], strict=True):
+        assert right in text
+        file.write_text(text.replace(right, wrong) if right else text)
     config = folder / "mypy.ini"
     config.write_text("[mypy]\n[mypy-pyarrow.*]\nignore_missing_imports = True\n")
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--config-file",
-        str(config),
-        "--cache-dir",
-        str(folder / "c"),
-    ]
-    return subprocess.run([*command, str(file)], capture_output=True, text=True, check=False, cwd=folder)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(config), "--cache-dir", "c"]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.proves("Definitions: typed: a user's job passes `mypy --strict`")
 @pytest.mark.slow
-def test_a_user_s_job_passes_strict_type_checking(tmp_path: Path) -> None:
-    done = check(JOB, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ('event_time="departure"', "event_time=3"),
-        ("window=wr.hopping(", "window=str("),
-        ("op.get_windows(moment, moment", 'op.get_windows("noon", moment'),
-        ("letters: list[wr.DeadLetter]", "letters: list[str]"),
-    ],
-)
-def test_a_mistake_in_a_user_s_job_is_found(tmp_path: Path, right: str, wrong: str) -> None:
-    text = JOB.read_text(encoding="utf-8")
-    assert right in text
-    broken = tmp_path / "broken_job.py"
-    broken.write_text(text.replace(right, wrong))
-    done = check(broken, tmp_path)
-    assert done.returncode == 1 and "broken_job.py" in done.stdout
+def test_a_user_s_job_passes_strict_type_checking_and_mistakes_are_found(said: str) -> None:
+    files = {line.split(":")[0] for line in said.splitlines() if ": error:" in line}
+    assert files == {f"wrong_{n}.py" for n in range(len(MISTAKES))}, said
 
 
 def test_the_job_runs(tmp_path: Path) -> None:
