@@ -215,9 +215,9 @@ class BlockWindows:
     def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
         self._pages.replace(kv, starts, rows)
 
-    def replace_by_shares(self, kv: KV, start: int, shares: Spill, most: int) -> None:
-        """As `replace` of one window, with rows that lie in shares; so many bytes of them at a time."""
-        self._pages.replace_by_shares(kv, start, shares, most)
+    def replace_by_shares(self, kv: KV, start: int, groups: Spill) -> None:
+        """As `replace` of one window, a group of shares after the other: those that `grouped` gave, numbered in their order."""
+        self._pages.replace_by_shares(kv, start, groups)
 
     # -- folding ------------------------------------------------------------------------------------------------------
 

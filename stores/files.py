@@ -116,13 +116,17 @@ class Unnamed:
             os.unlink(path)
         self.size = 0
 
-    def write(self, data: Any) -> int:
-        """Write bytes, or a buffer, at the end; returns where they begin."""
-        at, left = self.size, memoryview(data).cast("B")
+    def write(self, *data: Any) -> int:
+        """Write bytes, or buffers, at the end; returns where they begin."""
+        at, left = self.size, [memoryview(some).cast("B") for some in data]
+        self.size += sum(map(len, left))
         with on_disk(tempfile.gettempdir()):
-            while len(left):
-                left = left[os.write(self.descriptor, left) :]
-        self.size += memoryview(data).nbytes
+            while left:
+                written = os.writev(self.descriptor, left)
+                while left and written >= len(left[0]):
+                    written -= len(left.pop(0))
+                if left:
+                    left[0] = left[0][written:]
         return at
 
     def read(self, at: int, size: int) -> bytes:

@@ -140,7 +140,13 @@ class Batch:
         for cf, changes in self._changes.items():
             for start, end in changes.ranges:
                 part.delete_range(cf, start, end)
-            pairs = itertools.chain(changes.scan_runs(b"", None, False), changes.points.data.items())
+            for keys, values in (some for run in changes.runs for some in run.portions(most)):
+                part.put_many(cf, keys, values)
+                size += sum(map(len, keys)) + sum(map(len, values))
+                if size >= most:
+                    yield part
+                    part, size = Batch(), 0
+            pairs = iter(changes.points.data.items())
             while some := list(itertools.islice(pairs, _PAIRS)):
                 part._of(cf).points.update(some)
                 size += sum(len(key) + len(value or b"") for key, value in some)

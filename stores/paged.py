@@ -188,13 +188,13 @@ class Pages:
             self._put_pages(kv, batch, kept, [Plan.anew(count) for count in counts if count], rows)
         kv.write(batch)
 
-    def replace_by_shares(self, kv: KV, start: int, shares: Spill, most: int) -> None:
-        """All that a window holds, from shares of its keys."""
+    def replace_by_shares(self, kv: KV, start: int, groups: Spill) -> None:
+        """All that a window holds, from groups of shares of its keys."""
         prefix, batch = encode_i64(start), Batch()
         batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
         kv.write(batch)
-        plan, pairs = Plan.anew(sum(map(shares.rows, shares.numbers))), Pairs()
-        for rows, last in of_pages(shares, plan.pages, most):
+        plan, pairs = Plan.anew(sum(map(groups.rows, groups.numbers))), Pairs()
+        for rows, last in of_pages(groups, plan.pages) if plan.stored else ():
             batch, waits = Batch(), False
             if PENDING in rows.column_names:
                 waits = bool((rows.column(PENDING).to_numpy() > 0).any())

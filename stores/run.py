@@ -6,6 +6,7 @@ The file is in the system's temporary folder and has no name: whatever becomes o
 from __future__ import annotations
 
 import bisect
+import itertools
 import mmap
 from collections.abc import Iterator, Sequence
 
@@ -68,6 +69,21 @@ class Run:
         """Pairs with start <= key < end."""
         places = range(self._place(start), self.high if end is None else self._place(end))
         return ((self._keys[i], self._value(i)) for i in (reversed(places) if reverse else places))
+
+    def portions(self, most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """All pairs, as keys and values, about so many bytes at a time."""
+        sizes = np.cumsum(
+            self._ends[self.low : self.high] - self._starts[self.low : self.high] + self._keys.width
+        )
+        cuts = self.low + np.searchsorted(sizes, np.arange(0, int(sizes[-1]), max(1, most)))
+        cuts = np.unique(np.append(cuts, self.high))
+        keys, width, values = self._keys.data, self._keys.width, self._values
+        for low, high in itertools.pairwise(cuts.tolist()):
+            places = zip(self._starts[low:high].tolist(), self._ends[low:high].tolist(), strict=True)
+            yield (
+                [keys[i : i + width] for i in range(low * width, high * width, width)],
+                [values[start:end] for start, end in places],
+            )
 
     def without(self, start: bytes, end: bytes) -> list[Run]:
         """The pairs before `start`, and those from `end` on."""

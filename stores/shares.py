@@ -1,6 +1,6 @@
 """Large windows a share at a time: rows by a hash of their key, which wait in a `Spill`, so that no step holds a whole window.
 
-Shares are by the low bits of the hash, as pages are: what a page holds is of one share, or of few where pages are few.
+Shares are by the low bits of the hash, as pages are: what a page holds is of one share, unless pages are few.
 """
 
 from __future__ import annotations
@@ -74,19 +74,13 @@ def grouped(spill: Spill, most: int) -> Iterator[pa.Table]:
         yield concat(spill.read(some))
 
 
-def of_pages(spill: Spill, pages: int, most: int) -> Iterator[tuple[pa.Table, bool]]:
-    """The rows of shares for so many pages, several shares at once; no page gets rows at two times. True at last: page 0 is
-    among them.
+def of_pages(groups: Spill, pages: int) -> Iterator[tuple[pa.Table, bool]]:
+    """The rows of groups of shares, as `grouped` gave them, for so many pages; no page gets rows at two times. True at last:
+    page 0 is among them.
     """
-    bits = max(0, min(BITS, (pages - 1).bit_length() - 1))
-    some, size = list[int](), 0
-    for low in reversed(range(1 << bits)):
-        mine = [number for number in spill.numbers if number & ((1 << bits) - 1) == low]
-        more = sum(map(spill.nbytes, mine))
-        if some and mine and size + more > most:
-            yield concat(spill.read(some)), False
-            some, size = [], 0
-        some += mine
-        size += more
-    if some:
-        yield concat(spill.read(some)), True
+    numbers = groups.numbers
+    if pages < 2 * SHARES:  # then a page may have rows of several shares
+        yield concat(groups.read(numbers)), True
+        return
+    for number in reversed(numbers):
+        yield concat(groups.read([number])), number == numbers[0]

@@ -39,8 +39,8 @@ class Spill:
         for batch in rows.to_batches():
             if len(batch):
                 data = batch.serialize()
-                pieces.append(_Piece(self._file.write(data), data.size, len(batch), batch.schema))
-                self._file.write(b"\0" * (-data.size % _ALIGNED))
+                at = self._file.write(data, b"\0" * (-data.size % _ALIGNED))
+                pieces.append(_Piece(at, data.size, len(batch), batch.schema))
 
     @property
     def numbers(self) -> list[int]:

@@ -36,7 +36,7 @@ from windrow.operators.steps.step import (
 from windrow.operators.view import one_key
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV
-from windrow.stores.shares import Chunk, dealt, grouped
+from windrow.stores.shares import Chunk, grouped
 from windrow.stores.spill import Spill
 
 
@@ -114,18 +114,18 @@ class StoredWindows(Steps):
         left = Spill() if start >= self._stored_from(watermark_us) else None
 
         def runs() -> Iterator[pa.Table]:
-            for stored in grouped(shares, most):
+            for number, stored in enumerate(grouped(shares, most)):
                 said = StepResult(ended=result.ended)
                 rows = fire_rows(said, self._merge(stored, dead, notes=self._notes(False)))
                 if left is not None:
-                    dealt([rows], by, left)
+                    left.add(rows, number)
                 yield from said.panes
 
         panes = slices.in_order(runs(), by, most)
         if panes is not None:
             result.panes.append(panes)
         if left is not None:
-            self.store.replace_by_shares(kv, start, left, most)
+            self.store.replace_by_shares(kv, start, left)
 
     def _stored_from(self, watermark_us: int) -> int:
         """Windows that start before it are not stored again when they have fired: nothing can ask for them any more, not even

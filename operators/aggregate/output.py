@@ -12,7 +12,7 @@ from windrow.core.messages import Position, WindowInfo
 from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_END, WINDOW_START, WINDOW_TIME
-from windrow.operators.aggregate.panes import make_window
+from windrow.operators.aggregate.panes import dicts, make_window
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import (
@@ -128,25 +128,25 @@ def sorted_states(
 
 def to_infos(definition: AggregateDefinition, rows: pa.Table, watermark_us: int) -> list[WindowInfo]:
     """`sorted_states` as window metadata."""
-    columns = {name: rows.column(name).to_pylist() for name in rows.column_names}
-    tuples = definition.tuple_window
-    infos = []
-    for i in range(len(rows)):
-        first, last = (columns[c][i] for c in (FIRST, LAST))
-        start, end = columns[START][i], columns[END][i]
-        if not tuples:
-            start, end = stamp_us(start), stamp_us(end)
-        full = tuples and columns[MESSAGES][i] >= getattr(definition.window, "size", 0)
-        infos.append(
-            WindowInfo(
-                window=make_window(start, end, tuples=tuples),
-                key={b: columns[b][i] for b in definition.by},
-                messages=columns[MESSAGES][i],
-                first=None if first is None else Position(*decode_position(first)[0]),
-                last=None if last is None else Position(*decode_position(last)[0]),
-                values={a: columns[VALUE + a][i] for a in definition.agg},
-                panes=columns[PANES][i],
-                fired=full if tuples else columns[END][i] <= watermark_us,
-            )
+    tuples, size = definition.tuple_window, getattr(definition.window, "size", 0)
+    starts, ends = rows.column(START).to_pylist(), rows.column(END).to_pylist()
+    spans = list(zip(starts, ends, strict=True))
+    windows = {
+        span: make_window(*(span if tuples else map(stamp_us, span)), tuples=tuples) for span in set(spans)
+    }
+    labels = (rows.column(name).to_pylist() for name in (MESSAGES, FIRST, LAST, PANES))
+    keys = dicts(rows, definition.by, definition.by)
+    values = dicts(rows, definition.agg, [VALUE + alias for alias in definition.agg])
+    return [
+        WindowInfo(
+            window=windows[span],
+            key=key,
+            messages=messages,
+            first=None if first is None else Position(*decode_position(first)[0]),
+            last=None if last is None else Position(*decode_position(last)[0]),
+            values=told,
+            panes=panes,
+            fired=messages >= size if tuples else span[1] <= watermark_us,
         )
-    return infos
+        for span, key, told, messages, first, last, panes in zip(spans, keys, values, *labels, strict=True)
+    ]

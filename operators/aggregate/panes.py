@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,8 +27,8 @@ def to_panes(
     windows = {span: make_window(*span, tuples=tuples) for span in set(zip(starts, ends, strict=True))}
     every = zip(
         zip(starts, ends, strict=True),
-        _dicts(rows, by),
-        _dicts(rows, aggregates),
+        dicts(rows, by, by),
+        dicts(rows, aggregates, aggregates),
         *told,
         commits,
         strict=True,
@@ -47,12 +47,12 @@ def to_panes(
         )
 
 
-def _dicts(rows: pa.Table, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Some columns of each row."""
-    if not names:
+def dicts(rows: pa.Table, names: Iterable[str], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Some columns of each row, under such names."""
+    if not columns:
         return ({} for _ in range(len(rows)))
-    columns = [rows.column(name).to_pylist() for name in names]
-    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+    names, each = tuple(names), (rows.column(column).to_pylist() for column in columns)
+    return (dict(zip(names, values, strict=True)) for values in zip(*each, strict=True))
 
 
 def _bounds(column: pa.Array) -> list[int | None]:

@@ -224,11 +224,17 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
     columns: dict[str, pa.Array] = {}
     for name in (START, END, *by):
         column = combine(rows.column(name))
+        if name in (START, END) and column[0] == column[-1] and len(set(pc.min_max(column).values())) == 1:
+            continue  # of one window
         if pa.types.is_floating(column.type):
             nan = pc.is_nan(column)
             columns[f"{len(columns)}"] = pc.fill_null(nan, False)
             column = pc.if_else(nan, pa.scalar(0.0, column.type), column)
         columns[f"{len(columns)}"] = column
+    if len(columns) == 1:
+        [column] = columns.values()
+        order = pc.array_sort_indices(column, null_placement="at_start")  # it is stable
+        return np.asarray(order.to_numpy(), dtype=np.int64)
     columns["row"] = pa.array(np.arange(len(rows)))
     sort_keys = [(name, "ascending", "at_start") for name in columns]
     return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys).to_numpy(), dtype=np.int64)

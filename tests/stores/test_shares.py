@@ -62,13 +62,16 @@ def test_a_window_that_is_replaced_by_shares_is_the_same(kv: KV, count: int) -> 
     store.replace(kv, [7], merged)
     wanted = list(kv.scan("windows"))
     store.append(kv, rows((7, "gone", 1)), upsert=False)
-    store.replace_by_shares(kv, 7, dealt([merged.slice(0, 9), merged.slice(9)], ["k"], Spill()), 500)
+    groups = Spill()
+    for number, some in enumerate(grouped(dealt([merged.slice(0, 9), merged.slice(9)], ["k"], Spill()), 500)):
+        groups.add(some, number)
+    store.replace_by_shares(kv, 7, groups)
     found = list(kv.scan("windows"))
     assert plain(store.read(kv, [7])) == plain(merged)
     assert [key for key, _ in found] == [key for key, _ in wanted]
     if count > 2_000:  # where pages are few their rows may stand in another order
         assert found == wanted
-    store.replace_by_shares(kv, 7, Spill(), 500)
+    store.replace_by_shares(kv, 7, Spill())
     assert store.starts(kv, 0, 10) == []
 
 

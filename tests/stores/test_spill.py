@@ -53,9 +53,9 @@ def test_a_full_disk_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spill = Spill()
 
-    def full(descriptor: int, data: memoryview) -> int:
+    def full(descriptor: int, data: list[memoryview]) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "write", full)
+    monkeypatch.setattr(files.os, "writev", full)
     with pytest.raises(DiskFailed, match=f"{tmp_path} cannot be written: No space left on device"):
         spill.add(table(1))
