@@ -19,12 +19,17 @@ from windrow.core.inputs import Input
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.groups import combine
 from windrow.runners.wire import INPUT
-from windrow.stores.spread import NUMBERS, spread
+from windrow.stores.spread import hashes
 
-#: So many rows of a shard are taken at once. More are divided into pieces of so many, or a little more.
-WHOLE_ROWS, PIECE_ROWS = 500_000, 250_000
-#: Keys go to so many buckets, and a piece is of whole ones.
-BUCKETS = 256
+#: So many rows of a shard are taken at once, and of those that an operator keeps. More are divided into pieces of so many, or a
+#: little more.
+WHOLE_ROWS, WHOLE_KEPT, PIECE_ROWS = 1_000_000, 400_000, 250_000
+#: Rows come so many at a time.
+CHUNK_ROWS = 100_000
+#: Keys go to so many buckets, 2 to a power, and a piece is of whole ones.
+BUCKETS = 128
+#: The buckets of the low bits of a hash, these turned round: so those that follow each other share pages of state.
+_TURNED = np.array([int(f"{i:07b}"[::-1], 2) for i in range(BUCKETS)])
 
 #: For each row, the bucket of its key.
 Buckets = Callable[[pa.Table], IntArray]
@@ -58,12 +63,17 @@ def _buckets(logic: Logic, given: Input, inputs: Mapping[str, pa.Schema], table:
         for kind in types:  # in which they are compared with those of other inputs
             values = values.cast(kind, safe=False)
         keys.append(values)
-    return spread(keys) * BUCKETS // NUMBERS
+    return _TURNED[(hashes(keys) & np.uint64(BUCKETS - 1)).astype(np.int64)]
 
 
-def division(sizes: IntArray) -> list[tuple[int, int]]:
+def whole_rows(definition: Definition) -> int:
+    """How many rows of a shard are not divided."""
+    return WHOLE_KEPT if definition.logic().message_cfs else WHOLE_ROWS
+
+
+def division(sizes: IntArray, whole: int) -> list[tuple[int, int]]:
     """Ranges of buckets, by their rows, each of which is a piece."""
-    if sizes.sum() <= WHOLE_ROWS:
+    if sizes.sum() <= whole:
         return [(0, len(sizes))]
     found, first, rows = [], 0, 0
     for bucket, size in enumerate(sizes.tolist(), 1):
@@ -83,7 +93,7 @@ def divided(
     logic = definition.logic()
     found = {name: _buckets(logic, definition.input(name), inputs, table) for name, table in tables.items()}
     sizes = sum((np.bincount(b, minlength=BUCKETS) for b in found.values()), np.zeros(BUCKETS, np.int64))
-    for first, following in division(sizes):
+    for first, following in division(sizes, whole_rows(definition)):
         chosen = {name: (b >= first) & (b < following) for name, b in found.items()}
         yield {name: tables[name].filter(pa.array(some)) for name, some in chosen.items() if some.any()}
 
@@ -91,48 +101,46 @@ def divided(
 class Spool:
     """Rows of a shard that wait for its steps: in memory, or by bucket in files where they are too many."""
 
-    def __init__(self, buckets: Buckets | None, folder: Callable[[], str]) -> None:
-        """folder: gives the folder for the files."""
-        self._buckets, self._folder = buckets, folder
+    def __init__(self, buckets: Buckets | None, whole: int, folder: Callable[[], str]) -> None:
+        """whole: so many rows are not divided. folder: gives the folder for the files."""
+        self._buckets, self._whole, self._folder = buckets, whole, folder
         self._held: list[pa.Table] = []
         self._held_rows = 0
         self._files: list[tuple[str, IntArray]] = []
         self._sizes = np.zeros(BUCKETS, dtype=np.int64)
 
     def add(self, table: pa.Table) -> None:
-        if self._held_rows + len(table) > WHOLE_ROWS:
-            self._put_down()
         self._held.append(table)
         self._held_rows += len(table)
+        if self._files or self._held_rows > self._whole:
+            self._put_down()
 
     def pieces(self) -> Iterator[pa.Table]:
         """The rows, with all of their columns also where there are none. What is held is let go of."""
-        if not self._files and self._held_rows <= WHOLE_ROWS:
-            yield self._let_go()
+        if not self._files:
+            held, self._held = self._held, []
+            yield held[0] if len(held) == 1 else pa.concat_tables(held, promote_options="permissive")
             return
-        self._put_down()
-        if self._buckets is None:
-            yield self._let_go()
-            return
-        for first, following in division(self._sizes):
+        for first, following in division(self._sizes, self._whole):
             parts = [part for path, ends in self._files for part in _read(path, ends, first, following)]
             yield pa.concat_tables(parts, promote_options="permissive")
 
     @property
     def is_divided(self) -> bool:
-        return bool(self._files) and self._sizes.sum() > WHOLE_ROWS
-
-    def _let_go(self) -> pa.Table:
-        held, self._held = self._held, []
-        return held[0] if len(held) == 1 else pa.concat_tables(held, promote_options="permissive")
+        return bool(self._files)
 
     def _put_down(self) -> None:
-        """What is held goes to a file, sorted by bucket: a record batch for each."""
-        if self._buckets is None or not self._held_rows:
+        """What is held goes to files, sorted by bucket: a record batch for each."""
+        if self._buckets is None:
             return
-        table = self._let_go()
+        self._held.reverse()
+        while self._held:
+            table = self._held.pop()
+            if len(table):
+                self._write(table, self._buckets(table))
         self._held_rows = 0
-        buckets = self._buckets(table)
+
+    def _write(self, table: pa.Table, buckets: IntArray) -> None:
         sizes = np.bincount(buckets, minlength=BUCKETS)
         table = table.take(pa.array(np.argsort(buckets, kind="stable"))).combine_chunks()
         path = os.path.join(self._folder(), f"rows-{id(self)}-{len(self._files)}.arrow")

@@ -34,7 +34,7 @@ from windrow.operators.steps.sifting import sifted
 from windrow.operators.steps.step import StepResult
 from windrow.runners import ranges
 from windrow.runners.answers import Answer
-from windrow.runners.pieces import WHOLE_ROWS, Spool, buckets_of
+from windrow.runners.pieces import CHUNK_ROWS, Spool, buckets_of, whole_rows
 from windrow.runners.wire import (
     OLD,
     OPERATOR,
@@ -124,7 +124,7 @@ def run(
     """
     shard = None if expected is None else _open(plan, expected)
     try:
-        came = tables_of_shard(batches, WHOLE_ROWS)
+        came = tables_of_shard(batches, CHUNK_ROWS)
         first = next(came, None)
         if first is None:
             return
@@ -193,8 +193,10 @@ class Work:
         self.plan, self.shard = plan, shard
         self.overlay = Spilling(shard.kv, shard.spec.path)
         self.schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
-        buckets = (buckets_of(d, partial(self._columns, d)) for d in plan.definitions)
-        self.spools = [Spool(of_rows, self.overlay.folder) for of_rows in buckets]
+        self.spools = [
+            Spool(buckets_of(d, partial(self._columns, d)), whole_rows(d), self.overlay.folder)
+            for d in plan.definitions
+        ]
         self.answer = Answer(ShardResult(shard=shard.spec.shard))
         self.panes: dict[str, pa.Table] = {}
         self.dead: list[pa.Table] = []
@@ -217,7 +219,7 @@ class Work:
             self.answer.seen(ranges.partition_of(one), one.start, one.end - 1)
         rows, counts = ranges.read_rows(stream, wanted, self.plan.taken)
         self.counters.update(counts)
-        yield from chunks(rows, WHOLE_ROWS)
+        yield from chunks(rows, CHUNK_ROWS)
 
     def gather(self, tables: Iterable[pa.Table]) -> None:
         """Rows wait for the steps of the definitions that take them."""

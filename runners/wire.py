@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import IntArray
+from windrow.core.positions import Partition
 from windrow.core.sql import as_given
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
@@ -34,7 +36,7 @@ def rows_of_shard(batches: Iterable[pa.RecordBatch]) -> tuple[int, pa.Table] | N
 
 def tables_of_shard(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator[tuple[int, pa.Table]]:
     """The same in tables of more than `at_once` rows, but the last."""
-    before, known = 0, set[int]()
+    before, known, reached = 0, set[int](), dict[Partition, tuple[int, int]]()
     for table in chunks((pa.Table.from_batches([b]) for b in batches if b.num_rows), at_once):
         table = table.rename_columns([as_given(c) for c in table.column_names])
         known.update(table.column(SHARD).unique().to_pylist())
@@ -43,8 +45,31 @@ def tables_of_shard(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator
                 f"a partition holds the rows of shards {sorted(known)}: it must hold those of one"
             )
         rows = without_rows(table, combine(table.column(CONTROL)).is_valid()).drop_columns([SHARD, CONTROL])
-        yield next(iter(known)), with_ordinals(rows, before)
+        yield next(iter(known)), with_ordinals(rows, _firsts(rows, before, reached))
         before += len(table)
+
+
+def _firsts(table: pa.Table, before: int, reached: dict[Partition, tuple[int, int]]) -> IntArray | int:
+    """The first ordinal of each row's record: above all others where rows of it may have come before, else 0.
+
+    reached: the lowest and the highest offset of each partition so far.
+    """
+    if ORDINAL not in table.column_names or not table.column(ORDINAL).null_count:
+        return 0
+    firsts = np.zeros(len(table), dtype=np.int64)
+    offsets = combine(table.column(OFFSET)).to_numpy()
+    grouped = table.group_by([SOURCE, PARTITION], use_threads=False)
+    for row in grouped.aggregate([(OFFSET, "min"), (OFFSET, "max")]).to_pylist():
+        low, high = row[f"{OFFSET}_min"], row[f"{OFFSET}_max"]
+        known = reached.get((row[SOURCE], row[PARTITION]))
+        if known is not None and low <= known[1] and high >= known[0]:
+            of_source = pc.equal(table.column(SOURCE), row[SOURCE])
+            mine = combine(pc.and_(of_source, pc.equal(table.column(PARTITION), row[PARTITION])))
+            again = (offsets >= known[0]) & (offsets <= known[1])
+            firsts[mine.to_numpy(zero_copy_only=False) & again] = before
+        low, high = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))
+        reached[row[SOURCE], row[PARTITION]] = low, high
+    return firsts
 
 
 def chunks(tables: Iterable[pa.Table], at_once: int) -> Iterator[pa.Table]:
@@ -68,16 +93,16 @@ def without_rows(table: pa.Table, gone: pa.BooleanArray) -> pa.Table:
     return pa.concat_tables([table.slice(f, e - f) for f, e in zip(firsts, ends, strict=True)])
 
 
-def with_ordinals(table: pa.Table, first: int = 0) -> pa.Table:
+def with_ordinals(table: pa.Table, firsts: IntArray | int = 0) -> pa.Table:
     """Rows without an ordinal get one: their number among the rows of their record, in the order they came in.
 
-    first: the number of the first one. Of a record of which rows came before, that has to be above those of these.
+    firsts: the number of the first one, for each row's record.
     """
     if ORDINAL not in table.column_names or not table.column(ORDINAL).null_count:
         return table
     n = len(table)
     records = [c for c in (OPERATOR, SOURCE, PARTITION, OFFSET) if c in table.column_names]
-    ordinals = np.full(n, first, dtype=np.int64)
+    ordinals = np.zeros(n, dtype=np.int64) + firsts
     if len(table.group_by(records).aggregate([])) < n:
         where = table.select(records)
         order = pc.sort_indices(where, sort_keys=[(c, "ascending") for c in records]).to_numpy()  # stable

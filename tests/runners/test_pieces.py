@@ -90,7 +90,7 @@ class Batches:
         task = self.task(plan)
         shard = task.open(0)
         try:
-            came = tasks.tables_of_shard(travels.to_batches(max_chunksize=3), pieces.WHOLE_ROWS)
+            came = tasks.tables_of_shard(travels.to_batches(max_chunksize=3), 7)
             return [tasks.run_shard(task, shard, (table for _, table in came))]
         finally:
             shard.close()
@@ -157,7 +157,7 @@ def frame(kind: Kind, numbers: range) -> pa.Table:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fits is little."""
     monkeypatch.setattr(pieces, "WHOLE_ROWS", 5)
-    monkeypatch.setattr(tasks, "WHOLE_ROWS", 5)
+    monkeypatch.setattr(pieces, "WHOLE_KEPT", 5)
     monkeypatch.setattr(pieces, "PIECE_ROWS", 1)
 
 
