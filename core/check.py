@@ -33,7 +33,7 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
             if name not in parameters:
                 near = meant(name, known)
                 said = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
-                what = function.__qualname__.removesuffix(".__init__")
+                what = function.__qualname__.removesuffix(".__init__").removesuffix("Definition")
                 raise UnknownOption(f"{what} has no option {name!r}: {said}")
         return function(*args, **kwargs)
 
