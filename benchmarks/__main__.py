@@ -21,6 +21,7 @@ from .joins import joins
 from .kafka import kafka
 from .latency import latency
 from .nexmark import nexmark
+from .one_by_one import one_by_one
 from .over import over
 from .sessions import sessions
 from .soak import soak, soak_kafka
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "over": over,
     "update": update,
     "firing": firing,
+    "one-by-one": one_by_one,
     "restore": restore,
     "replay": replay,
     "purge": purge,

@@ -8,9 +8,7 @@ compared with plain arithmetic before its time counts.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,8 +19,7 @@ import pyarrow.compute as pc
 
 import windrow as wr
 
-from . import topics
-from .data import cache
+from . import foreign, topics
 from .harness import Context, Row, median, rate, scratch
 from .sparks import PROVIDERS, SHARDS, Batch, run_to_end, session
 
@@ -206,7 +203,7 @@ def _quix(side: str, given: Input) -> float:
         for i, (name, n) in enumerate(zip(given.slices, given.slice_rows, strict=True)):
             more = [given.kafka.servers, name, out, str(n), QUIX_SIDES[side], f"{out}-{i}", folder]
             process = subprocess.Popen(
-                [_quix_python(), str(Path(__file__).with_name("quix.py")), *more],
+                [foreign.python(QUIX), str(Path(__file__).with_name("quix.py")), *more],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -234,14 +231,3 @@ def _check_quix(side: str, given: Input, out: str) -> None:
         assert pc.max(found.column("start")).as_py() >= last - 2 * topics.WINDOW_US
         wanted = wanted.filter(pc.is_in(wanted.column("start"), found.column("start").unique()))
     topics.check(side, found, wanted)
-
-
-def _quix_python() -> str:
-    """The Python of an environment that has Quix Streams, made once."""
-    path = os.path.join(cache(), QUIX.replace("==", "-"))
-    python = os.path.join(path, "bin", "python")
-    if not os.path.exists(os.path.join(path, "made")):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", path], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", QUIX], check=True)
-        Path(path, "made").touch()
-    return python

@@ -226,6 +226,8 @@ def _sized(value: Any, size: int) -> list[Any]:
 
 
 def _dump_offsets(offsets: Offsets) -> list[list[Any]]:
+    if not offsets:
+        return []
     return [[*partition, offset] for partition, offset in sorted(offsets.items())]
 
 
@@ -259,6 +261,21 @@ def _load_kind(value: Any) -> str:
 
 def _dump_nested(values: Sequence[Any]) -> list[Any]:
     return [_dump_fields(value) for value in values]
+
+
+def _dump_steps(steps: Sequence[Step]) -> list[Any]:
+    """As `_dump_nested`, field by field: a commit of single messages has two for each."""
+    return [
+        {
+            "kind": step.kind,
+            "now_us": step.now_us,
+            "watermark_us": step.watermark_us,
+            "first_offsets": _dump_offsets(step.first_offsets),
+            "next_offsets": _dump_offsets(step.next_offsets),
+            "rows": step.rows,
+        }
+        for step in steps
+    ]
 
 
 def _load_nested(cls: type) -> Load:
@@ -374,7 +391,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "commit": _INT,
         "query_id": _OPT_STR,
         "batch_id": _OPT_INT,
-        "steps": (_dump_nested, _load_nested(Step)),
+        "steps": (_dump_steps, _load_nested(Step)),
         "next_offsets": _OFFSETS,
         "marks": (_dump_marks, _load_marks),
         "watermark_us": _OPT_INT,

@@ -129,6 +129,8 @@ _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday",
 #: Seed 003's matrix asks for "small" and "large": undeclared, a window is small up to this span.
 SMALL_SPAN_US = MINUTE_US
 SMALL_TUPLES = 1000
+#: A message may be in so many windows: each of them is state, and work of its own.
+MOST_WINDOWS = 10_000
 
 
 def _nonzero(us: int) -> str | None:
@@ -159,7 +161,7 @@ def hopping(size: Duration, hop: Duration, *, offset: Duration = "0 seconds", ga
     offset: where they begin, from the epoch on; taken modulo the hop
     gaps: allow a hop larger than the size, which leaves times that belong to no window
 
-    Raises `BadWindow` (WR105), `BadDuration` (WR101).
+    A message may be in 10,000 windows at most. Raises `BadWindow` (WR105), `BadDuration` (WR101).
 
     >>> hopping("10 seconds", "2 seconds")
     wr.hopping('10 seconds', '2 seconds')
@@ -172,6 +174,7 @@ def hopping(size: Duration, hop: Duration, *, offset: Duration = "0 seconds", ga
             f"hop {hop!r} is larger than size {size!r}: messages between two windows would belong to none; "
             "make the hop smaller or ask for it with gaps=True"
         )
+    _check_most(-(-size_us // hop_us), f"of size {size!r} and hop {hop!r}", "a larger hop")
     return Hopping(size_us, hop_us, duration_us(offset, "window offset") % hop_us)
 
 
@@ -208,7 +211,8 @@ def tuples(size: int, *, step: int | None = None) -> Tuples:
     size: how many messages
     step: how many messages later the next window begins; by default `size`, and no more than it
 
-    A window fires when it is full; a partial one is seen by early panes and queries. Raises `BadWindow` (WR105).
+    A window fires when it is full; a partial one is seen by early panes and queries. A message may be in 10,000 windows at
+    most. Raises `BadWindow` (WR105).
 
     >>> tuples(3, step=1)
     wr.tuples(3, step=1)
@@ -224,6 +228,7 @@ def tuples(size: int, *, step: int | None = None) -> Tuples:
         raise BadWindow(
             f"step {step} is larger than size {size}: messages between two windows would belong to none"
         )
+    _check_most(-(-size // step), f"of size {size} and step {step}", "a larger step")
     return Tuples(size, step)
 
 
@@ -247,6 +252,15 @@ def session(gap: Duration, *, cut: Tumbling | Calendar | None = None) -> Session
             f"cut={cut!r}: use wr.tumbling or wr.calendar, as in cut=wr.calendar('day', time_zone='UTC')"
         )
     return Session(min(gap_us, LAST_END_US), cut)
+
+
+def _check_most(windows: int, what: str, remedy: str) -> None:
+    """Refuse a definition under which each message is in too many windows."""
+    if windows > MOST_WINDOWS:
+        raise BadWindow(
+            f"a window {what} puts each message into {windows:,} windows, and at most are {MOST_WINDOWS:,}: give it {remedy}, "
+            "or a smaller size"
+        )
 
 
 def sliding(before: Duration | Any, after: Duration | Any = "0 seconds", *, closed: str = "both") -> Sliding:

@@ -283,12 +283,13 @@ class Logic(ABC):
 
     def runs(
         self,
+        kv: KV,
         largest_us: Mapping[Partition, int],
         seen_us: Mapping[Partition, int],
         watermark_us: int,
         now_us: int | None,
     ) -> Runs | None:
-        """What cuts messages into runs; None where each is a step of its own. now_us: of the last advance."""
+        """What cuts messages into runs; None where each is a step of its own. kv: as it stands; now_us: of the last advance."""
         return None
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:

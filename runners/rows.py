@@ -33,14 +33,12 @@ def table_of(
     schema: pa.Schema | None,
     needs: Needs,
     counts: dict[str, int] | None = None,
-    known_wrong: Sequence[str | None] = (),
 ) -> pa.Table:
     """A slice of `messages`. What cannot be a row of the stream is marked malformed, with its payload as it came.
 
     counts: what is counted under `nulled` is added, values that did not go with their column, which nothing names.
-    known_wrong: what is known already to be wrong with each message.
     """
-    wrong: list[str | None] = list(known_wrong) or [None] * len(messages)
+    wrong: list[str | None] = [None] * len(messages)
     names = _names(messages, schema, event_time, wrong)
     made = _Columns(schema, names, needs, wrong)
     for name, why in needs.refused(names).items():

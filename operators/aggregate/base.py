@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray
 from windrow.core.keys import Encode, encode_columns, encode_equal
+from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.history import History
@@ -148,6 +149,10 @@ class Steps(Logic):
     def _bind(self, schema: pa.Schema) -> None:
         if self._calculation is None or not self._calculation.schema.equals(schema):
             self._calculation = Calculation(self.definition, schema)
+
+    def _kept_from(self, progress: Progress) -> int:
+        """Ids of event times below it are forgotten."""
+        return START_OF_TIME_US
 
     def _without_duplicates(self, kv: KV, rows: Slice, result: StepResult, floor_us: int) -> Slice:
         """Rows whose ids were not seen before; ids of event times below the floor are forgotten."""

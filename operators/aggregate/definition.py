@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
-from windrow.core.emit import Emit, EveryPeriod, Never
+from windrow.core.emit import Emit, EveryBatch, EveryCount, Never
 from windrow.core.inputs import Input
 from windrow.core.messages import Pane
 from windrow.core.policy import (
@@ -28,7 +28,7 @@ from windrow.core.policy import (
 from windrow.core.positions import Ids, Positions
 from windrow.core.show import call
 from windrow.core.time import TimeUnit, show_duration
-from windrow.core.windows import Hopping, Session, Tuples, WindowSpec
+from windrow.core.windows import Session, Tuples, WindowSpec
 from windrow.operators.aggregate import handing
 from windrow.operators.aggregate.panes import to_panes
 from windrow.operators.operator import Definition, Logic, Taker
@@ -190,18 +190,17 @@ class AggregateDefinition(Definition):
 
     @property
     def in_runs(self) -> bool:
-        """Definitions that cannot speak inside an ingest, and hold no code that may fail for one message."""
-        emit, retention, window = self.emit, self.retention, self.window
-        gaps = isinstance(window, Hopping) and window.hop_us > window.size_us
+        """Not sessions, and not those that hold code that may fail for one message, that compute early results from kept
+        messages, or that limit windows of time by their number, which each message may change.
+        """
+        retention = self.retention
+        limited = retention.windows is not None or retention.messages is not None
+        triggers = (self.emit.early,) if self.tuple_window else (self.emit.early, self.emit.late)
+        singly = any(isinstance(trigger, (EveryBatch, EveryCount)) for trigger in triggers)
         return (
-            not self.tuple_window
-            and not self.session
-            and not gaps
-            and isinstance(emit.early, (Never, EveryPeriod))
-            and isinstance(emit.late, (Never, EveryPeriod))
-            and self.ids is None  # what is a duplicate must not move the watermark
-            and retention.windows is None
-            and retention.messages is None
+            not self.session
+            and not (self.full_state and singly)
+            and not (limited and not (self.tuple_window and retention.per == "key"))
             and all(a.kind != "user" for a in self.agg.values())
         )
 

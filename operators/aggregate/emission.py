@@ -97,7 +97,10 @@ def fire(
     return Fired(panes, _after(definition, rows, told, known, speaks, step))
 
 
-def bury(definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters) -> None:
+def bury(
+    definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters, arrived: int = 0
+) -> None:
+    """The letter of a pane that cannot be. arrived: which message of a run would have told it."""
     row = rows.slice(broken.group, 1)
     payload = {
         "window": [row.column(START)[0].as_py(), row.column(END)[0].as_py()],
@@ -105,10 +108,10 @@ def bury(definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: 
     }
     if isinstance(broken.error, OverflowError):
         detail = f"{broken.error}: use integer_overflow='decimal' for sums beyond int64"
-        dead.add(INTEGER_OVERFLOW, detail, payload)
+        dead.add(INTEGER_OVERFLOW, detail, payload, arrived=arrived)
         return
     text = "".join(traceback.format_exception(broken.error)[-6:])
-    dead.add(AGGREGATE_FAILED, f"{broken.alias}: {text}", payload)
+    dead.add(AGGREGATE_FAILED, f"{broken.alias}: {text}", payload, arrived=arrived)
 
 
 def _panes(

@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import IntArray
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -38,9 +37,6 @@ from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
 from windrow.stores.blocks import WINDOWS_AT_ONCE
 from windrow.stores.kv import KV
-
-#: Of a run of single messages: which of them a row is.
-_ARRIVED = "__arrived"
 
 
 class WindowAggregator(StoredWindows, Grouping):
@@ -68,37 +64,15 @@ class WindowAggregator(StoredWindows, Grouping):
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
 
-    def take(
-        self,
-        kv: KV,
-        table: pa.Table,
-        now_us: int,
-        watermarks_us: IntArray | None = None,
-        nows_us: IntArray | None = None,
-    ) -> StepResult:
-        """File messages and fire what they fill.
-
-        `watermarks_us` and `nows_us`, one per row, stand for as many steps of one message each, between which nothing fires:
-        each is followed by an advance, of which the last is still to come. They are numbered like that, too.
-        """
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        """File messages and fire what they fill."""
         progress, result, dead = self._begin(kv)
         table = self._learnt(progress, table)
-        rows = take_in(self.definition, table, now_us, dead) if watermarks_us is None else None
-        if rows is None:
-            rows, watermarks_us = self._take_in_run(table, nows_us, dead, watermarks_us)
+        rows = take_in(self.definition, table, now_us, dead)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
         if len(rows):
-            self._file(
-                kv,
-                progress,
-                result,
-                dead,
-                rows,
-                progress.watermark_us if watermarks_us is None else watermarks_us,
-            )
-        if watermarks_us is not None:
-            progress.step += 2 * (len(table) - 1)
+            self._file(kv, progress, result, dead, rows)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -145,55 +119,28 @@ class WindowAggregator(StoredWindows, Grouping):
 
     def runs(
         self,
+        kv: KV,
         largest_us: Mapping[Partition, int],
         seen_us: Mapping[Partition, int],
         watermark_us: int,
         now_us: int | None,
     ) -> Runs:
-        return WindowRuns(self, largest_us, seen_us, watermark_us, now_us)
+        return WindowRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
-    def _take_in_run(
-        self, table: pa.Table, nows_us: IntArray | None, dead: DeadLetters, watermarks_us: IntArray | None
-    ) -> tuple[Slice, IntArray]:
-        """As `take_in`, rows in order of arrival, each with its own watermark and `now`."""
-        assert watermarks_us is not None and nows_us is not None
-        marked = table.append_column("__watermark", pa.array(watermarks_us))
-        marked = marked.append_column(_ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
-        rows = take_in(self.definition, marked, nows_us, dead, sort=False)
-        return rows, np.asarray(combine(rows.table.column("__watermark")).to_numpy(), dtype=np.int64)
-
-    def _file(
-        self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
-        rows: Slice,
-        watermark_us: int | IntArray,
-    ) -> None:
+    def _file(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice) -> None:
         size_floor = self.limits.floors(kv, rows.table) if self.limits.active else None
-        filed = file_rows(self.definition, self.assigner, rows, watermark_us, size_floor, dead)
+        filed = file_rows(self.definition, self.assigner, rows, progress.watermark_us, size_floor, dead)
         result.marks = filed.marks
         if len(filed.row_of) == 0:
             return
         rows, row_of = filed.rows, filed.row_of
-        deltas, groups, broken = delta_rows(
-            self.calculation,
-            rows,
-            row_of,
-            filed.starts,
-            filed.ends,
-            in_position_order=isinstance(watermark_us, int),
-        )
+        deltas, groups, broken = delta_rows(self.calculation, rows, row_of, filed.starts, filed.ends)
         if broken:
             deltas = bury_failed(rows, row_of, groups, deltas, broken, dead)
         if self.history is not None:
-            step: int | IntArray = progress.step
-            if not isinstance(watermark_us, int):
-                step = progress.step + 2 * combine(rows.table.column(_ARRIVED)).to_numpy()
-            self.history.add(kv, rows, step, self.calculation, closed=filed.closed)
+            self.history.add(kv, rows, progress.step, self.calculation, closed=filed.closed)
         self._add(kv, progress, result, dead, deltas)
 
     def _add(
@@ -210,12 +157,15 @@ class WindowAggregator(StoredWindows, Grouping):
             part = deltas if mask.all() else deltas.filter(pa.array(mask))
             if isinstance(trigger, (EveryBatch, EveryCount)):
                 self._judge(kv, progress, result, dead, part, timing, trigger)
-                continue
-            self._append(kv, part)
-            waits = isinstance(trigger, EveryPeriod) or (timing == EARLY and not emit.on_time)
-            if waits:
-                progress.dirty.update(np.unique(combine(part.column(START)).to_numpy()).tolist())
+            else:
+                self._gather(kv, progress, part, timing, trigger)
         result.panes = together(result.panes, self.definition.by)
+
+    def _gather(self, kv: KV, progress: Progress, deltas: pa.Table, timing: str, trigger: Trigger) -> None:
+        """Add deltas that nothing judges now."""
+        self._append(kv, deltas)
+        if isinstance(trigger, EveryPeriod) or (timing == EARLY and not self.definition.emit.on_time):
+            progress.dirty.update(np.unique(combine(deltas.column(START)).to_numpy()).tolist())
 
     def _judge(
         self,

@@ -1,9 +1,9 @@
-"""Many steps of one message each, run as few: the result is the same, message by message.
+"""Many steps of one message each, run as few: where a run ends. What it does: `run_steps.py`.
 
 `add_message` is `ingest` of one, then `advance`. Between two advances at which something can happen (a window ends, closes or
 expires; a period of `now` is crossed) the ingests of a run can be done as one, each row with the watermark of its own step.
-Only definitions that cannot speak inside an ingest run like this: no trigger by count or by batch, no tuple windows, no size
-limits, no ids, no code of the user's that may fail for one message.
+What they tell inside, by count or by batch, they tell in the order of the messages. Not of them: size limits of the whole job,
+code of the user's that may fail for one message, and early results of what is computed from kept messages.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.positions import Partition
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.windows import Hopping
+from windrow.operators.aggregate.run_steps import take_tuples, take_windows
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import countable
 from windrow.operators.steps.runs import Run, Runs
 from windrow.operators.steps.step import StepResult, limit, passed
@@ -29,37 +32,69 @@ from windrow.operators.steps.watermarks import idle_partitions, watermark_of, wa
 from windrow.stores.kv import KV
 
 if TYPE_CHECKING:
+    from windrow.operators.aggregate.base import Steps
     from windrow.operators.aggregate.logic import WindowAggregator
+    from windrow.operators.aggregate.tuples import TupleAggregator
 
 
-class WindowRuns(Runs):
-    """Of an aggregate over time windows."""
+class _Seen:
+    """Which messages of a run are duplicates: those of ids that were seen, and are not forgotten yet."""
+
+    def __init__(self, seen: SeenIds, kv: KV, table: pa.Table, floor_us: int) -> None:
+        self._names = seen.names(table)
+        times = np.zeros(0, dtype=np.int64)
+        known = seen.known(kv, self._names, times, floor_us)
+        self._newest_us = {name: max(times_us) for name, times_us in known.items()}
+
+    def is_new(self, row: int, time_us: int, floor_us: int) -> bool:
+        """Judge a message that can be counted; it is remembered."""
+        name = self._names[row]
+        before_us = self._newest_us.get(name)
+        if before_us is not None and before_us >= floor_us:
+            return False
+        if time_us >= floor_us:
+            self._newest_us[name] = time_us
+        return True
+
+
+class AggregateRuns(Runs):
+    """Of an aggregate. Over tuples only a period of `now` ends a run."""
 
     def __init__(
         self,
-        operator: WindowAggregator,
+        operator: Steps,
+        kv: KV,
         largest_us: Mapping[Partition, int],
         seen_us: Mapping[Partition, int],
         watermark: int,
         now_us: int | None,
     ) -> None:
-        self._operator = operator
         self.definition = operator.definition
-        self._prefix = operator.definition.prefix(operator.definition.inputs[0])
-        self._assigner = operator.assigner
+        self._kv, self._seen = kv, operator.seen
+        self._prefix = self.definition.prefix(self.definition.inputs[0])
         #: A run is taken in position order, which must then be the order of arrival.
         self._by_arrival = any(a.kind == "any_value" for a in self.definition.agg.values())
         self.largest_us, self.seen_us = dict(largest_us), dict(seen_us)
         self.watermark_us = watermark
         self._now_us = now_us
-        self._next_event_us = self._horizon(watermark)
-        self._open_from_us = self._assigner.first_open(passed(watermark, self.definition.allowed_lateness_us))
+        own = self.definition.watermark
+        #: The watermark stands while no partition has come further, once it was looked at.
+        self._steady = own.idle_us is None and own.kind in ("bounded", "explicit")
+        self._looked = False
+        emit = self.definition.emit
+        self._periods_us = [t.period_us for t in (emit.early, emit.late) if isinstance(t, EveryPeriod)]
+        self._look_ahead()
 
-    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
-        watermarks, nows = (np.array(us, dtype=np.int64) for us in (run.watermarks_us, run.nows_us))
-        return self._operator.take(kv, table, run.nows_us[0], watermarks, nows)
+    def _look_ahead(self) -> None:
+        """How far the watermark may go until something happens, and what is too old by then."""
+        self._next_event_us, self._open_from_us, self._floor_us = (
+            END_OF_TIME_US + 1,
+            START_OF_TIME_US,
+            START_OF_TIME_US,
+        )
 
     def cut(self, table: pa.Table, positions: Sequence[Position], nows_us: Sequence[int]) -> Iterator[Run]:
+        seen = None if self._seen is None else _Seen(self._seen, self._kv, table, self._floor_us)
         run = Run(0)
         for i, (time_us, position, now_us) in enumerate(
             zip(self._times(table, nows_us), positions, nows_us, strict=True)
@@ -67,6 +102,10 @@ class WindowRuns(Runs):
             if self._by_arrival and run.positions and position < run.positions[-1]:
                 yield run
                 run = Run(i)
+            if seen is not None:
+                new = time_us is None or seen.is_new(i, time_us, self._floor_us)
+                run.fresh.append(new)
+                time_us = time_us if new else None
             run.positions.append(position)
             run.watermarks_us.append(self.watermark_us)
             run.nows_us.append(now_us)
@@ -85,29 +124,38 @@ class WindowRuns(Runs):
         counts = countable(times, np.array(nows_us, dtype=np.int64), definition.max_ahead_us)
         if MALFORMED_ROW in table.column_names:
             counts = pc.and_(counts, table.column(MALFORMED_ROW).is_null())
+        for name in () if definition.ids is None else definition.ids.columns:
+            counts = pc.and_(counts, pc.invert(combine(table.column(name)).is_null(nan_is_null=True)))
         if definition.null_keys == "dead_letter":
             for name in definition.by:
                 counts = pc.and_(counts, combine(table.column(name)).is_valid())
         return pc.if_else(counts, times, pa.scalar(None, pa.int64())).to_pylist()  # type: ignore[no-any-return]
 
     def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
-        """Move the watermark past one message; True if the advance after it may fire, close or expire something."""
-        definition = self.definition
-        if time_us is not None and time_us >= self._open_from_us:
+        """Move the watermark past one message; True if the advance after it may tell, close or expire something."""
+        moved = not (self._steady and self._looked)
+        if time_us is not None and (time_us >= self._open_from_us or self._in_gap(time_us)):
             partition = (position.source, position.partition)
             known = self.largest_us.get(partition)
-            self.largest_us[partition] = time_us if known is None else max(time_us, known)
+            if known is None or time_us > known:
+                self.largest_us[partition] = time_us
+                moved = True
             self.seen_us[partition] = now_us
         ticks = self._ticks(now_us)
         self._now_us = now_us
-        self.watermark_us = self._watermark(now_us)
+        if moved:
+            self.watermark_us, self._looked = self._watermark(now_us), True
         if self.watermark_us < self._next_event_us:
             return ticks
-        self._next_event_us = self._horizon(self.watermark_us)
-        self._open_from_us = self._assigner.first_open(
-            passed(self.watermark_us, definition.allowed_lateness_us)
-        )
+        self._look_ahead()
         return True
+
+    def _in_gap(self, time_us: int) -> bool:
+        """True of a time that no window has: it is never too late."""
+        window = self.definition.window
+        if not isinstance(window, Hopping) or window.hop_us <= window.size_us:
+            return False
+        return (time_us - window.offset_us) % window.hop_us >= window.size_us
 
     def _watermark(self, now_us: int) -> int:
         if self._prefix:
@@ -118,15 +166,33 @@ class WindowRuns(Runs):
 
     def _ticks(self, now_us: int) -> bool:
         before = now_us if self._now_us is None else self._now_us
-        emit = self.definition.emit
-        return any(
-            isinstance(t, EveryPeriod) and now_us // t.period_us > before // t.period_us
-            for t in (emit.early, emit.late)
-        )
+        if now_us == before:
+            return False
+        return any(now_us // period_us > before // period_us for period_us in self._periods_us)
 
-    def _horizon(self, watermark: int) -> int:
-        """The first watermark at which a window ends, closes or expires."""
-        definition = self.definition
+
+class WindowRuns(AggregateRuns):
+    """Of an aggregate over time windows."""
+
+    def __init__(
+        self,
+        operator: WindowAggregator,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark: int,
+        now_us: int | None,
+    ) -> None:
+        self._operator, self._assigner = operator, operator.assigner
+        self._purged_us = operator.progress(kv).purged_us
+        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
+
+    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        return take_windows(self._operator, kv, table, run)
+
+    def _look_ahead(self) -> None:
+        """The first watermark at which a window ends, closes or expires; the starts of windows that are open, and kept."""
+        definition, watermark = self.definition, self.watermark_us
         horizon = END_OF_TIME_US
         for reach_us in (0, definition.allowed_lateness_us, definition.retention.time_us):
             if reach_us is None or reach_us >= UNBOUNDED_US:
@@ -134,4 +200,30 @@ class WindowRuns(Runs):
             start = self._assigner.first_open(limit(watermark, reach_us))
             end = int(self._assigner.ends(np.array([start], dtype=np.int64))[0])
             horizon = min(horizon, end + reach_us)
-        return horizon
+        self._next_event_us = horizon
+        self._open_from_us = self._assigner.first_open(passed(watermark, definition.allowed_lateness_us))
+        kept_us = definition.retention.time_us
+        self._floor_us = (
+            START_OF_TIME_US
+            if kept_us is None
+            else max(self._purged_us, self._assigner.first_open(limit(watermark, kept_us)))
+        )
+
+
+class TupleRuns(AggregateRuns):
+    """Of an aggregate over tuples."""
+
+    def __init__(
+        self,
+        operator: TupleAggregator,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark: int,
+        now_us: int | None,
+    ) -> None:
+        self._operator = operator
+        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
+
+    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        return take_tuples(self._operator, kv, table, run)

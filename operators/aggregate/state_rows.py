@@ -42,15 +42,23 @@ def delta_rows(
     ends: IntArray,
     *,
     in_position_order: bool = True,
+    each: bool = False,
 ) -> tuple[pa.Table, Groups, list[Broken]]:
-    """Deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key)."""
+    """Deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key).
+
+    each: one for each of these lines
+    """
     by = calculation.definition.by
     identity = len(row_of) == len(rows) and bool((row_of == np.arange(len(rows))).all())
     index = None if identity else pa.array(row_of)
     keys = [combine(rows.table.column(b)) for b in by]
     if index is not None:
         keys = [k.take(index) for k in keys]
-    groups = Groups([pa.array(starts), *keys], len(row_of))
+    groups = (
+        Groups.of_codes(np.arange(len(row_of)), len(row_of))
+        if each
+        else Groups([pa.array(starts), *keys], len(row_of))
+    )
     lifted = calculation.lift(rows)
     if index is not None:
         lifted = {name: column.take(index) for name, column in lifted.items()}
@@ -58,7 +66,7 @@ def delta_rows(
     first, last = groups.first_rows, groups.last_rows
     counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
     if rows.has_positions:
-        if in_position_order:
+        if in_position_order or each:
             where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
             first_position, last_position = (
                 encoded_positions(where.take(pa.array(row_of[r]))) for r in (first, last)

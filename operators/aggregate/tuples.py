@@ -7,7 +7,7 @@ is by count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
 from windrow.core.keys import Encode, encode_equal
+from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import Tuples
@@ -23,6 +24,7 @@ from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.output import sorted_states
+from windrow.operators.aggregate.runs import TupleRuns
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import RunAgain, numbers_of
@@ -32,6 +34,7 @@ from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, event_time_marks, take_in
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch
 from windrow.stores.windows import PlainWindows, encode_packed
@@ -84,7 +87,7 @@ class TupleAggregator(Steps):
         progress.watermark_us, progress.now_us = max(watermark_us, progress.watermark_us), now_us
         return self._end(kv, progress, result, dead)
 
-    def take(self, kv: KV, table: pa.Table, now_us: int, watermarks_us: IntArray | None = None) -> StepResult:
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
         table = self._learnt(progress, table)
@@ -95,6 +98,16 @@ class TupleAggregator(Steps):
             self._file(kv, progress, result, dead, rows)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
+
+    def runs(
+        self,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark_us: int,
+        now_us: int | None,
+    ) -> Runs:
+        return TupleRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
 
     def refiling(self) -> RunAgain | None:
         if self.history is None:
@@ -111,13 +124,8 @@ class TupleAggregator(Steps):
     # -- filing -----------------------------------------------------------------------------------------------------
 
     def _file(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice) -> None:
-        encoded, groups = self._keys(rows)
-        stored = kv.multi_get(self.aux_cf, [_COUNTER + k for k in encoded])
-        taken = np.array([0 if v is None else int.from_bytes(v, "big") for v in stored], dtype=np.int64)
-        order, bounds = groups.slices()
-        rank = np.empty(len(rows), dtype=np.int64)
-        rank[order] = np.arange(len(rows)) - np.repeat(bounds[:-1], np.diff(bounds))
-        numbers = taken[groups.codes] + rank + 1
+        counted = Batch()
+        numbers = self._number(kv, rows, counted)
         row_of, firsts = self._assign(numbers)
         deltas, delta_groups, broken = delta_rows(
             self.calculation, rows, row_of, firsts, firsts + self.size - 1
@@ -129,20 +137,27 @@ class TupleAggregator(Steps):
             return
         if self.history is not None:
             self.history.add(kv, rows, progress.step, self.calculation, numbers)
-        batch = Batch()
-        counts = taken + np.diff(bounds)
-        batch.put_many(
-            self.aux_cf, [_COUNTER + k for k in encoded], [int(c).to_bytes(8, "big") for c in counts]
-        )
-        if self.definition.retention.windows is not None or self.definition.retention.messages is not None:
-            batch.put_many(self.aux_cf, [_COUNTED + k for k in encoded], [b""] * len(encoded))
-        kv.write(batch)
+        kv.write(counted)
         known = self.store.read(kv, [], deltas.select([START, *self.definition.by]))
         fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
         together = fresh if known is None else concat([known, fresh])
         notes = self._notes(not isinstance(self.definition.emit.early, EveryBatch))
         merged, _ = merge_rows(self.calculation, together, notes=notes)
         self._judge(kv, progress, result, dead, merged)
+
+    def _number(self, kv: KV, rows: Slice, batch: Batch) -> IntArray:
+        """The number of each row among those of its key. batch: gets what is to be written where they count."""
+        encoded, groups = self._keys(rows)
+        stored = kv.multi_get(self.aux_cf, [_COUNTER + k for k in encoded])
+        taken = np.array([0 if v is None else int.from_bytes(v, "big") for v in stored], dtype=np.int64)
+        order, bounds = groups.slices()
+        rank = np.empty(len(rows), dtype=np.int64)
+        rank[order] = np.arange(len(rows)) - np.repeat(bounds[:-1], np.diff(bounds))
+        counts = (taken + np.diff(bounds)).tolist()
+        batch.put_many(self.aux_cf, [_COUNTER + k for k in encoded], [c.to_bytes(8, "big") for c in counts])
+        if self.definition.retention.windows is not None or self.definition.retention.messages is not None:
+            batch.put_many(self.aux_cf, [_COUNTED + k for k in encoded], [b""] * len(encoded))
+        return taken[groups.codes] + rank + 1
 
     def _keys(self, rows: Slice) -> tuple[list[bytes], Groups]:
         by = self.definition.by
@@ -194,10 +209,14 @@ class TupleAggregator(Steps):
         if rest.any():
             parts.append(merged.filter(pa.array(rest)))
         self.store.append(kv, concat(parts), upsert=True)
-        if isinstance(early, EveryPeriod) and rest.any():
-            waiting = merged.filter(pa.array(rest))
+        if rest.any():
+            self._note_waiting(kv, merged.filter(pa.array(rest)))
+
+    def _note_waiting(self, kv: KV, rows: pa.Table) -> None:
+        """Mark the keys of rows that wait for a period, where there is one."""
+        if isinstance(self.definition.emit.early, EveryPeriod):
             batch = Batch()
-            for key in self._encode(waiting):
+            for key in self._encode(rows):
                 batch.put(self.aux_cf, _DIRTY + key, b"")
             kv.write(batch)
 
@@ -291,11 +310,9 @@ class TupleAggregator(Steps):
         table = self.store.read_all(kv)
         batch = Batch()
         batch.delete_range(self.aux_cf, _DIRTY, b"e")
-        if table is not None and isinstance(self.definition.emit.early, EveryPeriod):
-            waiting = table.filter(pa.array(combine(table.column(PENDING)).to_numpy() > 0))
-            for key in self._encode(waiting):
-                batch.put(self.aux_cf, _DIRTY + key, b"")
         kv.write(batch)
+        if table is not None:
+            self._note_waiting(kv, table.filter(pa.array(combine(table.column(PENDING)).to_numpy() > 0)))
 
     def _open_rows(self, kv: KV, key: bytes) -> pa.Table | None:
         """State rows of one key's partial windows."""

@@ -61,9 +61,11 @@ class Kernel(Protocol):
     """The behaviour of one kind of aggregation. Made from an `Aggregation` and its argument types.
 
     folds: True if merging many accumulators at once gives the very bits of merging them one after the other.
+    regroups: True if neighbours may be merged before they are merged with what was there, without a change of bits.
     """
 
     folds: bool = True
+    regroups: bool = True
 
     def lift(self, rows: Arguments) -> Parts:
         """One accumulator per row."""

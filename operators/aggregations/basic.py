@@ -112,6 +112,7 @@ class Sum(Kernel):
         if pa.types.is_boolean(kind):
             kind = pa.int8()
         self._kind = kind
+        self.regroups = not pa.types.is_floating(kind)
 
     def lift(self, rows: Arguments) -> Parts:
         values = as_type(plain(rows.values[0]), self._kind)
@@ -210,6 +211,7 @@ class Avg(Kernel):
     ) -> None:
         self._sum = Sum(aggregation, types, {"integer_overflow": "decimal"})
         self._decimal = pa.types.is_decimal(plain_type(types[0]))
+        self.regroups = self._sum.regroups
 
     def lift(self, rows: Arguments) -> Parts:
         return {**self._sum.lift(rows), "n": pc.is_valid(rows.values[0]).cast(pa.int64())}

@@ -91,6 +91,11 @@ class Calculation:
                 fields.append(pa.field(alias, kernel.output_type()))
         return fields
 
+    @property
+    def regroups(self) -> bool:
+        """True if accumulators of neighbours may be merged first, without a change of bits."""
+        return all(kernel is None or kernel.regroups for kernel in self.kernels.values())
+
     def input_columns(self) -> list[str] | None:
         """The columns that have to be kept with a message; None: all of them."""
         names = [self.definition.event_time, *self.definition.by]

@@ -39,7 +39,7 @@ _SCALE = 2.0**-512
 class Variance(Kernel):
     """Variance, and its square root for stddev."""
 
-    folds = False
+    folds = regroups = False
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]

@@ -47,6 +47,10 @@ class ApproxCountDistinct(Kernel):
     Numbers are hashed by value, so that 1 and 1.0 are the same before and after a column widens.
     """
 
+    regroups = (
+        False  # a sketch of several values knows the order in which it met them, a union of sketches does not
+    )
+
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
     ) -> None:
@@ -148,7 +152,7 @@ kernel("approx_count_distinct")(ApproxCountDistinct)
 class ApproxPercentile(Kernel):
     """Parts: v and l, lists of the retained values and of their levels; lo and hi, the exact extremes."""
 
-    folds = False
+    folds = regroups = False
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]

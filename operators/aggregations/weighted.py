@@ -27,6 +27,8 @@ from windrow.operators.steps.groups import Groups
 class WeightedAvg(Kernel):
     """Rows where the value or the weight is null are skipped; null where the weights sum to 0."""
 
+    regroups = False
+
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
     ) -> None:

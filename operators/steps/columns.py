@@ -10,6 +10,8 @@ POSITION_COLUMNS = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
 #: of a row that never was one: what is wrong with it, and its payload as it came
 MALFORMED_ROW, RAW = "__malformed", "__raw"
+#: of a row of a run of single messages: which of them it is
+ARRIVED = "__arrived"
 #: What is wrong with a row that is only passed over, without a dead letter.
 PASSED_OVER = ""
 

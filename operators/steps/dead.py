@@ -1,19 +1,22 @@
 """Dead letters of a step: every message that could not be counted, with its reason. Never silent, and bounded.
 
-All are counted; of each step at most `limit` are kept whole, with payloads cut at `PAYLOAD_LIMIT` bytes.
+All are counted; of each step at most `limit` are kept whole, with payloads cut at `PAYLOAD_LIMIT` bytes. Messages of a run are
+steps of their own.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.messages import DeadLetter, Position
-from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, RAW, SOURCE
+from windrow.operators.steps.columns import ARRIVED, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 PAYLOAD_LIMIT = 4096
 
@@ -47,6 +50,8 @@ class DeadLetters:
         self._limit = limit
         #: Whose messages come, where an operator has several inputs.
         self.input: str | None = None
+        #: True of a run: letters are kept, and told, message by message.
+        self.of_run = False
         self._rows: list[dict[str, Any]] = []
         self.counts: dict[str, int] = {}
 
@@ -86,6 +91,7 @@ class DeadLetters:
                     "event_time_us": time_us,
                     "payload": row[RAW] if row.get(RAW) is not None else show_payload(payload),
                     "input": self.input,
+                    ARRIVED: row.get(ARRIVED, 0),
                 }
             )
 
@@ -97,8 +103,12 @@ class DeadLetters:
         *,
         position: tuple[Any, ...] | None = None,
         count: int = 1,
+        arrived: int = 0,
     ) -> None:
-        """One letter that is no row of a slice: a pane that cannot be, or a message that never became a row."""
+        """One letter that is no row of a slice: a pane that cannot be, or a message that never became a row.
+
+        arrived: which message of a run it is of
+        """
         if self._room(reason, count) == 0:
             return
         source, partition, offset, ordinal = position or (None, None, None, None)
@@ -113,27 +123,39 @@ class DeadLetters:
                 "event_time_us": None,
                 "payload": show_payload(payload),
                 "input": self.input,
+                ARRIVED: arrived,
             }
         )
 
     def _room(self, reason: str, count: int) -> int:
         self.counts[reason] = self.counts.get(reason, 0) + count
+        if self.of_run:
+            return count  # a step has few letters here, and those beyond the limit go in the end
         return max(0, min(count, self._limit - len(self._rows)))
 
     def table(self) -> pa.Table | None:
         """In position order; what has no position, panes that cannot be, comes last."""
-        if not self._rows:
-            return None
-        return pa.Table.from_pylist(sorted(self._rows, key=_place), SCHEMA)
+        rows = sorted(self._rows, key=_place)
+        if self.of_run:
+            by_message = groupby(sorted(rows, key=itemgetter(ARRIVED)), key=itemgetter(ARRIVED))
+            rows = [row for _, some in by_message for row in islice(some, self._limit)]
+        return pa.Table.from_pylist(rows, SCHEMA) if rows else None
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Python values; a column with a time beyond what Python's can hold comes as integers."""
+    """Python values; a time beyond what Python's can hold comes as an integer."""
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
-        values = column.cast(pa.int64()).to_pylist()
+        values = [_value(one) for one in column]
     return values
+
+
+def _value(one: pa.Scalar) -> Any:
+    try:
+        return one.as_py()
+    except (OverflowError, ValueError):
+        return one.cast(pa.int64()).as_py()
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:

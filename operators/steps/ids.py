@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgpack
 import numpy as np
+import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
@@ -57,28 +58,44 @@ class SeenIds:
 
     def first_seen(self, kv: KV, rows: Slice, floor_us: int) -> IntArray:
         """Which of the rows are no duplicates; they are remembered. Event times below the floor are not."""
-        columns = [encode_equal([rows.table.column(name)]) for name in self._fields]
-        names = list(map(b"".join, zip(*columns, strict=True)))
-        buckets = self._buckets(kv)
+        names, times = self.names(rows.table), rows.times.tolist()
         within_us = END_OF_TIME_US if self._within_us is None else self._within_us
-        known = self._known(kv, list(dict.fromkeys(names)), self._near(buckets, rows.times), floor_us)
+        known = self.known(kv, names, rows.times, floor_us)
         fresh: list[int] = []
-        told: dict[bytes, int] = {}
-        for i, (name, time_us) in enumerate(zip(names, rows.times.tolist(), strict=True)):
+        for i, (name, time_us) in enumerate(zip(names, times, strict=True)):
             if name in known and any(abs(time_us - seen_us) <= within_us for seen_us in known[name]):
                 continue
             fresh.append(i)
             if time_us >= floor_us:
                 known.setdefault(name, []).append(time_us)
-                told[encode_i64(self._bucket_end(time_us)) + name] = time_us
-        if told:
-            batch = Batch()
-            batch.put_many(self.cf, told.keys(), [encode_i64(t) for t in told.values()])
-            used = {decode_i64(key) for key in told}.union(buckets)
-            if len(used) > len(buckets):
-                batch.put(self._aux_cf, BUCKETS_KEY, msgpack.packb(sorted(used)))
-            kv.write(batch)
+        self.remember(kv, [names[i] for i in fresh], [times[i] for i in fresh], floor_us)
         return np.array(fresh, dtype=np.int64)
+
+    def names(self, table: pa.Table) -> list[bytes]:
+        """What rows are known by."""
+        columns = [encode_equal([table.column(name)]) for name in self._fields]
+        return list(map(b"".join, zip(*columns, strict=True)))
+
+    def known(self, kv: KV, names: list[bytes], times: IntArray, floor_us: int) -> dict[bytes, list[int]]:
+        """The event times, from the floor on, at which names were seen that rows of these times have."""
+        buckets = self._near(self._buckets(kv), times)
+        return self._known(kv, list(dict.fromkeys(names)), buckets, floor_us)
+
+    def remember(self, kv: KV, names: list[bytes], times: list[int], floor_us: int) -> None:
+        """What is no duplicate makes others duplicates from now on."""
+        told = {
+            encode_i64(self._bucket_end(time_us)) + name: time_us
+            for name, time_us in zip(names, times, strict=True)
+            if time_us >= floor_us
+        }
+        if not told:
+            return
+        buckets, batch = self._buckets(kv), Batch()
+        batch.put_many(self.cf, told.keys(), [encode_i64(t) for t in told.values()])
+        used = {decode_i64(key) for key in told}.union(buckets)
+        if len(used) > len(buckets):
+            batch.put(self._aux_cf, BUCKETS_KEY, msgpack.packb(sorted(used)))
+        kv.write(batch)
 
     def forget(self, kv: KV, floor_us: int) -> None:
         """Drop the buckets that end at or below the floor."""

@@ -25,6 +25,8 @@ class Run:
     watermarks_us: list[int] = field(default_factory=list)
     after_us: list[int] = field(default_factory=list)
     nows_us: list[int] = field(default_factory=list)
+    #: Where messages are known by ids: False for those that are duplicates.
+    fresh: list[bool] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -43,6 +43,8 @@ from windrow.stores.kv import KV
 
 logger = get_logger()
 T = TypeVar("T")
+#: A message, the `now` of its step, and what is known to be wrong with it.
+Waiting: TypeAlias = tuple[Message, int, str | None]
 
 #: A snapshot every so many commits, and then the rest of step 6.
 SNAPSHOT_EVERY = 256
@@ -74,7 +76,7 @@ class Engine:
         self.whole = Whole(self._break)
         self.broken_by: BaseException | None = None
         #: Messages that were added one by one and not looked at yet, with the `now` of each, and what is wrong with it.
-        self.waiting: list[tuple[Message, int, str | None]] = []
+        self.waiting: list[Waiting] = []
         self.clock = clock or SystemClock()
         self.definitions = definition.apart
         self.sinks = sinks_of(self.definitions, sink, dead_letters)
@@ -173,7 +175,8 @@ class Engine:
 
     def now(self) -> int:
         """The time of the next step: it never goes back."""
-        now_us, before_us = self.clock.now_us(), self.staged.now_us
+        now_us = self.clock.now_us()
+        before_us = self.waiting[-1][1] if self.waiting else self.staged.now_us
         return now_us if before_us is None else max(now_us, before_us)
 
     def watermark(self, now_us: int, marks: Mapping[Partition, Mark] | None = None) -> int:

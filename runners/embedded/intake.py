@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from windrow.core.errors import InputError
 from windrow.core.inputs import Input
 from windrow.core.messages import Message
-from windrow.core.types import concat
+from windrow.core.types import concat, plain_type
 from windrow.operators.steps.columns import SOURCE
 from windrow.operators.steps.learning import Needs, check_keys, learn
 from windrow.runners.embedded.engine import Engine
@@ -109,7 +109,6 @@ class Intake:
         counts: dict[str, int],
         *,
         beside: Mapping[str, pa.Table] | None = None,
-        known_wrong: Sequence[str | None] = (),
     ) -> pa.Table:
         """Messages of an input as a slice. counts: what is counted of them is added."""
         return table_of(
@@ -121,7 +120,6 @@ class Intake:
             schema=self.known(given),
             needs=self._needs(given, beside or {}),
             counts=counts,
-            known_wrong=known_wrong,
         )
 
     def check(self, given: Input, names: Iterable[str], beside: Mapping[str, pa.Table]) -> None:
@@ -129,6 +127,19 @@ class Intake:
         if given.name not in self._checked:
             self._needs(given, beside).check(self.known(given), {n for n in names if is_name(n)})
             self._checked.add(given.name)
+
+    def teaches(self, given: Input, table: pa.Table) -> bool:
+        """True if messages have a column that the stream did not have before, or in a wider type."""
+        known, needs = self.known(given), self._needs(given, {})
+        named = needs.named(table.column_names)
+        types = {} if known is None else {f.name: plain_type(f.type) for f in known}
+        return any(
+            types.get(field.name) != field.type
+            for field in table.schema
+            if field.name != given.event_time
+            and not field.name.startswith("__")
+            and (needs.whole or field.name in named)
+        )
 
     def known(self, given: Input) -> pa.Schema | None:
         """The columns of an input as known so far, or declared."""

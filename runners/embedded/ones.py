@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -10,11 +11,11 @@ import pyarrow as pa
 from windrow.checkpoint.records import Mark, Step
 from windrow.core.positions import Partition
 from windrow.operators.steps.runs import Run, Runs
-from windrow.operators.steps.sifting import culprits, is_of_data
+from windrow.operators.steps.sifting import culprits, is_of_data, marked
 from windrow.runners.embedded.attempt import Attempt
-from windrow.runners.embedded.engine import Engine
+from windrow.runners.embedded.engine import Engine, Waiting
 from windrow.runners.embedded.intake import Intake
-from windrow.runners.embedded.positions import Passed, extent, reached_ordinals
+from windrow.runners.embedded.positions import Passed, Placed, extent, reached_ordinals
 from windrow.stores.kv import KV
 
 
@@ -31,14 +32,10 @@ class Ones:
 
     def _settle_what_counts(self) -> None:
         """Until a message is found that cannot be counted: it is known from then on, and the rest has to be cut anew."""
-        engine, given = self.engine, self.intake.inputs[0]
-        staged, fed = engine.staged, list(engine.waiting)
-        placed = self.intake.place(given, [m for m, _, _ in fed], in_position_order=False)
-        counts: dict[str, int] = {}
-        wrong = [fed[i][2] for i in placed.indices]
-        table = self.intake.table_of(given, placed, counts, known_wrong=wrong)
+        engine, staged = self.engine, self.engine.staged
+        fed, placed, table, counts = self._of_one_schema(list(engine.waiting))
         runs = engine.logic.runs(
-            staged.largest_us(), staged.seen_us(), staged.watermark_us, staged.advanced_us
+            staged.overlay, staged.largest_us(), staged.seen_us(), staged.watermark_us, staged.advanced_us
         )
         assert runs is not None  # of an engine that takes messages one by one
         done = 0
@@ -58,11 +55,37 @@ class Ones:
                 if not is_of_data(error):
                     raise
                 self._find_wrong(runs, rows, run, error, placed.indices[run.start : run.stop], done)
+                engine.leave(Passed(self._counted(placed, run.start)))
                 return
             engine.take_over(attempt, passed)
             done = upto
         if done < len(fed):
             engine.leave(Passed({"replayed": len(fed) - done}, waited=len(fed) - done))
+
+    def _of_one_schema(self, fed: list[Waiting]) -> tuple[list[Waiting], Placed, pa.Table, dict[str, int]]:
+        """Those of the messages that come before the next one from which the stream has other columns, or other types of them:
+        single steps would not know these yet. Where they stand, as a table, and what is counted of them.
+        """
+        given = self.intake.inputs[0]
+        while True:
+            placed = self.intake.place(given, [m for m, _, _ in fed], in_position_order=False)
+            counts: dict[str, int] = {}
+            table = self.intake.table_of(given, placed, counts)
+            if len(fed) == 1 or not self.intake.teaches(given, table):
+                wrong = {
+                    ("", row): why for row, i in enumerate(placed.indices) if (why := fed[i][2]) is not None
+                }
+                return fed, placed, marked({"": table}, wrong)[""], counts
+            fed = fed[: len(fed) // 2]
+
+    def _counted(self, placed: Placed, upto: int) -> dict[str, int]:
+        """What is counted of the first of these messages, where the others come again."""
+        counts: dict[str, int] = {}
+        if upto == 0:
+            return counts
+        some = replace(placed, messages=placed.messages[:upto], positions=placed.positions[:upto])
+        self.intake.table_of(self.intake.inputs[0], some, counts)
+        return counts
 
     def _run(
         self, runs: Runs, table: pa.Table, run: Run, marks: Mapping[Partition, Mark], tried: Attempt

@@ -96,8 +96,7 @@ class Embedded:
             self._intake.take({given.name: [one]})
             return
         self._intake.check(given, one.payload, {})
-        now_us = self.engine.staged.now_us = self.engine.now()
-        self.engine.waiting.append((one, now_us, None))
+        self.engine.waiting.append((one, self.engine.now(), None))
 
     @one_at_a_time
     def add_messages(self, messages: Many | Mapping[str, Many], input: str | None = None) -> None:

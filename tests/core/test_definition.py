@@ -345,6 +345,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "window size": (lambda: wr.tumbling("0 s"), e.BadWindow, ["'0 s'", "wr.tumbling('1 minute')"]),
     "window hop": (lambda: wr.hopping("1 s", "0 s"), e.BadWindow, ["'1 s'", "'0 s'", "positive"]),
     "gaps": (lambda: wr.hopping("1 s", "2 s"), e.BadWindow, ["'1 s'", "'2 s'", "gaps=True"]),
+    "many windows": (lambda: wr.hopping("1 day", "8 s"), e.BadWindow, ["'1 day'", "'8 s'", "10,800", "10,000", "a larger hop"]),
+    "many tuples": (lambda: wr.tuples(10_001, step=1), e.BadWindow, ["10001", "step 1", "10,001", "10,000", "a larger step"]),
     "calendar": (lambda: wr.calendar("hour", time_zone="UTC"), e.BadWindow, ["'hour'", "day, week"]),
     "calendar zone": (lambda: wr.calendar("day", time_zone="Mars"), e.BadWindow, ["'Mars'", "IANA"]),
     "week start": (lambda: wr.calendar("week", time_zone="UTC", week_start="x"), e.BadWindow, ["'x'", "monday"]),

@@ -1,0 +1,240 @@
+"""Messages added one by one run together: all is told, buried, counted, recorded and kept as single steps would do it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, event, given
+from hypothesis import strategies as st
+
+import windrow as wr
+from tests.deep import examples
+from tests.operators.aggregate import cases
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate import entries
+from windrow.operators.steps.dead import DeadLetters
+from windrow.runners.embedded import Embedded
+from windrow.testing import ManualClock
+
+S = 1_000_000
+#: Sums of these depend on the order in which they are added.
+FLOATS = {0.25: 0.1, -3.0: 1e17, 7.5: -0.3}
+
+
+class Life:
+    """A job whose messages run together, or not."""
+
+    def __init__(self, definition: wr.Aggregate, folder: str, start_us: int, *, together: bool) -> None:
+        self.definition, self.folder, self.together = definition, folder, together
+        self.clock = ManualClock(start_us)
+        self.sent: list[wr.Message] = []
+        self.told: list[Any] = []
+        self.op = self._open()
+
+    def _open(self) -> Embedded:
+        op: Embedded = self.definition.open(self.folder, clock=self.clock)
+        assert op._in_runs
+        op._in_runs = self.together
+        return op
+
+    def act(self, kind: str, value: Any) -> None:
+        match kind:
+            case "add":
+                for drawn in value:
+                    self.sent.append(
+                        wr.Message(drawn.payload, wr.Position("s", drawn.partition, len(self.sent)))
+                    )
+                    self.op.add_message(self.sent[-1])
+            case "many":
+                first = len(self.sent)
+                self.sent += [
+                    wr.Message(d.payload, wr.Position("s", d.partition, first + i))
+                    for i, d in enumerate(value)
+                ]
+                self.op.add_messages(self.sent[first:])
+            case "again":
+                for message in self.sent[-value:]:
+                    self.op.add_message(message)
+            case "clock":
+                self.clock.advance(timedelta(seconds=value))
+            case "timeout":
+                self.op.timeout()
+            case "results":
+                self.told.append([self.op.get_result(), sorted(self.op.counters.items()), self.op.watermark])
+                self.op.flush()
+            case "die":
+                self.op.abandon()
+                self.op = self._open()
+                self.told.append(["after a crash", self.op.get_result()])
+                reached = self.op.next_offsets()
+                reached = reached if not self.definition.by_input else reached["readings"]
+                for message in self.sent:
+                    assert message.position is not None
+                    if message.position.offset >= reached.get(message.position[:2], 0):
+                        self.op.add_message(message)
+
+    def all(self) -> list[str]:
+        """All that can be known of it. The text of floats has all of their bits."""
+        self.act("results", None)
+        op, logic = self.op, self.op.engine.logic
+        kv = op.engine.shard.kv
+        found = [*self.told, op.dead_letters(), op.get_windows(), self._state(), vars(logic.progress(kv))]
+        plain = [
+            cf for cf in (*op.engine.spec.message_cfs, *logic.cfs()) if cf.endswith((".messages", ".ids"))
+        ]
+        found += [(cf, list(kv.scan(cf))) for cf in plain]
+        for commit in op.engine.job.commits():
+            found += [
+                commit.steps,
+                commit.marks,
+                sorted(commit.counters.items()),
+                commit.next_offsets,
+                commit.meta,
+            ]
+            found.append([sorted(shard.counters.items()) for shard in commit.shards])
+        op.drain()
+        found += [op.get_result(), sorted(op.counters.items()), self._state()]
+        return [repr(one).replace(op.job, "job") for one in found]
+
+    def _state(self) -> list[str]:
+        """State rows, without the columns in which nothing is."""
+        logic: Any = self.op.engine.logic
+        kv = self.op.engine.shard.kv
+        schema = logic.progress(kv).schema
+        if schema is None:
+            return []
+        logic._bind(schema)
+        if self.definition.tuple_window:
+            rows = logic.store.read_all(kv)
+        else:
+            stored = logic.store.read(kv, logic.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US))
+            rows = None if stored is None else logic._merge(stored, DeadLetters(0), notes=False)
+        if rows is None:
+            return []
+        values = [{n: v for n, v in row.items() if v is not None} for row in rows.to_pylist()]
+        return sorted(repr(sorted(row.items())) for row in values)
+
+
+@contextmanager
+def lives(definition: wr.Aggregate, start_us: int) -> Iterator[list[Life]]:
+    with tempfile.TemporaryDirectory(prefix="runs-", ignore_cleanup_errors=True) as folder:
+        found: list[Life] = []
+        try:
+            for name, together in (("runs", True), ("ones", False)):
+                found.append(Life(definition, str(Path(folder) / name), start_us, together=together))
+            yield found
+        finally:
+            for one in found:
+                one.op.abandon()
+
+
+def _drawn(scaled: cases.Scaled, row: dict[str, Any]) -> Any:
+    row = {**row, "x": FLOATS.get(row["x"], row["x"])}
+    return scaled.drawn(row)
+
+
+@pytest.mark.proves(
+    "Embedded: messages added one by one run together under every trigger, as single steps bit for bit"
+)
+@given(data=st.data())
+@examples(40, deep=5_000)
+def test_messages_that_run_together_tell_what_single_steps_tell_bit_for_bit(data: st.DataObject) -> None:
+    scaled = data.draw(
+        cases.cases(ids=data.draw(st.booleans()), full=data.draw(st.sampled_from([False] * 7 + [True])))
+    )
+    assume(scaled.definition.in_runs)
+    at_once, entries.AT_ONCE = entries.AT_ONCE, data.draw(st.sampled_from([1, 2, 3, 128]))
+    rows = cases.messages(close=data.draw(st.booleans())).map(lambda row: _drawn(scaled, row))
+    action = st.one_of(
+        st.tuples(st.just("add"), st.lists(rows, min_size=1, max_size=14)),
+        st.tuples(st.just("add"), st.lists(rows, min_size=5, max_size=14)),
+        st.tuples(st.just("many"), st.lists(rows, min_size=1, max_size=5)),
+        st.tuples(st.sampled_from(["again", "clock"]), st.integers(1, 6)),
+        st.tuples(st.sampled_from(["timeout", "results", "die"]), st.none()),
+    )
+    actions = data.draw(st.lists(action, min_size=2, max_size=8))
+    try:
+        with lives(scaled.definition, scaled.base_us) as (runs, ones):
+            for kind, value in actions:
+                for one in (runs, ones):
+                    one.act(kind, value)
+            found, wanted = runs.all(), ones.all()
+            event(
+                f"{type(scaled.definition.emit.early).__name__} {'some' if 'Pane' in str(wanted) else 'no'} panes"
+            )
+            differ = [pair for pair in zip(found, wanted, strict=True) if pair[0] != pair[1]]
+            assert not differ, differ
+    finally:
+        entries.AT_ONCE = at_once
+
+
+def counts(**more: Any) -> wr.Aggregate:
+    settings: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("1 hour"),
+        "agg": {"n": wr.count(), "s": wr.sum("v")},
+        "retention": "1 day",
+        "max_ahead": wr.forever,
+    }
+    return wr.Aggregate(**(settings | more))
+
+
+SINGLY = {
+    "every message": {"emit": wr.Emit(early=wr.every_batch)},
+    "by count": {"emit": wr.Emit(early=wr.every(3))},
+    "update mode": {"emit": wr.Emit.update()},
+    "tuples": {"window": wr.tuples(3), "retention": wr.Retain(windows=2)},
+    "ids": {"ids": wr.ids("v")},
+}
+
+
+@pytest.mark.parametrize("name", SINGLY)
+def test_a_run_is_one_ingest_whatever_it_tells_inside(name: str, tmp_path: Path) -> None:
+    with counts(**SINGLY[name]).open(str(tmp_path), clock=ManualClock(0)) as op:
+        attempts = []
+        attempt = op.engine.attempt
+        op.engine.attempt = lambda *a: attempts.append(a) or attempt(*a)
+        for i in range(60):
+            op.add_message({"t": i * S, "k": "ab"[i % 2], "v": i // 2})
+        panes = op.get_result()
+        assert len(attempts) == 2  # the first message tells the columns
+        expected = {"every message": 60, "by count": 20, "update mode": 60, "tuples": 20, "ids": 0}
+        assert len(panes) == expected[name]
+
+
+def test_a_column_that_widens_inside_a_run_widens_after_the_messages_before_it(tmp_path: Path) -> None:
+    """Whole numbers are summed as such, until one comes that is none."""
+    with counts(emit=wr.Emit(early=wr.every_batch)).open(str(tmp_path), clock=ManualClock(0)) as op:
+        for i, value in enumerate([2**53 + 1, 2**53 + 1, 2**53 + 1, 0.5, None, 3]):
+            op.add_message({"t": i * S, "k": "a", "v": value})
+        assert [p["s"] for p in op.get_result()][2] == 3 * 2.0**53 + 4
+
+
+def test_each_message_of_a_run_has_the_room_for_letters_of_a_step_of_its_own(tmp_path: Path) -> None:
+    with counts(dead_letter_limit=1).open(str(tmp_path), clock=ManualClock(0)) as op:
+        for i in range(4):
+            op.add_message(wr.Message({"t": "no time", "k": "a", "v": i}, wr.Position("s", 3 - i, 0)))
+        letters = op.dead_letters()
+        assert [letter.position.partition for letter in letters if letter.position] == [3, 2, 1, 0]
+
+
+def test_a_key_of_a_long_run_keeps_the_bits_of_its_sum(tmp_path: Path) -> None:
+    """Accumulators go on from one block of entries to the next."""
+    told = []
+    for together in (True, False):
+        with counts(emit=wr.Emit(early=wr.every(7))).open(
+            str(tmp_path / str(together)), clock=ManualClock(0)
+        ) as op:
+            op._in_runs = together
+            for i in range(3 * entries.AT_ONCE):
+                op.add_message({"t": i, "k": "a", "v": 0.1 * i})
+            told.append([(p["n"], p["s"]) for p in op.get_result()])
+    assert told[0] == told[1]
+    assert len(told[0]) == 3 * entries.AT_ONCE // 7
