@@ -65,6 +65,7 @@ def timed(told: dict[str, float], name: str, act: Callable[[], Any]) -> Any:
         told[f"{name}_s"] = round(time.perf_counter() - begin, 3)
         told[f"{name}_cpu_s"] = round(time.process_time() - worked, 3)
     told[f"{name}_mib"], told[f"{name}_mapped_mib"] = round(peak.own), round(peak.whole)
+    told[f"{name}_own_mib"] = round(peak.before[0] + peak.own)
     return found
 
 

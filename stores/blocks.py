@@ -88,6 +88,8 @@ class _Directory(NamedTuple):
 FOLD_AT = 16
 #: One that is large already, when so many have come: most are over by then, and blocks of many rows cost little.
 FOLD_LARGE_AT = 64
+#: One of more bytes is folded at once: that is done in memory, where it then takes several times as many.
+FOLD_BYTES = 128 << 20
 #: A window that is larger when it is folded is divided, and so is a part.
 PART_BYTES = 512 << 10
 #: So much is gathered for each part before it is dealt out: a block costs half a kilobyte beside its rows.
@@ -126,7 +128,12 @@ class BlockWindows:
                 number, before = newest.number + 1, newest.block
                 size = len(part) if before.version == BESIDE else len(data)
                 block = before._replace(schema=schema, since=before.since + size)
-                if before.version == DIVIDED or self._is_due(block, number - before.first):
+                gathered = number - before.first
+                if (
+                    before.version == DIVIDED
+                    or self._is_due(block, gathered)
+                    or self._overflows(before, block)
+                ):
                     due.append(start)
             batch.put(self.cf, prefix + number.to_bytes(8, "big"), HEADER.pack(*block) + data)
         kv.write(batch)
@@ -138,6 +145,11 @@ class BlockWindows:
         if gathered % (FOLD_LARGE_AT if large else FOLD_AT):
             return False
         return block.whole <= block.since or (large and bool(self.by))
+
+    def _overflows(self, before: Block, block: Block) -> bool:
+        """True if a window has just gathered so much that it could not be folded later, for memory."""
+        held, holds = before.whole + before.since, block.whole + block.since
+        return bool(self.by) and block.version == BLOCK_FORMAT and holds // FOLD_BYTES > held // FOLD_BYTES
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
         wanted = None if keys is None or not self.by else np.unique(hashes_of(keys, self.by))

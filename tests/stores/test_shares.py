@@ -104,3 +104,18 @@ def test_a_key_is_read_without_the_others(kv: KV, layout: str, monkeypatch: pyte
         wanted = [row for row in plain(store.read(kv, [7])) if row[1] == (key or "")]
         assert plain(found) == wanted and bool(wanted) == (key != "no such key")
         assert 5 * some < sum(asked), f"{some} bytes of {sum(asked)} were read"
+
+
+def test_a_window_is_divided_before_it_is_too_large_to_be_folded(
+    kv: KV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "PART_BYTES", 500)
+    monkeypatch.setattr(blocks, "FOLD_BYTES", 20_000)
+    store, due = BlockWindows("windows", "aux", ["k"]), list[list[int]]()
+    for n in range(4):
+        due.append(store.append(kv, rows(*((0, f"key-{n}-{k}", n) for k in range(300))), upsert=False))
+        for start in due[-1]:
+            store.fold(kv, start, lambda t: rows(*plain(t)))
+    # What is divided is looked at each time.
+    assert due == [[], [0], [0], [0]]
+    assert len(plain(store.read(kv, [0]))) == 1_200

@@ -1,0 +1,64 @@
+"""What a sink is given can be taken some rows at a time: the same rows, in the same order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import windrow as wr
+from windrow.connectors import pane_files
+from windrow.connectors.pane_files import PaneFiles
+from windrow.connectors.sinks import MemorySink
+from windrow.core.errors import CorruptState
+from windrow.core.messages import Token
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaneFiles:
+    """Panes of two shards, of which one knows less of the columns."""
+    monkeypatch.setattr(pane_files, "SLICE_ROWS", 3)
+    definition = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"s": wr.sum("v")}, retention="1 day"
+    )
+    files = []
+    for shard, values in enumerate(([1, 2, 3, 4, 5, 6, 7], [0.5, 2.5])):
+        with definition.open(str(tmp_path / f"{shard}")) as op:
+            op.add_messages([{"t": 1, "k": f"{shard}-{n}", "v": v} for n, v in enumerate(values)])
+            op.drain()
+            rows = op.result_table()
+        files.append(str(tmp_path / f"{shard}.parquet"))
+        pq.write_table(rows, files[-1])
+    return PaneFiles(tuple(files), 9, definition.name, definition, "job")
+
+
+@pytest.mark.proves(
+    "Sinks: the panes of a commit are taken at once or some thousand at a time, under one token"
+)
+def test_rows_some_at_a_time_are_those_of_the_table(given: PaneFiles) -> None:
+    some = list(given.tables())
+    assert [len(rows) for rows in some] == [3, 3, 1, 2]
+    assert pa.concat_tables(some).equals(given.table())
+    assert given.table().schema.field("s").type == pa.float64()
+    assert list(given.panes()) == list(given.definition.values(given.table(), "job"))
+    assert list(PaneFiles((), 0, given.operator, given.definition, "job").tables()) == []
+
+
+def test_a_sink_in_memory_keeps_all_of_a_commit_or_nothing(given: PaneFiles) -> None:
+    sink, path = MemorySink(), Path(given.files[1])
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\0" * 40 + data[44:])
+
+    def publish() -> Any:
+        sink.publish(Token("job", 1), given)
+
+    with pytest.raises((OSError, pa.ArrowException, CorruptState)):
+        publish()
+    assert sink.panes == []
+    path.write_bytes(data)
+    publish()
+    publish()
+    assert len(sink.panes) == 9
