@@ -21,7 +21,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
-from windrow.stores.pages import PAGE_ROWS, Head, Packed, hashes_of, page_of, split_from, unpack
+from windrow.stores.pages import PAGE_ROWS, Head, Packed, hashes_of, in_order, page_of, split_from, unpack
 from windrow.stores.run import Pairs
 from windrow.stores.shares import of_pages
 from windrow.stores.spill import Spill
@@ -106,7 +106,7 @@ class Pages:
             prefix = encode_i64(start)
             if value is None or head is None:
                 values = blocks_of(kv, prefix)
-                tables += [rows_of(block, schemas) for block in values]
+                tables += in_order(values, schemas)
                 held[start] = Held(None, {}, [prefix] if values else [], True)
                 continue
             since = list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores.spread import hashes
+from windrow.stores.values import rows_of
 from windrow.stores.windows import UPSERT, Schemas
 
 PAGE = 4
@@ -169,8 +171,17 @@ class Packed:
         return b"".join((head, self._lengths.pack(*map(len, parts[1:]), len(tail)), *parts, tail))
 
 
+def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
+    """The rows of pages and of blocks, in the order of these."""
+    found = list[pa.Table]()
+    for schema, run in groupby(values, lambda value: Head.of(value).schema if value[0] == PAGE else None):
+        same = list(run)
+        found += [rows_of(value, schemas) for value in same] if schema is None else unpack(same, schemas)
+    return found
+
+
 def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
-    """The rows of pages, as upserts."""
+    """The rows of pages; upserts, where they do not say what they are."""
     same: dict[bytes, list[bytes]] = {}
     for value in values:
         same.setdefault(_schema_of(value), []).append(value)
@@ -235,6 +246,8 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
         table = pa.table(whole, schema=schema)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptState(f"{len(values)} window pages cannot be read: {error}") from error
+    if UPSERT in schema.names:
+        return table
     return table.append_column(UPSERT, pa.array(np.ones(len(records), dtype=bool)))
 
 

@@ -1,7 +1,7 @@
 """Blocks of rows as values: `<start i64><number u64>` -> header, Arrow record batch.
 
 Numbers, where a window is more than blocks in a row: `SINCE` and on is what has come since it was folded, below are its parts
-(`stores/blocks.py`) or pages (`stores/paged.py`).
+(`stores/divided.py`) or pages (`stores/paged.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores.windows import Schemas, unpack_table
 
-#: A block; one of a divided window; one of a window of pages (`PAGE` is what comes between).
-BLOCK_FORMAT, DIVIDED, BESIDE = 2, 3, 5
+#: A block; one of a window of pages (`PAGE` is what comes between); one of a divided window, today and once.
+BLOCK_FORMAT, BESIDE, DIVIDED, FORMER_DIVIDED = 2, 5, 6, 3
 SINCE, PAGES = 0xFFFF << 48, 0xFFFD << 48
 NUMBER = (1 << 48) - 1
 END_OF_CF = b"\xff" * 17
@@ -27,7 +27,7 @@ class Block(NamedTuple):
     """What stands before the rows of a block.
 
     first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included. In
-    a divided window, where the version is `DIVIDED`: first of what has come since, and how much that may be.
+    a divided window, where the version is `DIVIDED`, there is only `since`, from where it was divided.
     """
 
     version: int
@@ -35,6 +35,14 @@ class Block(NamedTuple):
     first: int
     whole: int
     since: int
+
+
+class Newest(NamedTuple):
+    """The newest block of a window: its number, what stands before its rows, and bytes of these."""
+
+    number: int
+    block: Block
+    size: int
 
 
 def key_of(prefix: bytes, number: int) -> bytes:
@@ -53,9 +61,9 @@ def record_batch(rows: pa.Table) -> bytes:
 
 
 def header_of(value: bytes) -> Block:
-    if value[:1] > bytes((BESIDE,)):
+    if value[:1] > bytes((DIVIDED,)):
         raise NewerFormat(
-            f"window block of format {value[0]}, this windrow reads up to {BESIDE}: upgrade windrow"
+            f"window block of format {value[0]}, this windrow reads up to {DIVIDED}: upgrade windrow"
         )
     try:
         return Block(*HEADER.unpack_from(value))

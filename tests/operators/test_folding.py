@@ -9,7 +9,7 @@ import pytest
 
 import windrow as wr
 from windrow.stores import blocks as layout
-from windrow.stores import paged
+from windrow.stores import divided, paged
 from windrow.testing import ManualClock
 
 STEPS = 36
@@ -113,20 +113,20 @@ def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
     plain, _, _ = live(tmp_path / "plain", emit, wr.tumbling("1 hour"), **many)
     monkeypatch.setattr(layout, "FOLD_AT", 2)
     monkeypatch.setattr(layout, "FOLD_LARGE_AT", 2)
-    monkeypatch.setattr(layout, "PART_BYTES", 20_000)
-    monkeypatch.setattr(layout, "DEAL_BYTES", 1_000)
-    divided = 0
-    put_parts = layout.BlockWindows._put_parts
+    monkeypatch.setattr(divided, "PART_BYTES", 20_000)
+    monkeypatch.setattr(divided, "DEAL_BYTES", 1_000)
+    folds = 0
+    put_parts = divided.DividedWindows._put_parts
 
     def counted(*args: Any) -> Any:
-        nonlocal divided
-        divided += 1
+        nonlocal folds
+        folds += 1
         return put_parts(*args)
 
-    monkeypatch.setattr(layout.BlockWindows, "_put_parts", counted)
+    monkeypatch.setattr(divided.DividedWindows, "_put_parts", counted)
     told, _, _ = live(tmp_path / "divided", emit, wr.tumbling("1 hour"), **many)
     assert told == plain
-    assert divided > 10
+    assert folds > 10
 
 
 @pytest.mark.proves("Windows: long ones of many commits stay small")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.stores.test_windows import CFS, plain, rows
-from windrow.stores import blocks
+from windrow.stores import blocks, divided
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, MemoryKV
 from windrow.stores.shares import dealt, grouped
@@ -25,7 +25,7 @@ def kv() -> KV:
 def test_windows_are_read_in_chunks_and_a_large_one_by_shares_of_its_keys(
     kv: KV, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "PART_BYTES", 500)
+    monkeypatch.setattr(divided, "PART_BYTES", 500)
     monkeypatch.setattr(blocks, "FOLD_LARGE_AT", blocks.FOLD_AT)
     store = BlockWindows("windows", "aux", ["k"])
     for n in range(blocks.FOLD_AT + 1 if layout == "divided" else 3):
@@ -77,16 +77,16 @@ def test_a_window_that_is_replaced_by_shares_is_the_same(kv: KV, count: int) -> 
 
 @pytest.mark.parametrize("layout", ["divided", "pages"])
 def test_a_key_is_read_without_the_others(kv: KV, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "PART_BYTES", 2_000)
+    monkeypatch.setattr(divided, "PART_BYTES", 2_000)
     monkeypatch.setattr(blocks, "FOLD_LARGE_AT", blocks.FOLD_AT)
     store = BlockWindows("windows", "aux", ["k"])
     some = rows(*((7, f"key-{n}" if n else None, n) for n in range(1_000)))
-    for _ in range(blocks.FOLD_AT + 1):
-        for start in store.append(kv, some, upsert=False):
+    few = rows((7, "key-9", 10))
+    for n in range(3 * blocks.FOLD_AT):  # until all but the last few are dealt out to parts
+        if layout == "pages":
+            store.replace(kv, [7], some)
+        for start in store.append(kv, some if n < 2 * blocks.FOLD_AT else few, upsert=False):
             store.fold(kv, start, lambda t: rows(*plain(t)))
-    if layout == "pages":
-        store.replace(kv, [7], some)
-        store.append(kv, rows((7, "key-9", 10)), upsert=False)
     asked: list[int] = []
     original = store._each
 
@@ -109,7 +109,7 @@ def test_a_key_is_read_without_the_others(kv: KV, layout: str, monkeypatch: pyte
 def test_a_window_is_divided_before_it_is_too_large_to_be_folded(
     kv: KV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "PART_BYTES", 500)
+    monkeypatch.setattr(divided, "PART_BYTES", 500)
     monkeypatch.setattr(blocks, "FOLD_BYTES", 20_000)
     store, due = BlockWindows("windows", "aux", ["k"]), list[list[int]]()
     for n in range(4):

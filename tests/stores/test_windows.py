@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgpack
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,12 +17,14 @@ from tests.deep import usually
 from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
-from windrow.stores import blocks
+from windrow.stores import divided
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.pages import PAGE
 from windrow.stores.rocks import RocksKV
-from windrow.stores.windows import PlainWindows, pack_table, unpack_table
+from windrow.stores.spread import spread
+from windrow.stores.values import DIVIDED, HEADER, record_batch
+from windrow.stores.windows import PlainWindows, pack_table, put_schema, unpack_table
 
 CFS = ("windows", "aux")
 
@@ -118,34 +122,38 @@ def summed(table: pa.Table) -> pa.Table:
     return rows(*((0, key, n) for key, n in sums.items()))
 
 
-@pytest.mark.parametrize("deal_bytes", [512, 16])
-def test_no_commit_writes_much_of_a_window_of_many_keys(
+@pytest.mark.proves("Windows: what a commit costs follows what changed, not what is stored")
+@pytest.mark.parametrize("deal_bytes", [64, 4])
+def test_no_commit_reads_or_writes_much_of_a_window_of_many_keys(
     kv: KV, monkeypatch: pytest.MonkeyPatch, deal_bytes: int
 ) -> None:
-    """It is divided, and then a commit folds of it about as much as it brings."""
-    monkeypatch.setattr(blocks, "PART_BYTES", 4_096)
-    monkeypatch.setattr(blocks, "DEAL_BYTES", deal_bytes)
-    store = BlockWindows("windows", "aux", ["k"])
-    said = dict.fromkeys((f"key-{i}" for i in range(2_000)), 1)
-    order = Random(0).sample(sorted(said), 2_000)
-    store.append(kv, rows(*((0, key, 1) for key in said)), upsert=False)
-    wrote = []
+    """It is divided, a little at a time, and a commit folds of it about as much as it brings."""
+    monkeypatch.setattr(divided, "PART_BYTES", 4_096)
+    monkeypatch.setattr(divided, "DEAL_BYTES", deal_bytes)
+    store, said, wrote, folded = BlockWindows("windows", "aux", ["k"]), dict[str, int](), [0], [0]
+    order = Random(0).sample([f"key-{i}" for i in range(2_000)], 2_000)
+
+    def merge(table: pa.Table) -> pa.Table:
+        folded[-1] += len(table)
+        return summed(table)
+
     for n in range(600):
         commit = Overlay(kv)
         chosen, upsert = order[20 * n % 2_000 :][:20], n % 7 == 0  # all parts double at one time
-        said.update({key: n if upsert else said[key] + n for key in chosen})
+        said.update({key: n if upsert else said.get(key, 0) + n for key in chosen})
         for start in store.append(commit, rows(*((0, key, n) for key in chosen)), upsert=upsert):
-            store.fold(commit, start, summed)
+            store.fold(commit, start, merge)
         wrote.append(len(commit.batch.encode()))
+        folded.append(0)
         kv.write(commit.batch)
         if n % 100 == 99:
             table = store.read(kv, [0])
             assert table is not None
             assert plain(summed(table)) == sorted((0, key, value) for key, value in said.items())
     whole = sum(len(value) for _, value in kv.scan("windows"))
-    assert max(wrote[:64]) > 80_000  # it was divided
-    assert max(wrote[64:]) < 33_000
-    assert whole < 250_000  # and does not grow, though blocks of a row or two are dealt out
+    assert sum(folded) > 10_000 and max(folded) < 600
+    assert max(wrote) < 33_000
+    assert whole < 250_000  # and does not grow, though pages of a row or two are dealt out
     # A trigger that judges single keys turns it into pages.
     near = store.near(kv, [0], rows((0, order[0], 0)).select(["__start", "k"]))
     assert near.rows is not None
@@ -153,6 +161,7 @@ def test_no_commit_writes_much_of_a_window_of_many_keys(
     store.put(kv, near, summed(near.rows))
     assert plain(store.read(kv, [0])) == sorted((0, key, value) for key, value in said.items())
     assert {value[0] for _, value in kv.scan("windows")} == {PAGE}
+    assert all(key[8:10] == b"\xff\xfd" for key, _ in kv.scan("windows"))
     store.replace(kv, [0], rows((0, "a", 1)))
     assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 1)], 1)
     store.append(kv, rows((0, "b", 2)), upsert=True)
@@ -323,6 +332,45 @@ def test_blocks_of_an_older_windrow_are_read_and_counted(kv: KV) -> None:
     assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 32)], 1)
 
 
+def test_a_window_that_an_older_windrow_divided_is_read_and_goes_on(
+    kv: KV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are blocks of Arrow; what has come since counts from when it was dealt out last."""
+    monkeypatch.setattr(divided, "PART_BYTES", 4_096)
+    batch, keys = Batch(), [f"key-{n:03d}" for n in range(300)]
+    high = spread([pa.array(keys)]) >= 0x4000
+    said = {key: n for n, key in enumerate(keys)}
+
+    def put(number: int, version: int, given: dict[str, int], upsert: bool) -> int:
+        table = rows(*((0, key, n) for key, n in given.items()))
+        table = table.append_column("__upsert", pa.array([upsert] * len(given)))
+        schema, data = put_schema(kv, "aux", batch, table.schema), record_batch(table)
+        header = HEADER.pack(version, schema, 0, 0, len(data))
+        batch.put("windows", encode_i64(0) + number.to_bytes(8, "big"), header + data)
+        return len(data)
+
+    parts = []
+    for part, mine in ((0, ~high), (0x4000, high)):
+        given = {key: said[key] for key in np.array(keys)[mine].tolist()}
+        number = part << 48 | 5
+        parts.append([part, number, number + 1, put(number, 2, given, True), 0])
+    put(0xFFFF << 48 | 8, 3, {"key-007": 100, "new": 1}, False)
+    directory = b"\x03" + msgpack.packb([0xFFFF << 48 | 8, 8_192, parts])
+    batch.put("windows", encode_i64(0) + b"\xff\xff" + bytes(6), directory)
+    kv.write(batch)
+    said.update({"key-007": 107, "new": 1})
+    store = BlockWindows("windows", "aux", ["k"])
+    for n in range(80):
+        table = store.read(kv, [0])
+        assert table is not None
+        assert plain(summed(table)) == sorted((0, key, value) for key, value in said.items())
+        chosen = keys[n * 7 % 280 :][:20]
+        said.update({key: said[key] + 1 for key in chosen})
+        for start in store.append(kv, rows(*((0, key, 1) for key in chosen)), upsert=False):
+            store.fold(kv, start, summed)
+    assert {value[0] for _, value in kv.scan("windows")} == {PAGE, DIVIDED}
+
+
 def test_the_schema_of_blocks_is_kept_once(kv: KV) -> None:
     store = BlockWindows("windows", "aux")
     for n in range(3):
@@ -409,16 +457,14 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() ->
     assert key == encode_i64(0) + b"\xff\xfd" + bytes(6)
     assert value[:8] + value[16:] == page[:8] + page[16:]
     assert store.read(paged, [0]) == two.append_column("__upsert", pa.array([True, True]))
-    part = blocks._Part
-    directory = blocks._Directory(
-        0xFFFF << 48 | 3,
-        1 << 17,
-        [part(0, 2, 4, 300_000, 4_100), part(0x4000, 0x4000 << 48, (0x4000 << 48) + 1, 280_000, 0)],
-    )
-    assert directory.pack() == golden("window-directory")
-    batch.put("windows", encode_i64(9) + b"\xff\xff" + bytes(6), golden("window-directory"))
-    kv.write(batch)
-    assert store._directory(kv, encode_i64(9)) == directory
+    parts = [
+        divided.Part(0, 2, 4, 300_000, 4_100),
+        divided.Part(0x4000, 0x4000 << 48, (0x4000 << 48) + 1, 280_000, 0),
+    ]
+    since = 0xFFFF << 48 | 3
+    assert divided.Directory(7, 10, since, -200_000, parts).pack() == golden("window-directory")
+    former = divided.Directory.of(golden("window-directory-3"))
+    assert former == divided.Directory(0, 0, since, 0, parts)
     written: list[bytes] = []
     progress = Progress(3, 1_000_000, -5, {0, 10_000_000}, -10_000_000, None)
     progress.save(lambda key, value: written.append(value))
