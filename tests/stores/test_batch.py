@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.core.errors import CorruptState
-from windrow.stores.kv import Batch, MemoryKV, Overlay
+from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.run import Pairs
 from windrow.stores.sorted_map import RangeSet, SortedMap
+from windrow.stores.spilled import Spilling
 
 KEYS = st.binary(max_size=2).map(lambda b: bytes(x % 4 for x in b))
 OPS = st.one_of(
@@ -274,6 +275,32 @@ def test_pairs_that_wait_in_a_file_are_put_as_others_are(
         overlay.write(one)
         seen.append(everything(overlay))
         for part in one.parts(most):
+            base.write(part)
+        assert everything(base) == seen[-1]
+    assert seen[0] == seen[1]
+
+
+class Spilled(Spilling):
+    """Has what does not fit memory in memory, too."""
+
+    def _store(self) -> KV:
+        return MemoryKV(self.cfs)
+
+
+@given(st.lists(MORE, max_size=10), st.integers(0, 10), st.lists(OPS, max_size=6))
+def test_pairs_that_wait_in_a_file_spill_with_the_others(
+    ops: list[tuple[Any, ...]], cut: int, before: list[tuple[Any, ...]]
+) -> None:
+    seen = []
+    for runs in (True, False):
+        base = MemoryKV("ab")
+        base.write(batch_of(before))
+        overlay = Spilled(base, "nowhere")
+        overlay.write(with_runs(ops[:cut], runs=runs))
+        overlay._spill()
+        overlay.write(with_runs(ops[cut:], runs=runs))
+        seen.append(everything(overlay))
+        for part in overlay.changes.parts(5):
             base.write(part)
         assert everything(base) == seen[-1]
     assert seen[0] == seen[1]
