@@ -101,21 +101,23 @@ class AggregateOracle(Oracle):
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
         admitted = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
-        taken = [t for t in admitted if self._ids.is_new(self._key_of(t), t, watermark_us)]
-        self.duplicates += len(admitted) - len(taken)
         # A column is known by its name also where only a message that does not count has it.
         self._arguments.learn([t.payload for t in admitted] + [dict.fromkeys(m.payload) for m in messages])
         self.counted = []
         touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
-        for message in taken:
+        for message in admitted:
             key = self._key_of(message)
-            refused = self._refused(message)
-            if refused is not None and isinstance(self.definition.window, Tuples):
-                self._bury("malformed", refused, message.position, message.time_us, message.payload)
+            if not self._ids.is_new(key, message, watermark_us):
+                self.duplicates += 1
                 continue
-            windows = self._windows_for(message, key, watermark_us)
-            if windows and refused is not None:
+            refused = self._refused(message)
+            numbered = isinstance(self.definition.window, Tuples)
+            windows = (
+                [] if refused is not None and numbered else self._windows_for(message, key, watermark_us)
+            )
+            if refused is not None and (windows or numbered):
                 self._bury("malformed", refused, message.position, message.time_us, message.payload)
+                self._ids.forget(key, message)
                 continue
             if windows is not None:
                 self.counted.append((message.position.source, message.position.partition, message.time_us))
