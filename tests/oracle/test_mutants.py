@@ -71,15 +71,15 @@ MUTANTS: dict[str, Patch] = {
     "late panes are like closing ones": emits(closing=True),
     "messages are not put in order": method("_in_order", unsorted),
     "a window closes one microsecond late": function(
-        "_past", lambda end, by, watermark: by < UNBOUNDED_US and end + by < watermark
+        "past", lambda end, by, watermark: by < UNBOUNDED_US and end + by < watermark
     ),
     "lateness without bound has one": function(
-        "_past", lambda end, by, watermark: end + min(by, 10**15) <= watermark
+        "past", lambda end, by, watermark: end + min(by, 10**15) <= watermark
     ),
-    "every step ticks": function("_ticks", lambda trigger, before, now: True),
-    "no step ticks": function("_ticks", lambda trigger, before, now: False),
+    "every step ticks": function("ticks", lambda trigger, before, now: True),
+    "no step ticks": function("ticks", lambda trigger, before, now: False),
     "a tick needs a whole period": function(
-        "_ticks",
+        "ticks",
         lambda trigger, before, now: isinstance(trigger, EveryPeriod) and now - before >= trigger.period_us,
     ),
     "nothing is dropped by size": method("_drop_by_size", lambda _: lambda self, before, watermark: []),
