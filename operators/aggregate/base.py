@@ -111,6 +111,13 @@ class Steps(Logic):
             kv.write(batch)
         return stored is not None and not self._emission_noted
 
+    def _note_emission(self, kv: KV) -> None:
+        """Under which emission the first messages came, where no `advance` has said it."""
+        if not self._emission_noted and kv.get(self.aux_cf, EMISSION) is None:
+            batch = Batch()
+            batch.put(self.aux_cf, EMISSION, repr(self.definition.emit).encode())
+            kv.write(batch)
+
     def _notes(self, unsaid: bool) -> bool:
         """True if merging has to note what last panes said: rows may be stored with more than that, `unsaid`, or told anew."""
         emit = self.definition.emit
