@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 from quixstreams.context import set_message_context
 from quixstreams.dataframe import DataFrameRegistry, StreamingDataFrame
 from quixstreams.dataframe.windows import Count, Sum
-from quixstreams.models import MessageContext, Topic
+from quixstreams.models import MessageContext, Topic, TopicConfig
 from quixstreams.models.topics import TopicManager
 from quixstreams.processing import ProcessingContext
 from quixstreams.sinks import SinkManager
@@ -43,9 +43,11 @@ def main(folder: str) -> None:
         dataframe_registry=registry,
     )
     topic = Topic(NAME)
+    topic.broker_config = TopicConfig(1, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
     manager = MagicMock(spec=TopicManager)
     manager.stream_id_from_topics.return_value = NAME
     frame = StreamingDataFrame(topic, topic_manager=manager, registry=registry, processing_context=context)
+    registry.register_root(frame)
     windows = frame.tumbling_window(WINDOW_MS, grace_ms=WINDOW_MS).agg(n=Count(), s=Sum("v")).current()
     run = windows.compose(sink=lambda value, key, timestamp, headers: told.append(value))[NAME]
     state.init()
