@@ -380,6 +380,6 @@ def plain(value: Any) -> Any:
             return str(value)
         case dict():
             return {str(k): plain(v) for k, v in value.items()}
-        case list() | tuple():
+        case Sequence():
             return [plain(v) for v in value]
     return [plain(getattr(value, f.name)) for f in dataclasses.fields(value)]
