@@ -127,7 +127,8 @@ def plain(logic: Any, step: StepResult, commit: int) -> list[str]:
 def test_a_job_tells_in_slices_what_it_tells_at_once(name: str) -> None:
     changes, place = DEFINITIONS[name], list(DEFINITIONS).index(name)
     wanted = told(changes, WHOLE, seed=3)
-    for most in usually([SIZES[place % 2]], deep=SIZES):
+    turn = [SIZES[place % 2]]
+    for most in usually(turn, deep=SIZES):
         assert told(changes, most, seed=3) == wanted
 
 
