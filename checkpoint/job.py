@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from windrow.checkpoint.accepting import growth_of, noted
 from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import Log, LogState
@@ -28,6 +29,7 @@ from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateErr
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.growth import Growth
 from windrow.operators.operator import Definition
 from windrow.operators.steps.watermarks import watermark_of
 from windrow.stores.slices import Slices
@@ -80,8 +82,10 @@ class Job:
         log: Log | None = None,
         sharding: Mapping[str, int] | None = None,
         transport: Transport = FILES,
+        grows: bool = True,
     ) -> None:
-        """sharding: topic -> partitions, where shards are made of those; None where they are made of keys."""
+        """sharding: topic -> partitions, where shards are made of those, not of keys. grows: `definitions` may differ then."""
+        self._grows = grows
         names = [p.name for d in definitions for p in d.parts]
         if len(set(names)) != len(names):
             raise JobMismatch(f"operators of one job need different names, these are {names}: give name=...")
@@ -96,6 +100,8 @@ class Job:
         known = state.epoch
         self.job = known.job if known is not None else f"job-{uuid.uuid4().hex[:12]}"
         self.shards = known.shards if known is not None and shards == 0 else max(shards, 1)
+        #: What the state lacks, or has more, than the definitions say.
+        self._growth: dict[str, Growth] = {}
         self._accept(state)
         transport.prepare(self.folders, self.job, self.shards)
         if known is None and log is None and transport == FILES:
@@ -106,12 +112,10 @@ class Job:
             fingerprints={n: d.fingerprint for n, d in self.definitions.items()},
             shards=self.shards,
             job=self.job,
-            meta={
-                "definitions": {n: repr(d) for n, d in self.definitions.items()},
-                **({"sharding": self.sharding} if self.sharding else {}),
-            },
+            meta=noted(self.definitions, self._growth, self.sharding),
             accept=self._accept,
         )
+        self.definitions = {n: d.grown(self._growth.get(n, Growth())) for n, d in self.definitions.items()}
         self.progress = _progress(self.log.state)
         #: The last commit of this driver in which only time passed; 0 where there is none.
         self.still = 0
@@ -157,19 +161,21 @@ class Job:
                 f"{self.folders.location} puts messages into shards by {said[0]}, this driver would by {said[1]}: open "
                 "it as it was begun (keyed=, the topics and their partitions), or begin at another location"
             )
-        for name, fingerprint in epoch.fingerprints.items():
+        for name in epoch.fingerprints:
             if name not in self.definitions:
                 raise DefinitionChanged(
                     f"{self.folders.location} holds the state of operator {name!r}, this job has {sorted(self.definitions)}: "
                     "open it with the same operators, or begin at another location"
                 )
-            if self.definitions[name].fingerprint != fingerprint:
-                before = epoch.meta.get("definitions", {}).get(name, fingerprint)
-                raise DefinitionChanged(
-                    f"the state at {self.folders.location} was written by\n  {before}\nand would be misread by\n  "
-                    f"{self.definitions[name]!r}\nUse the former definition, begin at another location, or clear the state "
-                    f"with: windrow reset {self.folders.location}"
-                )
+            marks = _progress(state).marks.values()
+            reached_us = max(
+                (m.max_time_us for m in marks if m.max_time_us is not None), default=START_OF_TIME_US
+            )
+            grown = growth_of(
+                self.definitions[name], epoch, reached_us, self.folders.location, grows=self._grows
+            )
+            if grown:
+                self._growth[name] = grown
 
     # -- step 2 -----------------------------------------------------------------------------------------------------
 

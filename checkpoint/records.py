@@ -335,6 +335,8 @@ _STR_MAP = (dict, _load_map_of(_load_str))
 _META = (dict, _load_meta)
 _META_KEYS: dict[str, Load] = {
     "definitions": _load_map_of(_load_str),
+    "described": _load_map_of(_load_str),
+    "grown": _load_map_of(_load_str),
     "now_us": _typed(int, _NONE),
     "ordinals": lambda rows: [_sized(row, 3) for row in _load_list(rows)],
     "sharding": _load_map_of(_load_int),

@@ -21,11 +21,14 @@ FULL_STATE_KINDS = frozenset({"median", "percentile", "table_function"})
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's aggregate; its name and version are its identity, never its code."""
+    """A user's aggregate; its name and version are its identity, never its code.
+
+    returns: the type of its values; None: that of its column.
+    """
 
     name: str
     version: int
-    returns: pa.DataType
+    returns: pa.DataType | None
     body: Any
     whole_table: bool
     envelope: bool = False

@@ -6,13 +6,12 @@ any number; sum of nothing is 0; min and max of nothing are null; integer sums a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-
-from windrow.core.aggregation import Aggregation, Column, UserFunction, argument
+from windrow.core.aggregation import Aggregation, Column, argument
 from windrow.core.errors import BadAggregate
+from windrow.core.functions import aggregate_function as aggregate_function
+from windrow.core.functions import reduce as reduce
 
 
 def _make(kind: str, *columns: Column, **params: Any) -> Aggregation:
@@ -208,6 +207,25 @@ def collect_list(column: Column, *, order: str = "position") -> Aggregation:
     return _make("collect_list", column, order=order)
 
 
+def sort_list(column: Column, by: Column | None = None, *, descending: bool = False) -> Aggregation:
+    """All non-null values, sorted: by themselves, or by another column. Equal ones stand by position.
+
+    column: a column's name or an expression; of anything that has an order, unless `by` is given
+    by: a column or expression of anything that has an order; rows where it is null are skipped
+    descending: the largest first
+
+    Gives a list of the type of `column`, empty of nothing; NaN counts as the largest. Raises `BadAggregate` (WR109) where an
+    argument is no column, `TypeClash` (WR111) where its type does not fit.
+
+    >>> sort_list("flight", "delay", descending=True)
+    wr.sort_list('flight', 'delay', descending=True)
+    """
+    if not isinstance(descending, bool):
+        raise BadAggregate(f"sort_list(descending={descending!r}): use True or False")
+    columns = (column,) if by is None else (column, by)
+    return _make("sort_list", *columns, descending=descending)
+
+
 def collect_set(column: Column) -> Aggregation:
     """The distinct non-null values, sorted.
 
@@ -318,9 +336,29 @@ def top_k(column: Column, k: int) -> Aggregation:
     >>> top_k("delay", 3)
     wr.top_k('delay', k=3)
     """
+    return _make("top_k", column, k=_how_many("top_k", k))
+
+
+def _how_many(kind: str, k: int) -> int:
     if not isinstance(k, int) or k <= 0:
-        raise BadAggregate(f"top_k(k={k!r}): k must be positive, and whole")
-    return _make("top_k", column, k=k)
+        raise BadAggregate(f"{kind}(k={k!r}): k must be positive, and whole")
+    return k
+
+
+def top_k_by(key: Column, value: Column, k: int) -> Aggregation:
+    """The keys inside the group whose latest values are largest. Rows where either is null are skipped.
+
+    key: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
+    value: the same; of each key only the value of the largest event time counts, ties by position
+    k: how many
+
+    Gives a list of structs `key`, `value`, the largest value first, of equal ones the smaller key. Raises `BadAggregate`
+    (WR109) where an argument is no column, or `k` no positive whole number, `TypeClash` (WR111) where a type does not fit.
+
+    >>> top_k_by("airport", "queue", 3)
+    wr.top_k_by('airport', 'queue', k=3)
+    """
+    return _make("top_k_by", key, value, k=_how_many("top_k_by", k))
 
 
 def max_by(column: Column, by: Column) -> Aggregation:
@@ -366,52 +404,3 @@ def weighted_avg(column: Column, weight: Column) -> Aggregation:
     wr.weighted_avg('delay', 'seats')
     """
     return _make("weighted_avg", column, weight)
-
-
-def aggregate_function(
-    *, name: str, version: int = 1, returns: pa.DataType, envelope: bool = False
-) -> Callable[[Any], UserFunction]:
-    """Make an aggregation of your own, as a decorator.
-
-    On a class with `initial() -> state`, `add(state, *values) -> state`, `merge(state, state) -> state` and
-    `finish(state) -> value` it is incremental; states must be msgpack values. On a function of a `pyarrow.Table` of
-    the window's messages (columns as in the input, in event-time order) it uses the full-state design.
-
-    name: what it is called, also in the fingerprint
-    version: raise it when the meaning of the state changes; state of another version is refused (WR204)
-    returns: the type of its values, of pyarrow
-    envelope: a function of a table gets where each message stood, too: `__source`, `__partition`, `__offset`, `__ordinal`
-
-    Gives what is called with columns to make an aggregation. Raises `BadAggregate` (WR109) where a method is missing or
-    `returns` is no type. An error that your code raises makes dead letters `aggregate_failed` of the messages it was about.
-
-    >>> @aggregate_function(name="span", returns=pa.float64())
-    ... def span(messages):
-    ...     return messages["x"].to_numpy().max() - messages["x"].to_numpy().min()
-    >>> span().full_state
-    True
-    """
-
-    if not isinstance(returns, pa.DataType):
-        raise BadAggregate(
-            f"aggregate {name!r}: returns={returns!r}, use a type of pyarrow, such as pa.int64()"
-        )
-
-    def decorate(body: Any) -> UserFunction:
-        if isinstance(body, type):
-            missing = [
-                m for m in ("initial", "add", "merge", "finish") if not callable(getattr(body, m, None))
-            ]
-            if missing:
-                raise BadAggregate(f"aggregate {name!r}: class {body.__name__} lacks {', '.join(missing)}")
-            if envelope:
-                raise BadAggregate(
-                    f"aggregate {name!r}: envelope=True is for a function of a table, and {body.__name__} is a class: "
-                    "name the columns that it gets"
-                )
-            return UserFunction(name, version, returns, body(), False)
-        if not callable(body):
-            raise BadAggregate(f"aggregate {name!r}: {body!r} is neither a class nor a function")
-        return UserFunction(name, version, returns, body, True, envelope)
-
-    return decorate

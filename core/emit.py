@@ -6,12 +6,16 @@ Sources: seed 003 ("Proposed Basic Windowing Model", "Configuration of A Windowe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+
+import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.errors import BadTrigger
-from windrow.core.show import call
+from windrow.core.expressions import Expr
+from windrow.core.show import Raw, call
 from windrow.core.time import Duration, duration_us, show_duration
 
 
@@ -51,48 +55,199 @@ class EveryCount:
 
 @dataclass(frozen=True, slots=True)
 class EveryPeriod:
-    """A pane for each (key, window) with something new, whenever `now` crosses a multiple of the period."""
+    """A pane for each (key, window) with something new, whenever `now` crosses a multiple of the period.
+
+    always: also where nothing is new, as long as the window takes messages.
+    """
 
     period_us: int
+    always: bool = False
 
     def __repr__(self) -> str:
-        return call("every", show_duration(self.period_us))
+        return call("every", show_duration(self.period_us), always=self.always or None)
 
 
-Trigger = Never | EveryBatch | EveryCount | EveryPeriod
+@dataclass(frozen=True, slots=True)
+class After:
+    """A pane when `now` is so much past that of the first message of a (key, window) which no pane has told."""
+
+    delay_us: int
+
+    def __repr__(self) -> str:
+        return call("after", show_duration(self.delay_us))
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A pane of each (key, window) that an ingest step changed, where an expression of its values is true."""
+
+    condition: Expr
+
+    def __repr__(self) -> str:
+        return call("when", Raw(self.condition))
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """A pane when one of several triggers says so; what counts from the last pane counts from it for all of them."""
+
+    triggers: tuple[Trigger, ...]
+
+    def __repr__(self) -> str:
+        return call("any_of", *self.triggers)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """A pane at a moment at which all of several triggers say so."""
+
+    triggers: tuple[Trigger, ...]
+
+    def __repr__(self) -> str:
+        return call("all_of", *self.triggers)
+
+
+Trigger: TypeAlias = Never | EveryBatch | EveryCount | EveryPeriod | After | When | AnyOf | AllOf
 
 never = Never()
 every_batch = EveryBatch()
+
+
+def leaves(trigger: Trigger) -> Iterator[Trigger]:
+    """What a trigger is made of: itself, where it is not made of others."""
+    if isinstance(trigger, (AnyOf, AllOf)):
+        for part in trigger.triggers:
+            yield from leaves(part)
+    else:
+        yield trigger
+
+
+def by_time(trigger: Trigger) -> bool:
+    """True if it may fire because time passes."""
+    return any(isinstance(leaf, (EveryPeriod, After)) for leaf in leaves(trigger))
+
+
+def by_step(trigger: Trigger) -> bool:
+    """True if it may fire because messages come."""
+    if isinstance(trigger, AnyOf):
+        return any(map(by_step, trigger.triggers))
+    if isinstance(trigger, AllOf):
+        return all(map(by_step, trigger.triggers))
+    return isinstance(trigger, (EveryBatch, EveryCount, When))
+
 
 Mode = Literal["accumulating", "discarding", "retracting"]
 MODES = ("accumulating", "discarding", "retracting")
 
 
-def every(what: Duration | int) -> EveryCount | EveryPeriod:
+def every(what: Duration | int, *, always: bool = False) -> EveryCount | EveryPeriod:
     """A trigger that repeats: by time, or by number of messages.
 
     what: a duration: whenever `now` crosses a multiple of it, a pane of each (key, window) with something new. An int: when a
         (key, window) has taken that many messages or more since its last pane, judged once per ingest step
+    always: by time, a pane also where nothing is new, of each window that still takes messages: a sign of life. What it costs
+        grows with the windows that are kept
 
     Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is not positive, `BadDuration` (WR101).
 
     >>> every("10 seconds"), every(100)
     (wr.every('10 seconds'), wr.every(100))
     """
+    check.flag(always, "every: always", BadTrigger)
     if isinstance(what, bool):
         raise BadTrigger(f"wr.every({what!r}): use a duration such as '10 seconds' or a number of messages")
     if isinstance(what, int):
         if what <= 0:
             raise BadTrigger(f"wr.every({what}): a number of messages must be positive")
+        if always:
+            raise BadTrigger(
+                f"wr.every({what}, always=True): messages that have come are new; use a duration, or leave out always"
+            )
         return EveryCount(what)
     period_us = duration_us(what, "trigger period")
     if period_us <= 0:
         raise BadTrigger(f"wr.every({what!r}): a period must be positive")
-    return EveryPeriod(period_us)
+    return EveryPeriod(period_us, always)
+
+
+def after(delay: Duration) -> After:
+    """A trigger by the age of what is new: so long after the first message that no pane has told.
+
+    delay: by how much `now` has to be past that of the step which took this message; each (key, window) has its own time,
+        where `wr.every("10 seconds")` has one grid for all
+
+    Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is not positive, `BadDuration` (WR101).
+
+    >>> after("10 seconds")
+    wr.after('10 seconds')
+    """
+    delay_us = duration_us(delay, "trigger delay")
+    if delay_us <= 0:
+        raise BadTrigger(f"wr.after({delay!r}): a delay must be positive")
+    return After(delay_us)
+
+
+def when(condition: pc.Expression) -> When:
+    """A trigger by what a window holds: where an expression of its values is true.
+
+    condition: an expression of keys and aggregates, e.g. `wr.col("n") >= 3`. It is judged of each (key, window) that an ingest
+        step changed, once a step; null is false, and so is what cannot be computed, such as a division by zero. As long as it
+        stays true each step tells; with mode="discarding" a window begins again at nothing
+
+    Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is no expression.
+
+    >>> import windrow as wr
+    >>> when(wr.col("n") >= 3)
+    wr.when((n >= 3))
+    """
+    if not isinstance(condition, pc.Expression):
+        raise BadTrigger(f"wr.when({condition!r}): use an expression of aggregates, such as wr.col('n') >= 3")
+    return When(Expr(condition))
+
+
+def any_of(*triggers: Trigger) -> AnyOf:
+    """A trigger that fires where one of several does. After any pane all of them begin again.
+
+    triggers: two or more, e.g. `wr.every(100), wr.every("10 seconds")`
+
+    Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where there are fewer, or one is `wr.never`.
+
+    >>> any_of(every(100), every("10 seconds"))
+    wr.any_of(wr.every(100), wr.every('10 seconds'))
+    """
+    return AnyOf(_several(triggers, "any_of"))
+
+
+def all_of(*triggers: Trigger) -> AllOf:
+    """A trigger that fires at a moment at which several do.
+
+    triggers: two or more. With a period among them the moments are its ends: `wr.all_of(wr.every(100), wr.every("10 seconds"))`
+        fires at a multiple of 10 seconds where 100 messages or more are new; with `wr.after` from its time on
+
+    Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where there are fewer, one is `wr.never`, or `always=True`.
+
+    >>> all_of(every(100), every("10 seconds"))
+    wr.all_of(wr.every(100), wr.every('10 seconds'))
+    """
+    made = AllOf(_several(triggers, "all_of"))
+    if any(isinstance(leaf, EveryPeriod) and leaf.always for leaf in leaves(made)):
+        raise BadTrigger(
+            f"{made!r}: what fires always does not wait for others; leave out always=True, or use wr.any_of"
+        )
+    return made
+
+
+def _several(triggers: tuple[Trigger, ...], name: str) -> tuple[Trigger, ...]:
+    if len(triggers) < 2:
+        raise BadTrigger(f"wr.{name}{triggers!r}: use two triggers or more")
+    for trigger in triggers:
+        if isinstance(_trigger(trigger, name), Never):
+            raise BadTrigger(f"wr.{name}(...) of wr.never: leave it out")
+    return triggers
 
 
 def _trigger(value: Any, name: str) -> Trigger:
-    if isinstance(value, (Never, EveryBatch, EveryCount, EveryPeriod)):
+    if isinstance(value, (Never, EveryBatch, EveryCount, EveryPeriod, After, When, AnyOf, AllOf)):
         return value
     raise BadTrigger(
         f"Emit({name}={value!r}): use wr.every('10 seconds'), wr.every(100), wr.every_batch or wr.never"
@@ -103,7 +258,8 @@ def _trigger(value: Any, name: str) -> Trigger:
 class Emit:
     """When results are told: before a window ends, when it does, and after; and what a pane says about the one before.
 
-    early: before the watermark passes the end of the window: `wr.never` (default), `wr.every_batch`, `wr.every(...)`
+    early: before the watermark passes the end of the window: `wr.never` (default), `wr.every_batch`, `wr.every(...)`,
+        `wr.after(...)`, `wr.when(...)`, `wr.any_of(...)`, `wr.all_of(...)`
     late: the same for messages that come after (default every 10 seconds of `now`)
     on_time: one pane when it does, for every window that holds a message (default True)
     mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
@@ -133,11 +289,23 @@ class Emit:
             check.flag(getattr(self, name), f"Emit: {name}", BadTrigger)
         if self.mode not in MODES:
             raise BadTrigger(f"Emit(mode={self.mode!r}): use one of {', '.join(MODES)}")
+        if self.only_if_changed and any(isinstance(t, EveryPeriod) and t.always for t in self.leaves):
+            raise BadTrigger(
+                f"Emit(only_if_changed=True) with {self.early!r}, {self.late!r}: it tells nothing that has not changed, and "
+                "always=True does; leave one of them out"
+            )
 
     @property
-    def periods(self) -> frozenset[int]:
-        """The periods of `now` that something waits for, in microseconds."""
-        return frozenset(t.period_us for t in (self.early, self.late) if isinstance(t, EveryPeriod))
+    def leaves(self) -> tuple[Trigger, ...]:
+        """What its triggers are made of."""
+        return (*leaves(self.early), *leaves(self.late))
+
+    @property
+    def periods(self) -> frozenset[int] | None:
+        """The periods of `now` that something waits for, in microseconds; None where something may be due at any time."""
+        if any(isinstance(t, After) for t in self.leaves):
+            return None
+        return frozenset(t.period_us for t in self.leaves if isinstance(t, EveryPeriod))
 
     @classmethod
     def append(cls) -> Emit:

@@ -221,7 +221,7 @@ class StateLocked(StateError):
 
 
 class DefinitionChanged(StateError):
-    """The location holds state of another definition, which this one would misread.
+    """The location holds state of another definition, which this one would misread: only aggregations may come and go.
 
     Remedy: Use the former definition, begin at another location, or delete the state: `windrow reset LOCATION`.
     """

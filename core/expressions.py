@@ -9,12 +9,18 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.errors import UnknownColumn
+
+
+class Expression(Protocol):
+    """What type checkers know of an expression of `pyarrow.compute`, which has no types."""
+
+    def is_valid(self) -> Any: ...
 
 
 class Expr:

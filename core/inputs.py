@@ -36,6 +36,8 @@ class Input:
     positions: Positions | None = None
     static: bool = False
     event_time_unit: TimeUnit | None = None
+    #: True if the operator makes its event time of other columns.
+    time_made: bool = False
 
     def __repr__(self) -> str:
         return call(

@@ -18,23 +18,26 @@ import pyarrow as pa
 
 from windrow.core import check
 from windrow.core.errors import BadWatermark, ConfigurationError, ReservedColumn, UnknownColumn
+from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import JoinedRow
 from windrow.core.policy import RESERVED_COLUMNS, Watermark, bounded, check_unit, letters_us, max_ahead_us
-from windrow.core.positions import Ids, Positions
+from windrow.core.positions import Ids, Partition, Positions
 from windrow.core.show import Raw, call
-from windrow.core.time import Instant, TimeUnit
-from windrow.core.types import as_type, concat
+from windrow.core.time import TimeUnit
+from windrow.core.types import as_type
+from windrow.operators.one_input_view import OneInputView
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.dead import TOO_LATE, DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
 from windrow.operators.steps.learning import Needs, check_keys, key_refusal, learn, missing
+from windrow.operators.steps.passing import divided, further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult, passed
 from windrow.operators.steps.told import to_rows, told_rows, told_schema, without_labels
-from windrow.operators.view import Made, View
+from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 
 
@@ -59,6 +62,7 @@ class OneInput(Definition):
     dead_letter_retention_us: int | None
     input_name: str | None
     late_us: int
+    where: Expr | None
     written: tuple[tuple[str, str], ...] = field(compare=False)
 
     def _fill(self, given: Mapping[str, Any], **own: Any) -> None:
@@ -101,6 +105,7 @@ class OneInput(Definition):
             "dead_letter_limit": given["dead_letter_limit"],
             "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
             "input_name": given["input"],
+            "where": given.get("where"),
             "written": self._written(given),
             **own,
         }
@@ -137,6 +142,7 @@ class OneInput(Definition):
             "event_time_unit": self.event_time_unit,
             "input": self.input_name,
             "ids": None if self.ids is None else list(self.ids.columns),
+            "where": None if self.where is None else repr(self.where),
             **own,
         }
         what = {n: v for n, v in rest.items() if v is not None}
@@ -230,6 +236,7 @@ class WholeMessages:
 
     def __init__(self, definition: OneInput) -> None:
         self._name = definition.name
+        self._where = definition.where
         #: Columns without which no message counts.
         self.required = set(definition.columns_of(definition.inputs[0]))
         self._keys = self.required - {definition.event_time}
@@ -239,9 +246,17 @@ class WholeMessages:
         come = {*(() if known is None else known.names), *names}
         for needed in sorted(self.required - come):
             raise missing(f"column {needed!r} of {self._name!r}", come)
+        if self._where is not None:
+            types = {name: pa.null() for name in come} | {f.name: f.type for f in known or ()}
+            try:
+                self._where.evaluate(pa.schema(types.items()).empty_table())
+            except UnknownColumn as error:
+                raise missing(error.message, come) from None
 
     def named(self, names: Iterable[str]) -> set[str]:
-        return self.required.intersection(names)
+        names = set(names)
+        asked = set() if self._where is None else {n for n in names if self._where.mentions(n)}
+        return self.required.intersection(names) | asked
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         ours = f"one of ours ({', '.join(RESERVED_COLUMNS)}): rename it in the input"
@@ -306,10 +321,14 @@ class OneInputLogic(Logic):
             zone, unit = definition.time_zone, definition.event_time_unit
             table = in_known_times(table, definition.event_time, zone, time, unit)
         self._learn(progress, table.schema)
+        marks: Mapping[Partition, int] = {}
+        if definition.where is not None:
+            table, others = divided(definition.where, table)
+            marks = self._heard(work, others)
         rows = self._on_time(work, take_in(definition, table, now_us, work.dead))
         if len(rows):
             rows = self.take(work, Slice(_conformed(rows.table, work.schema), rows.times))
-        work.result.marks.update(event_time_marks(rows))
+        work.result.marks.update(further(event_time_marks(rows), marks))
         progress.begin(now_us)
         return self._end(work)
 
@@ -340,6 +359,12 @@ class OneInputLogic(Logic):
         for reason, n in work.dead.counts.items():
             result.counts[f"dead.{reason}"] = n
         return result
+
+    def _heard(self, work: Work, others: pa.Table) -> Mapping[Partition, int]:
+        """What does not pass the filter moves the watermark as if it had."""
+        heard = take_in(self.definition._changed(null_keys="group", ids=None), others, work.now_us, work.dead)
+        late = heard.times < passed(work.progress.watermark_us, self.definition.late_us)
+        return event_time_marks(heard.take(np.flatnonzero(~late)))
 
     def _on_time(self, work: Work, rows: Slice) -> Slice:
         """The messages that the watermark has not passed by more than the definition allows."""
@@ -402,29 +427,6 @@ class OneInputLogic(Logic):
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         return OneInputView(self, stores, watermark_us, prefix)
-
-
-class OneInputView(View):
-    """What may be asked of any operator of one input: what its rows are. It keeps nothing that they could be explained by."""
-
-    def schema(self) -> pa.Schema:
-        known = self._known()
-        return pa.schema([]) if known is None else told_schema(self.logic.fields(known))
-
-    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
-        known = self._known() or pa.schema([])
-        return {b: known.field(b).type if b in known.names else pa.null() for b in self.definition.by}
-
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
-        return []
-
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        return [[] for _ in rows]
-
-    def _known(self) -> pa.Schema | None:
-        """The columns of the input, as far as some store knows them."""
-        found = [s for kv in self.stores if (s := self.logic.progress(kv).schema) is not None]
-        return concat([s.empty_table() for s in found]).schema if found else None
 
 
 def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:

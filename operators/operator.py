@@ -7,8 +7,6 @@ operator, only what stands here.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
 from windrow.core.positions import Partition
+from windrow.operators.growth import Before, Growth, fingerprint_of
 from windrow.operators.plain.oracle import Oracle
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.learning import Needs
@@ -112,8 +111,15 @@ class Definition(ABC):
     @property
     def fingerprint(self) -> str:
         """Hex digest of `describe()`: state is read only under the fingerprint it was written with."""
-        text = json.dumps(self.describe(), sort_keys=True, ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return fingerprint_of(self.describe())
+
+    def growth(self, before: Before) -> Growth | str:
+        """How it opens state of another definition; else what of it has changed."""
+        return ""
+
+    def grown(self, growth: Growth) -> Self:
+        """The same definition on state that grew so."""
+        return self
 
     def filing(self) -> dict[str, Any]:
         """What decides besides the fingerprint which messages are filed, and kept, as the log notes it of each commit."""
@@ -132,9 +138,7 @@ class Definition(ABC):
 
     @property
     def told_mode(self) -> str:
-        """What a row is to those told before it of its key and window: in their place ("accumulating"), after they were taken
-        back ("retracting"), beside them ("discarding"); "once": there are none.
-        """
+        """What a row is to those of its key and window before it: "accumulating", "retracting", "discarding"; "once": none."""
         return "once"
 
     def unsettled(self) -> str | None:
@@ -153,9 +157,7 @@ class Definition(ABC):
 
     @property
     def periods(self) -> frozenset[int] | None:
-        """Periods of `now`, in microseconds, at whose ends it may do something though nothing has come, and the watermark
-        stands. None if it may at any time.
-        """
+        """Periods of `now`, in microseconds, at whose ends it may act though nothing has come; None: it may at any time."""
         return None
 
     # -- what may be asked of it ------------------------------------------------------------------------------------

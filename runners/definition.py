@@ -12,6 +12,7 @@ from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.clock import Clock
 from windrow.core.emit import Emit
+from windrow.core.expressions import Expression
 from windrow.core.inputs import Input as JoinInput
 from windrow.core.inputs import make_input
 from windrow.core.policy import (
@@ -50,8 +51,8 @@ class Aggregate(AggregateDefinition, Verbs):
     A frozen value: compare it, print it, pickle it. The same definition runs embedded (`open`, `run`), on Spark
     (`foreach_batch`, `writeStream`) and on a bounded DataFrame (`apply`).
 
-    by: key columns (one name or several); () for no key
-    event_time: the column of event time: timestamps, text in ISO 8601, or ints since the epoch
+    by: key columns (one name or several); {name: expression} makes them of others; () for no key
+    event_time: the column of event time: timestamps, text in ISO 8601, ints since the epoch; or an expression that gives them
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
     agg: name -> aggregation, e.g. {"n": wr.count(), "delay": wr.avg("dep_delay")}
     retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever
@@ -72,6 +73,8 @@ class Aggregate(AggregateDefinition, Verbs):
     dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
     input: the name of the input that it takes, where the job has several, or of the operator in a graph whose rows it takes;
         default: its own, in a chain the operator before it
+    where: a filter of the input, e.g. `wr.col("kind") == "sale"`: a message for which it is not true is counted as nothing, no
+        dead letter and no duplicate either; its time moves the watermark, as it would without the filter
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -88,8 +91,8 @@ class Aggregate(AggregateDefinition, Verbs):
     def __init__(
         self,
         *,
-        by: str | Sequence[str] = (),
-        event_time: str,
+        by: str | Sequence[str] | Mapping[str, str | Expression] = (),
+        event_time: str | Expression,
         window: WindowSpec,
         agg: Mapping[str, Aggregation],
         retention: Duration | Retention | Forever | None = None,
@@ -108,6 +111,7 @@ class Aggregate(AggregateDefinition, Verbs):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
+        where: pc.Expression | None = None,
     ) -> None:
         fields = normalise(
             by=by,
@@ -130,6 +134,7 @@ class Aggregate(AggregateDefinition, Verbs):
             dead_letter_limit=dead_letter_limit,
             dead_letter_retention=dead_letter_retention,
             input=input,
+            where=where,
         )
         for field, value in fields.items():
             object.__setattr__(self, field, value)
@@ -146,13 +151,14 @@ def open(
     replay: Again | None = None,
     dead_letters: Any = None,
     log: Transport = FILES,
+    store: str = "rocksdb",
 ) -> Embedded:
     """Open several operators on one folder, in this process: all take each message, in one step, and in one commit.
 
     definitions: operators, each with a name of its own. They take one input, with one event time and one watermark; or inputs
         that have names (`wr.Join`, `wr.Aggregate(input=...)`)
     sink: as in `Aggregate.open`, or a dict by operator name
-    location, clock, schema, replay, dead_letters, log: as there
+    location, clock, schema, replay, dead_letters, log, store: as there
 
     Queries name the `operator`; `get_result()` gives the results of one after those of the other. Raises
     `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
@@ -180,6 +186,7 @@ def open(
         replay=replay,
         dead_letters=dead_letters,
         log=log,
+        store=store,
     )
 
 

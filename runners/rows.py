@@ -27,7 +27,7 @@ def table_of(
     messages: Sequence[Message],
     positions: Sequence[Position],
     *,
-    event_time: str,
+    event_time: str | None,
     time_zone: str | None,
     event_time_unit: TimeUnit | None,
     schema: pa.Schema | None,
@@ -37,6 +37,7 @@ def table_of(
     """A slice of `messages`. What cannot be a row of the stream is marked malformed, with its payload as it came.
 
     counts: what is counted under `nulled` is added, values that did not go with their column, which nothing names.
+    event_time: None where it is made of other columns.
     """
     wrong: list[str | None] = [None] * len(messages)
     names = _names(messages, schema, event_time, wrong)
@@ -72,13 +73,14 @@ def table_of(
 
 
 def _names(
-    messages: Sequence[Message], schema: pa.Schema | None, event_time: str, wrong: list[str | None]
+    messages: Sequence[Message], schema: pa.Schema | None, event_time: str | None, wrong: list[str | None]
 ) -> list[str]:
     """The columns of a slice, as they came. A name that is none makes a message malformed; `__...` is ours, and passed over."""
     names: dict[Any, None] = dict.fromkeys(schema.names if schema is not None else ())
     for m in messages:
         names.update(dict.fromkeys(m.payload))
-    names.setdefault(event_time)
+    if event_time is not None:
+        names.setdefault(event_time)
     bad = [name for name in names if not is_name(name)]
     for i, m in enumerate(messages if bad else ()):
         for name in bad:

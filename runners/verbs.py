@@ -44,6 +44,7 @@ class Verbs(Definition):
         replay: Again | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
+        store: str = "rocksdb",
     ) -> Embedded:
         """Open the operator on a folder, in this process. It goes on where its last commit stood.
 
@@ -60,6 +61,8 @@ class Verbs(Definition):
             the log is kept from its first commit on
         dead_letters: a sink of their own, beside `sink`
         log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
+        store: "rocksdb", on disk, or "memory": for small state, which is read from snapshot and log whenever the job is opened,
+            and is as durable; a snapshot writes all of it. It may differ from run to run
 
         Where there are several inputs, `add_message(message, input)` names the message's.
 
@@ -85,6 +88,7 @@ class Verbs(Definition):
             replay=replay,
             dead_letters=dead_letters,
             log=log,
+            store=store,
         )
 
     @check.suggests
@@ -101,6 +105,7 @@ class Verbs(Definition):
         tick: Duration = "1 second",
         clock: Clock | None = None,
         log: Transport = FILES,
+        store: str = "rocksdb",
     ) -> None:
         """Read a source, in this process, until `stop()` is true, Ctrl-C or SIGTERM: a consumer loop on what `open` opens.
 
@@ -112,7 +117,7 @@ class Verbs(Definition):
         stop: asked at each turn whether to end
         available_now: end when what the source has at the call is read and committed, as Spark's trigger of that name
         tick: how often time passes and what has come is committed, at most
-        clock, log: as in `open`; a log only without a group
+        clock, log, store: as in `open`; a log only without a group
 
         Messages that are lost with their snapshots and segments are read from the source again. Raises `SourceLost` (WR304),
         `KafkaFailed` (WR601), `Fenced` (WR205) where another process took the job.
@@ -138,6 +143,7 @@ class Verbs(Definition):
                 replay=again,
                 dead_letters=dead_letters,
                 log=log,
+                store=store,
             )
 
         run(open_at, location, sources, group=group, stop=stop, available_now=available_now, tick=tick)

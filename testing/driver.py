@@ -52,6 +52,7 @@ class TestDriver:
     clock: default a `ManualClock`
     sink: takes panes or rows, as in `open`; without one `panes()` hands them out
     schema: of the messages, as in `open`
+    store: as in `open`
 
     >>> import windrow as wr
     >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("10 seconds"), retention="1 minute", agg={"n": wr.count()})
@@ -73,6 +74,7 @@ class TestDriver:
         clock: ManualClock | None = None,
         sink: Any = None,
         schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
+        store: str = "rocksdb",
     ) -> None:
         self.definition = definition
         self.clock = clock or ManualClock()
@@ -82,7 +84,7 @@ class TestDriver:
             else None
         )
         self.location = os.fspath(location) if self._temporary is None and location else self._temporary_path
-        self._sink, self._schema = sink, schema
+        self._sink, self._schema, self._store = sink, schema, store
         #: What was fed and not a replay, by position as the log has it.
         self._fed: dict[Position, Message] = {}
         self._pushed: set[int] = set()
@@ -104,6 +106,7 @@ class TestDriver:
             clock=self.clock,
             sink=self._sink,
             schema=self._schema,
+            store=self._store,
             **options,
         )
 
@@ -251,7 +254,7 @@ class TestDriver:
     def _come_back(self, op: Embedded) -> None:
         self.op = op
         self._reached = dict(self.op.engine.staged.offsets)
-        self._lives.append((len(self.steps()), self.definition))
+        self._lives.append((len(self.steps()), op.definition))
 
     def next_offsets(self) -> Any:
         """Where to go on feeding, by (source, partition), or that by input; commits what is staged."""
@@ -384,7 +387,7 @@ class TestDriver:
 class JoinDriver(TestDriver):
     """`TestDriver` under the name that it had for joins, with their words: `rows`, `committed_rows`.
 
-    definition, location, clock, sink, schema: as for `TestDriver`
+    definition, location, clock, sink, schema, store: as for `TestDriver`
     """
 
     rows = TestDriver.panes

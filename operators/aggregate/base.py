@@ -22,13 +22,15 @@ from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import START
 from windrow.operators.steps.dead import DeadLetters, letters_by_input
 from windrow.operators.steps.ids import SeenIds
-from windrow.operators.steps.intake import Slice, in_known_times
+from windrow.operators.steps.intake import Slice, in_known_times, take_in
 from windrow.operators.steps.learning import (
     Needs,
     check_keys,
     in_learnt_types,
     learn,
 )
+from windrow.operators.steps.making import made, made_schema, raw
+from windrow.operators.steps.passing import divided
 from windrow.operators.steps.progress import EMISSION, KEYS_EQUAL, KEYS_MARK, Progress
 from windrow.operators.steps.step import StepResult, keys_mark
 from windrow.operators.view import View
@@ -81,7 +83,7 @@ class Steps(Logic):
 
     def choose_keys(self, kv: KV, schema: pa.Schema | None, *, store: bool = False) -> None:
         """Write keys as this state has them."""
-        mark = keys_mark(kv, self.aux_cf, schema, self.definition.by)
+        mark = self._keys_mark(kv, schema)
         if store and kv.get(self.aux_cf, KEYS_MARK) is None:
             batch = Batch()
             batch.put(self.aux_cf, KEYS_MARK, mark)
@@ -91,10 +93,12 @@ class Steps(Logic):
     def prepare_keys(self, kv: KV, scratch: KV) -> None:
         """Write keys in `scratch` as `kv` has them."""
         mark = Batch()
-        mark.put(
-            self.aux_cf, KEYS_MARK, keys_mark(kv, self.aux_cf, self.progress(kv).schema, self.definition.by)
-        )
+        mark.put(self.aux_cf, KEYS_MARK, self._keys_mark(kv, self.progress(kv).schema))
         scratch.write(mark)
+
+    def _keys_mark(self, kv: KV, schema: pa.Schema | None) -> bytes:
+        seen = None if schema is None else self.seen_schema(schema)
+        return keys_mark(kv, self.aux_cf, seen, self.definition.by)
 
     def _write_keys(self, encode: Encode) -> None:
         """Where keys are part of the state: write them like that."""
@@ -135,31 +139,46 @@ class Steps(Logic):
         return list(zip(rows.column(START).to_pylist(), keys, strict=True))
 
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
-        check_keys(self.needs.keys, schema)
+        check_keys(raw(self.needs.keys, self.definition.makes), schema)
         known = [] if progress.schema is None else progress.schema.names
         only = None if self.needs.whole else self.needs.named({*known, *schema.names})
         progress.schema = learn(progress.schema, schema, only)
         self._bind(progress.schema)
+        check_keys(dict(self.definition.makes).keys() & set(self.needs.keys), self.calculation.schema)
 
     def _learnt(self, progress: Progress, table: pa.Table) -> pa.Table:
         """Input in the types that the stream has by now."""
         time = self.definition.event_time
-        if progress.schema is not None and time in progress.schema.names:
+        if progress.schema is not None and time in raw(progress.schema.names, self.definition.makes):
             known = progress.schema.field(time).type
             table = in_known_times(
                 table, time, self.definition.time_zone, known, self.definition.event_time_unit
             )
         self._learn(progress, table.schema)
         assert progress.schema is not None
-        return in_learnt_types(table, progress.schema, time)
+        known_times = "" if self.definition.inputs[0].time_made else time
+        return made(self.definition.makes, in_learnt_types(table, progress.schema, known_times))
 
     def _bind(self, schema: pa.Schema) -> None:
-        if self._calculation is None or not self._calculation.schema.equals(schema):
+        schema = self.seen_schema(schema)
+        if self._calculation is None or not self._calculation.given.equals(schema):
             self._calculation = Calculation(self.definition, schema)
 
     def _kept_from(self, progress: Progress) -> int:
         """Ids of event times below it are forgotten."""
         return START_OF_TIME_US
+
+    def seen_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the input with those that are made of them."""
+        return made_schema(self.definition.makes, schema)
+
+    def _passing(self, table: pa.Table, now_us: int, dead: DeadLetters) -> tuple[pa.Table, Slice | None]:
+        """The rows that pass the filter of the input; the others, where they have a time, which is all that is heard."""
+        if self.definition.where is None:
+            return table, None
+        table, others = divided(self.definition.where, table)
+        heard = self.definition._changed(null_keys="group", ids=None)
+        return table, take_in(heard, others, now_us, dead)
 
     def _without_duplicates(self, kv: KV, rows: Slice, result: StepResult, floor_us: int) -> Slice:
         """Rows whose ids were not seen before; ids of event times below the floor are forgotten."""
@@ -205,11 +224,11 @@ class Steps(Logic):
         return (
             None
             if known is None
-            else pane_message_schema(self.definition, Calculation(self.definition, known))
+            else pane_message_schema(self.definition, Calculation(self.definition, self.seen_schema(known)))
         )
 
     def _over(self, inputs: Mapping[str, pa.Schema]) -> Calculation:
-        return Calculation(self.definition, inputs[self.definition.inputs[0].name])
+        return Calculation(self.definition, self.seen_schema(inputs[self.definition.inputs[0].name]))
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.progress(kv).schema

@@ -14,7 +14,8 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
-from windrow.core.emit import Emit, EveryBatch, EveryCount, Never
+from windrow.core.emit import Emit, EveryBatch, EveryCount, EveryPeriod, Never
+from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import Pane
 from windrow.core.policy import (
@@ -26,13 +27,15 @@ from windrow.core.policy import (
     show_max_ahead,
 )
 from windrow.core.positions import Ids, Positions
-from windrow.core.show import call
+from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit, show_duration
 from windrow.core.windows import Session, Tuples, WindowSpec
-from windrow.operators.aggregate import handing
+from windrow.operators.aggregate import growing, handing
 from windrow.operators.aggregate.panes import to_panes
+from windrow.operators.growth import Before, Growth
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.plain.oracle import Oracle
+from windrow.operators.steps.making import Makes, raw
 
 NullKeys = Literal["group", "dead_letter"]
 
@@ -61,11 +64,17 @@ class AggregateDefinition(Definition):
     dead_letter_limit: int
     dead_letter_retention_us: int | None
     input_name: str | None = None
+    where: Expr | None = None
+    #: Aggregations that came to a state, with the first start of windows in which they have seen all messages.
+    since_us: tuple[tuple[str, int], ...] = ()
+
+    #: Keys and event time that are made of columns of the input.
+    makes: Makes = ()
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Columns without which the input is another one: event time, keys, ids."""
-        return (self.event_time, *self.by, *(() if self.ids is None else self.ids.columns))
+        return raw((self.event_time, *self.by, *(() if self.ids is None else self.ids.columns)), self.makes)
 
     @property
     def full_state(self) -> bool:
@@ -85,10 +94,14 @@ class AggregateDefinition(Definition):
         ids = {} if self.ids is None else {"ids": list(self.ids.columns)}
         unit = {} if self.event_time_unit is None else {"event_time_unit": self.event_time_unit}
         named = {} if self.input_name is None else {"input": self.input_name}
+        where = {} if self.where is None else {"where": repr(self.where)}
+        makes = {"makes": {name: repr(e) for name, e in self.makes}} if self.makes else {}
         return {
             **ids,
             **unit,
             **named,
+            **where,
+            **makes,
             "operator": "aggregate",
             "by": list(self.by),
             "event_time": self.event_time,
@@ -110,6 +123,12 @@ class AggregateDefinition(Definition):
             facts["retention"] = [self.retention.windows, self.retention.messages, self.retention.per]
         return facts
 
+    def growth(self, before: Before) -> Growth | str:
+        return growing.growth(self, before)
+
+    def grown(self, growth: Growth) -> Self:
+        return self._changed(since_us=tuple(sorted(growth.since_us.items()))) if growth else self
+
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     @property
@@ -129,6 +148,7 @@ class AggregateDefinition(Definition):
                 self.max_ahead_us,
                 self.positions,
                 event_time_unit=self.event_time_unit,
+                time_made=self.event_time in dict(self.makes),
             ),
         )
 
@@ -174,7 +194,7 @@ class AggregateDefinition(Definition):
         return None
 
     @property
-    def periods(self) -> frozenset[int]:
+    def periods(self) -> frozenset[int] | None:
         return self.emit.periods
 
     @property
@@ -186,7 +206,7 @@ class AggregateDefinition(Definition):
         return self.by
 
     def values(self, rows: pa.Table, job: str) -> Iterator[Pane]:
-        return to_panes(rows, self.by, tuple(self.agg), job, tuples=self.tuple_window)
+        return to_panes(rows, self.by, job, tuples=self.tuple_window)
 
     @property
     def in_runs(self) -> bool:
@@ -199,6 +219,10 @@ class AggregateDefinition(Definition):
         singly = any(isinstance(trigger, (EveryBatch, EveryCount)) for trigger in triggers)
         return (
             not self.session
+            and self.where is None
+            and not self.makes
+            and all(isinstance(t, (Never, EveryBatch, EveryCount, EveryPeriod)) for t in triggers)
+            and not any(isinstance(t, EveryPeriod) and t.always for t in triggers)
             and not (self.full_state and singly)
             and not (limited and not (self.tuple_window and retention.per == "key"))
             and all(a.kind != "user" for a in self.agg.values())
@@ -265,10 +289,11 @@ class AggregateDefinition(Definition):
             if self.allowed_lateness_us == default_lateness(self.retention, self.emit)
             else self.allowed_lateness_us
         )
+        made = dict(self.makes)
         return call(
             "Aggregate",
-            by=self.by,
-            event_time=self.event_time,
+            by={b: Raw(made.get(b, repr(b))) for b in self.by} if set(self.by) & set(made) else self.by,
+            event_time=Raw(made.get(self.event_time, repr(self.event_time))),
             window=self.window,
             agg=dict(self.agg),
             retention=retention,
@@ -287,6 +312,7 @@ class AggregateDefinition(Definition):
             dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
             dead_letter_retention=show_letters(self.dead_letter_retention_us),
             input=self.input_name,
+            where=None if self.where is None else Raw(self.where),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

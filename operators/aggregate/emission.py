@@ -30,6 +30,7 @@ from windrow.operators.steps.columns import (
     PANES,
     PENDING,
     RETRACT,
+    SINCE,
     START,
     TIMING,
     TOLD,
@@ -58,9 +59,11 @@ def fire(
     step: int,
     dead: DeadLetters,
     told_of: Values | None = None,
+    always: bool = False,
 ) -> Fired:
     """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed.
 
+    `always`: what is told is told again where nothing changed.
     `told_of`: what the last panes said, from kept messages.
     """
     size = len(rows)
@@ -85,7 +88,7 @@ def fire(
         if emit.only_if_changed and not (closing and emit.closing_pane):
             speaks &= changed
         if emit.mode == "retracting":
-            if timing != ON_TIME and not closing:
+            if timing != ON_TIME and not closing and not always:
                 speaks &= changed
             retracts = speaks & known
     elif emit.only_if_changed and not (closing and emit.closing_pane):
@@ -177,7 +180,7 @@ def _after(
     steps = now if emit.mode == "discarding" else choose(speaks, now, combine(rows.column(EMIT_STEP)))
     replaced = {PENDING: pending, PANES: pa.array(before + speaks), EMIT_STEP: steps}
     gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
-    names = [n for n in rows.column_names if not n.startswith(gone) and n != TOLD]
+    names = [n for n in rows.column_names if not n.startswith(gone) and n not in (TOLD, SINCE)]
     table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
     lost = (before > 0) & ~speaks & ~known
     if emit.remembers:

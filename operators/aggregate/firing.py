@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.emit import EveryBatch, EveryCount
+from windrow.core.emit import EveryBatch, EveryPeriod, Never
 from windrow.core.keys import Encode
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import slices
@@ -21,6 +21,7 @@ from windrow.operators.aggregate.filing import bury_broken
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.size_limits import SizeLimits
 from windrow.operators.aggregate.state_rows import merge_rows
+from windrow.operators.aggregate.triggers import Due, Judged, Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.assigners import WindowAssigner, assigner_of
 from windrow.operators.steps.columns import EARLY, END, IS_LAST, ON_TIME, START, UPSERT
@@ -48,6 +49,7 @@ class StoredWindows(Steps):
         self.assigner: WindowAssigner = assigner_of(definition.window)
         self.store = BlockWindows(self.windows_cf, self.aux_cf, definition.by)
         self.limits = SizeLimits(definition, self.aux_cf)
+        self.due = Due(definition.emit, self.aux_cf)
         self.writes_keys = self.limits.active and bool(self.limits.by)
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, self._span_us())
@@ -153,6 +155,7 @@ class StoredWindows(Steps):
         timing: str,
         *,
         closing: bool = False,
+        always: bool = False,
     ) -> pa.Table:
         emit, watermark_us = self.definition.emit, progress.watermark_us
         ends = combine(rows.column(END)).to_numpy()
@@ -165,9 +168,7 @@ class StoredWindows(Steps):
             is_last = np.ones(len(rows), dtype=bool)
 
         def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
-            if self.history is not None:
-                return self.history.values(kv, state, self.calculation, self.assigner)
-            return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
+            return self._values(kv, state)
 
         def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             assert self.history is not None
@@ -184,6 +185,7 @@ class StoredWindows(Steps):
             step=progress.step,
             dead=dead,
             told_of=None if self.history is None else told_of,
+            always=always,
         )
         if fired.panes is not None:
             result.panes.append(fired.panes)
@@ -192,15 +194,26 @@ class StoredWindows(Steps):
                 result.ended.update(self._names(last))
         return fired.rows
 
+    def _values(self, kv: KV, state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Present values of merged rows."""
+        if self.history is not None:
+            return self.history.values(kv, state, self.calculation, self.assigner)
+        return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
+
+    def _judged(self, kv: KV, rows: pa.Table, moment: Moment) -> Judged:
+        """Merged rows, before a trigger."""
+        by = self.definition.by
+        return Judged(
+            rows, moment, lambda: pa.table({**{b: rows.column(b) for b in by}, **self._values(kv, rows)[0]})
+        )
+
     @property
     def _closes(self) -> bool:
         """True if a window may have to speak when it closes, though it waits for no period."""
         emit = self.definition.emit
-        return (
-            emit.closing_pane
-            or isinstance(emit.late, EveryCount)
-            or (isinstance(emit.late, EveryBatch) and not emit.on_time)
-        )
+        if isinstance(emit.late, EveryBatch):
+            return emit.closing_pane or not emit.on_time
+        return emit.closing_pane or not isinstance(emit.late, (Never, EveryPeriod))
 
     def _retention_floor(self, watermark_us: int) -> int:
         """Windows that end at or before it are out of retention."""
@@ -259,7 +272,7 @@ class StoredWindows(Steps):
         self._bind(progress.schema)
         by, most = self.definition.by, slices.SLICE_BYTES if self.history is None else sys.maxsize
         starts = self.store.starts(kv, max(low_us, progress.purged_us), high_us)
-        keys = None if key is None else one_key(by, key, progress.schema)
+        keys = None if key is None else one_key(by, key, self.seen_schema(progress.schema))
         if keys is not None:
             some = self.store.read(kv, starts, keys)
             chunks = iter([] if some is None else [Chunk(starts, some, None)])
@@ -279,8 +292,4 @@ class StoredWindows(Steps):
     def _valued(self, kv: KV, stored: pa.Table) -> pa.Table:
         """Stored rows, merged and sorted, with their values."""
         rows = without(self._merge(stored, DeadLetters(0), notes=self._notes(False)), UPSERT)
-        if self.history is not None:
-            values, _ = self.history.values(kv, rows, self.calculation, self.assigner)
-        else:
-            values, _ = self.calculation.finish({n: rows.column(n) for n in rows.column_names}, len(rows))
-        return sorted_states(self.definition, rows, values)
+        return sorted_states(self.definition, rows, self._values(kv, rows)[0])

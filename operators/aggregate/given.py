@@ -8,9 +8,12 @@ from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
-from windrow.core.emit import Emit
+from windrow.core.emit import After, Emit, EveryBatch, EveryCount, EveryPeriod, Never, When
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
@@ -20,7 +23,9 @@ from windrow.core.errors import (
     ReservedColumn,
     RetentionMissing,
     RetentionTooShort,
+    UnknownColumn,
 )
+from windrow.core.expressions import Expression
 from windrow.core.policy import (
     RESERVED_COLUMNS,
     Forever,
@@ -36,12 +41,14 @@ from windrow.core.positions import Ids, Positions, ids_of
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.core.windows import Global, Session, Tuples, WindowSpec, span_is_small
 from windrow.operators.aggregate.definition import default_lateness
+from windrow.operators.steps.making import Makes, keys_of, time_of
+from windrow.operators.steps.passing import filter_of
 
 
 def normalise(
     *,
-    by: str | Sequence[str],
-    event_time: str,
+    by: str | Sequence[str] | Mapping[str, str | Expression],
+    event_time: str | Expression,
     window: WindowSpec,
     agg: Mapping[str, Aggregation],
     retention: Duration | Retention | Forever | None,
@@ -60,18 +67,20 @@ def normalise(
     dead_letter_limit: int,
     dead_letter_retention: Duration | Forever | None,
     input: str | None = None,
+    where: pc.Expression | None = None,
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
-    keys = _checked(by, event_time, window, agg, emit, name, input, positions, dead_letter_limit)
+    keys, time, makes = _made(by, event_time)
+    _checked(keys, time, window, agg, emit, name, input, positions, dead_letter_limit)
     kept = _retention(retention, window)
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     if isinstance(window, Session):
-        _check_session(window, agg, kept, emit)
+        _check_session(window, agg, kept, emit, plain=where is None and not makes)
     lateness_us = _lateness(allowed_lateness, kept, emit)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
     return {
         "by": keys,
-        "event_time": event_time,
+        "event_time": time,
         "window": window,
         "agg": MappingProxyType(dict(agg)),
         "retention": kept,
@@ -90,11 +99,24 @@ def normalise(
         "dead_letter_limit": dead_letter_limit,
         "dead_letter_retention_us": letters_us(dead_letter_retention),
         "input_name": input,
+        "where": filter_of(where),
+        "since_us": (),
+        "makes": makes,
     }
 
 
+def _made(by: Any, event_time: Any) -> tuple[tuple[str, ...], str, Makes]:
+    """(key columns, the column of event time, what of them is made of others)."""
+    (keys, made_keys), (time, made_time) = keys_of(by), time_of(event_time)
+    if made_time and time in keys:
+        raise ConfigurationError(
+            f"a key is called {time!r}, as event time by an expression is: call it otherwise"
+        )
+    return keys, time, made_time + made_keys
+
+
 def _checked(
-    by: str | Sequence[str],
+    keys: tuple[str, ...],
     event_time: str,
     window: WindowSpec,
     agg: Mapping[str, Aggregation],
@@ -103,10 +125,8 @@ def _checked(
     input: str | None,
     positions: Positions | None,
     dead_letter_limit: int,
-) -> tuple[str, ...]:
-    """The key columns; refuses names, windows and aggregations that are none."""
-    keys = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
-    check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
+) -> None:
+    """Refuse names, windows and aggregations that are none."""
     check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
     check.name(name, "name")
     if input is not None:
@@ -144,11 +164,42 @@ def _checked(
             )
         if column in keys and column in agg:
             raise ReservedColumn(f"{column!r} is both a key and an aggregate: rename one of them")
-    return keys
+    _check_triggers(emit, window, (*keys, *agg))
 
 
-def _check_session(window: Session, agg: Mapping[str, Aggregation], kept: Retention, emit: Emit) -> None:
-    """Refuse what sessions do not do."""
+def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> None:
+    """Refuse triggers that this window, or these columns, cannot have."""
+    nothing = pa.table({c: pa.nulls(0) for c in columns})
+    for trigger in (emit.early, emit.late):
+        simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))
+        if isinstance(window, Session) and (not simple or getattr(trigger, "always", False)):
+            raise BadTrigger(
+                f"{trigger!r} with {window!r}: sessions tell by wr.every_batch, wr.every(100) or wr.every('10 seconds')"
+            )
+    for leaf in emit.leaves:
+        if isinstance(window, Tuples) and (isinstance(leaf, After) or getattr(leaf, "always", False)):
+            raise BadTrigger(
+                f"{leaf!r} with {window!r}: windows of messages have no time of their own; use wr.every('10 seconds')"
+            )
+        if isinstance(leaf, When):
+            try:
+                leaf.condition.evaluate(nothing)
+            except UnknownColumn as error:
+                if "No match for FieldRef" in error.message:
+                    raise BadTrigger(
+                        f"{leaf!r} names a column that no pane has: its columns are {list(columns)}"
+                    ) from None
+
+
+def _check_session(
+    window: Session, agg: Mapping[str, Aggregation], kept: Retention, emit: Emit, *, plain: bool
+) -> None:
+    """Refuse what sessions do not do. plain: nothing is filtered, and no key and no time made."""
+    if not plain:
+        raise BadWindow(
+            f"where=, or keys or event time by expressions, with {window!r}: filter the input, and make these columns, before "
+            "it comes to sessions"
+        )
     for alias, aggregation in agg.items():
         if aggregation.full_state and emit.mode == "discarding":
             raise BadAggregate(

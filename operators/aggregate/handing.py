@@ -39,6 +39,11 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
                 f"{option}={value!r} of {definition.name!r}, which follows {before!r}: its messages are the rows of "
                 f"{before!r}, each told once and in order; leave it out"
             )
+    if definition.makes:
+        raise ConfigurationError(
+            f"{[name for name, _ in definition.makes]} of {definition.name!r}, which follows {before!r}, by expressions: make "
+            f"these columns in by= or agg= of {before!r}"
+        )
     wanted = dict.fromkeys([*definition.by, *(c for a in definition.agg.values() for c in a.columns)])
     return Taker(definition.name, definition.inputs[0], tuple(wanted))
 

@@ -254,7 +254,7 @@ class History:
             extra, more = calculation.table_functions(
                 empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
             )
-            return {**values, **extra}, broken + more
+            return calculation.masked({**values, **extra}, state.column(START)), broken + more
         index = pa.array(row_of)
         starts = pa.concat_arrays([combine(state.column(START)), pa.array(windows)])
         keys = [
@@ -284,7 +284,7 @@ class History:
         merged, broken = calculation.merge(calculation.lift(chosen), groups)
         values, more = calculation.finish(merged, size)
         extra, failures = calculation.table_functions(chosen, groups)
-        return {**values, **extra}, broken + more + failures
+        return calculation.masked({**values, **extra}, state.column(START)), broken + more + failures
 
 
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -15,31 +15,32 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
+from windrow.core.emit import EveryBatch, Never, Trigger, by_step
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.base import together
 from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_rows
-from windrow.operators.aggregate.firing import StoredWindows
 from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.runs import WindowRuns
 from windrow.operators.aggregate.state_rows import Windows, apart, delta_rows, merge_slices
+from windrow.operators.aggregate.ticking import Ticking, chunks
+from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.operator import FileAgain, Grouping
-from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, START, UPSERT
+from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, SINCE, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.passing import further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
-from windrow.stores.blocks import WINDOWS_AT_ONCE
 from windrow.stores.kv import KV
 
 
-class WindowAggregator(StoredWindows, Grouping):
+class WindowAggregator(Ticking, Grouping):
     """One definition on one store. Holds no state of its own: everything is in the store it is given."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -52,10 +53,12 @@ class WindowAggregator(StoredWindows, Grouping):
         if progress.schema is not None:
             if self._emission_changed(kv):
                 progress.dirty = self._unsaid(kv, dead)
+                self.due.begin(kv, progress.dirty)
             last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
             self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
             if now_before_us is not None:
-                self._tick(kv, progress, result, dead, now_before_us, now_us, watermark_us)
+                moment = Moment(progress.step, now_us, now_before_us)
+                self._tick(kv, progress, result, dead, moment, watermark_us)
             told = len(result.panes)
             self._close(kv, progress, result, dead, before_us, watermark_us)
             if last_words:
@@ -67,12 +70,14 @@ class WindowAggregator(StoredWindows, Grouping):
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """File messages and fire what they fill."""
         progress, result, dead = self._begin(kv)
-        table = self._learnt(progress, table)
+        table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = take_in(self.definition, table, now_us, dead)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
         if len(rows):
-            self._file(kv, progress, result, dead, rows)
+            self._file(kv, progress, result, dead, rows, now_us)
+        if others is not None:
+            self._hear(kv, progress, result, others)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -88,7 +93,7 @@ class WindowAggregator(StoredWindows, Grouping):
         if windows is not None and len(windows.row_of):
             merged, broken = merge_slices(self.calculation, slices, windows)
             bury_broken(merged, broken, self.definition, dead)
-            self._add(kv, progress, result, dead, merged)
+            self._add(kv, progress, result, dead, merged, now_us)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -129,7 +134,9 @@ class WindowAggregator(StoredWindows, Grouping):
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
-    def _file(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice) -> None:
+    def _file(
+        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice, now_us: int
+    ) -> None:
         size_floor = self.limits.floors(kv, rows.table) if self.limits.active else None
         filed = file_rows(self.definition, self.assigner, rows, progress.watermark_us, size_floor, dead)
         result.marks = filed.marks
@@ -141,22 +148,38 @@ class WindowAggregator(StoredWindows, Grouping):
             deltas = bury_failed(rows, row_of, groups, deltas, broken, dead)
         if self.history is not None:
             self.history.add(kv, rows, progress.step, self.calculation, closed=filed.closed)
-        self._add(kv, progress, result, dead, deltas)
+        self._add(kv, progress, result, dead, deltas, now_us)
+
+    def _hear(self, kv: KV, progress: Progress, result: StepResult, others: Slice) -> None:
+        """What did not pass the filter moves the watermark as if it had."""
+        floor = self.limits.floors(kv, others.table) if self.limits.active else None
+        watermark_us, silent = progress.watermark_us, DeadLetters(0)
+        filed = file_rows(self.definition, self.assigner, others, watermark_us, floor, silent)
+        result.marks = further(result.marks, filed.marks)
 
     def _add(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, deltas: pa.Table
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        deltas: pa.Table,
+        now_us: int,
     ) -> None:
         """File deltas; (key, window)s whose trigger looks at every step are judged now."""
         if self.limits.active:
             self.limits.note(kv, deltas)
+        if self.due.active:
+            self.due.come(kv, combine(deltas.column(START)).to_numpy(), now_us)
+            deltas = deltas.append_column(SINCE, pa.array(np.full(len(deltas), now_us)))
         emit = self.definition.emit
         late = combine(deltas.column(END)).to_numpy() <= progress.watermark_us
         for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
             if not mask.any():
                 continue
             part = deltas if mask.all() else deltas.filter(pa.array(mask))
-            if isinstance(trigger, (EveryBatch, EveryCount)):
-                self._judge(kv, progress, result, dead, part, timing, trigger)
+            if by_step(trigger):
+                self._judge(kv, progress, result, dead, part, timing, trigger, now_us)
             else:
                 self._gather(kv, progress, part, timing, trigger)
         result.panes = together(result.panes, self.definition.by)
@@ -164,7 +187,7 @@ class WindowAggregator(StoredWindows, Grouping):
     def _gather(self, kv: KV, progress: Progress, deltas: pa.Table, timing: str, trigger: Trigger) -> None:
         """Add deltas that nothing judges now."""
         self._append(kv, deltas)
-        if isinstance(trigger, EveryPeriod) or (timing == EARLY and not self.definition.emit.on_time):
+        if self._waits(timing, trigger):
             progress.dirty.update(np.unique(combine(deltas.column(START)).to_numpy()).tolist())
 
     def _judge(
@@ -176,25 +199,25 @@ class WindowAggregator(StoredWindows, Grouping):
         deltas: pa.Table,
         timing: str,
         trigger: Trigger,
+        now_us: int,
     ) -> None:
         starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
         near = self.store.near(kv, starts, deltas.select([START, *self.definition.by]))
         rows = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
-        parts, notes = list[pa.Table](), self._notes(isinstance(trigger, EveryCount))
+        parts, notes = list[pa.Table](), self._notes(not isinstance(trigger, EveryBatch))
         if near.rows is not None:
             rows, others = apart(self.calculation, concat([near.rows, rows]), len(near.rows))
             if len(others):
                 parts = [self._merge(others, dead, notes=self._notes(True))]
         rows = self._merge(rows, dead, notes=notes)
-        pending = combine(rows.column(PENDING)).to_numpy()
-        fires = pending >= (trigger.n if isinstance(trigger, EveryCount) else 1)
+        fires = self._judged(kv, rows, Moment(progress.step, now_us)).speaks(trigger)
         if fires.any():
             chosen = rows if fires.all() else rows.filter(pa.array(fires))
             parts.append(self._fire(kv, progress, result, dead, chosen, timing))
         if not fires.all():
             parts.append(rows.filter(pa.array(~fires)))
-            if timing == EARLY and not self.definition.emit.on_time:
-                progress.dirty.update(starts)  # what waits is told after the end of its window
+            if self._waits(timing, trigger):
+                progress.dirty.update(starts)
         self.store.put(kv, near, concat(parts))
 
     # -- advance ----------------------------------------------------------------------------------------------------
@@ -221,7 +244,7 @@ class WindowAggregator(StoredWindows, Grouping):
 
             self._fire_whole(kv, result, dead, starts, watermark_us, on_time)
             return
-        for chunk in _chunks(starts):  # what is pending and will find nobody to say it later is said now
+        for chunk in chunks(starts):  # what is pending and will find nobody to say it later is said now
             self._tell_waiting(kv, progress, result, dead, chunk, ON_TIME)
 
     def _tell_waiting(
@@ -250,41 +273,13 @@ class WindowAggregator(StoredWindows, Grouping):
     def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
         """Starts of all windows with something that no pane has told."""
         found: set[int] = set()
-        for chunk in _chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):
+        for chunk in chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):
             stored = self.store.near(kv, chunk, None).rows
             if stored is not None:
                 rows = self._merge(stored, dead, notes=self._notes(False))
                 waiting = combine(rows.column(PENDING)).to_numpy() > 0
                 found.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
         return found
-
-    def _tick(
-        self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
-        now_before_us: int,
-        now_us: int,
-        watermark_us: int,
-    ) -> None:
-        """Periods tick on one grid of `now` for the whole definition."""
-        emit = self.definition.emit
-        early = _crossed(emit.early, now_before_us, now_us)
-        late = _crossed(emit.late, now_before_us, now_us)
-        if not (early or late) or not progress.dirty:
-            return
-        told = len(result.panes)
-        starts = np.array(sorted(progress.dirty), dtype=np.int64)
-        open_ = self.assigner.ends(starts) > watermark_us
-        for timing, ticks, which in ((EARLY, early, open_), (LATE, late, ~open_)):
-            if not ticks:
-                continue
-            due = starts[which].tolist()
-            for chunk in _chunks(due):
-                self._tell_waiting(kv, progress, result, dead, chunk, timing)
-            progress.dirty.difference_update(due)
-        result.panes[told:] = together(result.panes[told:], self.definition.by)
 
     def _close(
         self,
@@ -315,7 +310,7 @@ class WindowAggregator(StoredWindows, Grouping):
 
             self._fire_whole(kv, result, dead, starts, watermark_us, last)
             return
-        for chunk in _chunks(starts):
+        for chunk in chunks(starts):
             self._tell_waiting(kv, progress, result, dead, chunk, LATE, closing=True)
 
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
@@ -356,12 +351,3 @@ class WindowAggregator(StoredWindows, Grouping):
             if left is not None:
                 self.history.drop(kv, left)
         return said.panes
-
-
-def _crossed(trigger: Trigger, before_us: int, now_us: int) -> bool:
-    """True if `now` crossed a multiple of the trigger's period."""
-    return isinstance(trigger, EveryPeriod) and now_us // trigger.period_us > before_us // trigger.period_us
-
-
-def _chunks(starts: list[int]) -> list[list[int]]:
-    return [starts[i : i + WINDOWS_AT_ONCE] for i in range(0, len(starts), WINDOWS_AT_ONCE)]

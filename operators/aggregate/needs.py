@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
+from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.needs import check_columns, expressions_of, mentioned, refusal_of
 from windrow.operators.steps.learning import key_refusal, missing
+from windrow.operators.steps.making import made_schema, raw
 
 
 class AggregateNeeds:
@@ -23,6 +25,11 @@ class AggregateNeeds:
         self._names = {definition.event_time, *self.keys}
         for aggregation in definition.agg.values():
             self._names.update(aggregation.columns)
+        self._names.difference_update(dict(definition.makes))
+        #: What is asked beside aggregations, as if one were filtered by it.
+        self._where = (
+            {} if definition.where is None else {"where": Aggregation("count", (), (), definition.where)}
+        )
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         columns = {f.name: f.type for f in known or () if not f.name.startswith("__")}
@@ -31,20 +38,54 @@ class AggregateNeeds:
         for needed in self.definition.needs:
             if needed not in columns:
                 raise missing(f"column {needed!r} of {self.definition.name!r}", columns)
-        check_columns(self.definition, columns)
+        makes, where = self.definition.makes, self.definition.where
+        try:
+            seen = made_schema(makes, pa.schema(columns.items()))
+            if where is not None:
+                where.evaluate(seen.empty_table())
+        except UnknownColumn as error:
+            raise missing(error.message, columns) from None
+        except TypeClash:
+            return  # of a column without a type
+        # Also of what came to the state, whose columns no message may have had yet.
+        check_columns(self.definition._changed(since_us=()), {f.name: f.type for f in seen})
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = list(names)
-        return self._names.intersection(names) | mentioned(self.definition.agg.values(), names)
+        made = [Aggregation("count", (expression,)) for _, expression in self.definition.makes]
+        asked = mentioned([*made, *self._where.values(), *self.definition.agg.values()], names)
+        return self._names.intersection(names) | asked
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         return {}
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        refusal = key_refusal(name, kind) if name in self.keys else None
+        makes = self.definition.makes
+        refusal = key_refusal(name, kind) if name in raw(self.keys, makes) else None
         if refusal is not None:
             return refusal
-        return refusal_of(self.definition, name, kind, known)
+        types = {**known, name: kind}
+        if makes:
+            try:
+                seen = made_schema(makes, pa.schema(list(types.items())))
+            except (UnknownColumn, TypeClash) as error:
+                uses = [e for _, e in makes if e.mentions(name)]
+                of_others = any(
+                    pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()
+                )
+                # What is made of others may not be known yet.
+                return (
+                    None
+                    if of_others or not uses or "No match for FieldRef" in error.message
+                    else error.message
+                )
+            for key in dict(makes):
+                refusal = key_refusal(key, seen.field(key).type) if key in self.keys else None
+                if refusal is not None:
+                    return refusal
+            types = {f.name: f.type for f in seen}
+        filtered = self.definition._changed(agg={**self._where, **self.definition.agg})
+        return refusal_of(filtered, name, types[name], types)
 
 
 def _whole(aggregation: Aggregation) -> bool:

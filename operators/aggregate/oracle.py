@@ -8,16 +8,12 @@ Windowed Aggregators", seed 001 "Triggers" and "Accumulation Mode".
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger
+from windrow.core.emit import After, EveryPeriod, Never, Trigger
 from windrow.core.messages import (
-    DeadLetter,
     Kind,
-    Message,
     Pane,
-    Position,
     Timing,
     TupleWindow,
     Window,
@@ -28,16 +24,17 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.core.windows import Tuples
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
-from windrow.operators.aggregate.plain_ids import PlainIds
+from windrow.operators.aggregate.plain_intake import PlainIntake
 from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
-from windrow.operators.plain.arrow import Arguments, Raised
-from windrow.operators.plain.cells import Cell, Key, Taken, key_field, place
-from windrow.operators.plain.oracle import Messages, Oracle, Outcome, listed
-from windrow.operators.plain.times import event_time_us, shown
+from windrow.operators.plain.arrow import Raised
+from windrow.operators.plain.cells import Cell, Key, Taken, place
+from windrow.operators.plain.oracle import Messages, Outcome, listed
+from windrow.operators.plain.times import shown
+from windrow.operators.plain.triggers import Moment
 from windrow.operators.plain.windows import tuple_windows_of, windows_of
 
 
-class AggregateOracle(Oracle):
+class AggregateOracle(PlainIntake):
     """The expected behaviour of one `AggregateDefinition`."""
 
     definition: AggregateDefinition
@@ -49,20 +46,20 @@ class AggregateOracle(Oracle):
         self._cells: dict[tuple[Key, Window | TupleWindow], Cell] = {}
         self._numbers: dict[Key, int] = {}  # tuple windows: messages of each key so far
         self._floors_us: dict[Key | None, int] = {}  # newest end dropped by size, per key (None: the job)
-        self._arrived = 0
-        self._ids = PlainIds(definition)
-        self._arguments = Arguments(dict(definition.agg))
-        self._dead: list[DeadLetter] = []
+        self._step = 0
 
     def redefine(self, definition: AggregateDefinition) -> None:
         """What was a last pane under the former definition need not stay the last."""
         self.definition = definition
+        self._arguments = self._arguments.of_others(dict(definition.agg))
         for cell in self._cells.values():
             cell.ended = False
+            if cell.sent is not None:
+                cell.sent = {alias: cell.sent.get(alias) for alias in definition.agg}
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         """Fire, tick, close and expire."""
-        self._dead = []
+        self._dead, self._step = [], self._step + 1
         now = self._now(now_us)
         ticked = now if self._ticked_us is None else self._ticked_us
         before, after = self.watermark_us, max(watermark_us, self.watermark_us)
@@ -76,12 +73,12 @@ class AggregateOracle(Oracle):
                 no_more = not emit.tells_late
                 panes += self._emit(cell, Timing.ON_TIME, no_more or self._closed(cell, after))
         for cell in self._sorted():
-            early = self._is_early(cell, after)
-            if cell.pending and ticks(emit.early if early else emit.late, ticked, now):
-                if early:
-                    panes += self._emit(cell, Timing.EARLY, False)
-                else:
-                    panes += self._emit(cell, Timing.LATE, self._closed(cell, after))
+            early, closed = self._is_early(cell, after), self._closed(cell, after)
+            trigger = emit.early if early else emit.late
+            moment = self._moment(cell, now, ticked)
+            if moment.speaks(trigger) and (cell.pending or not closed):
+                timing = Timing.EARLY if early else Timing.LATE
+                panes += self._emit(cell, timing, closed and not early, always=moment.insists(trigger))
         for cell in self._sorted():
             if not self._closed(cell, before) and self._closed(cell, after) and not cell.ended:
                 late = cell.pending and not isinstance(emit.late, Never)
@@ -97,13 +94,18 @@ class AggregateOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """File messages in position order, then judge each (key, window) that they touched, once."""
-        messages, self._dead = listed(messages), []
+        messages, self._dead, self._step = listed(messages), [], self._step + 1
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
-        admitted = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
-        # A column is known by its name also where only a message that does not count has it.
-        self._arguments.learn([t.payload for t in admitted] + [dict.fromkeys(m.payload) for m in messages])
         self.counted = []
+        self._made.learn([dict(m.payload) for m in messages])
+        made = [m for placed in self._in_order(messages) if (m := self._with_made(placed)) is not None]
+        timed = [t for m in made if (t := self._timed(m, now)) is not None]
+        names = [dict.fromkeys(m.payload) for m in (*messages, *(m for _, m in made))]
+        self._filter.learn([t.payload for t in timed] + names)
+        admitted = [t for t in timed if self._passes(t, watermark_us) and self._admit(t)]
+        # A column is known by its name also where only a message that does not count has it.
+        self._arguments.learn([t.payload for t in admitted] + names)
         touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
         for message in admitted:
             key = self._key_of(message)
@@ -123,10 +125,10 @@ class AggregateOracle(Oracle):
                 self.counted.append((message.position.source, message.position.partition, message.time_us))
             for window in windows or []:
                 touched.setdefault((key, window), []).append(message)
-        cells = [self._file(key, window, new) for (key, window), new in touched.items()]
+        cells = [self._file(key, window, new, now) for (key, window), new in touched.items()]
         panes: list[Pane] = []
         for cell in sorted([cell for cell in cells if cell is not None], key=place):
-            panes += self._judge(cell, watermark_us)
+            panes += self._judge(cell, watermark_us, now)
         return Outcome(panes, self._buried())
 
     def windows(self) -> list[WindowInfo]:
@@ -148,9 +150,6 @@ class AggregateOracle(Oracle):
             for cell in self._sorted()
         ]
 
-    def know(self, input: str, columns: Sequence[str]) -> None:
-        self._arguments.learn([dict.fromkeys(columns)])
-
     def handed(self, row: Any) -> dict[str, Any]:
         assert isinstance(row.window, Window)
         start_us, end_us = row.window.start_us, row.window.end_us
@@ -166,47 +165,18 @@ class AggregateOracle(Oracle):
     def columns(self) -> tuple[str, ...]:
         return (*self.definition.told_columns, *WINDOW_COLUMNS)
 
-    def _in_order(self, messages: Iterable[Message]) -> list[tuple[Position, Message]]:
-        """By (source, partition, offset, ordinal); messages without a position are numbered on arrival."""
-        placed = []
-        for message in messages:
-            position = message.position
-            if position is None:
-                position = Position("", 0, self._arrived)
-                self._arrived += 1
-            placed.append((position, message))
-        return sorted(placed, key=lambda pair: pair[0])
-
-    def _admit(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:
-        position, message = placed
-        payload = dict(message.payload)
-        time_us = self._event_time(payload.get(self.definition.event_time), now_us)
-        if time_us is None:
-            detail = (
-                f"event time {self.definition.event_time!r} is {payload.get(self.definition.event_time)!r}"
-            )
-            self._bury("malformed", detail, position, None, payload)
-            return None
-        if self._ids.are_missing(payload):
-            self._bury("malformed", "an id is null", position, time_us, payload)
-            return None
-        nulls = [column for column in self.definition.by if payload.get(column) is None]
-        if nulls and self.definition.null_keys == "dead_letter":
-            self._bury("null_key", f"key field {nulls[0]!r} is null", position, time_us, payload)
-            return None
-        return Taken(time_us, position, payload, {})
-
-    def _key_of(self, message: Taken) -> Key:
-        return tuple(key_field(message.payload.get(column)) for column in self.definition.by)
-
-    def _event_time(self, value: Any, now_us: int) -> int | None:
-        return event_time_us(
-            value,
-            self.definition.time_zone,
-            now_us,
-            self.definition.max_ahead_us,
-            self.definition.event_time_unit,
-        )
+    def _passes(self, message: Taken, watermark_us: int) -> bool:
+        """The filter of the input. What does not pass is nothing, but it was heard, as if it had passed."""
+        try:
+            if self._filter.passes(message.payload):
+                return True
+        except Raised as error:
+            self._bury("malformed", str(error), message.position, message.time_us, message.payload)
+            return False
+        covering, open_ = self._covering(message, self._key_of(message), watermark_us)
+        if open_ or not covering:
+            self.counted.append((message.position.source, message.position.partition, message.time_us))
+        return False
 
     def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
         """The windows that take the message (in a gap between hops: none), or None: a dead letter."""
@@ -214,11 +184,8 @@ class AggregateOracle(Oracle):
         if isinstance(spec, Tuples):
             self._numbers[key] = self._numbers.get(key, 0) + 1
             return [*tuple_windows_of(spec, self._numbers[key])]
-        covering = windows_of(spec, message.time_us)
-        floor = self._floors_us.get(key if self.definition.retention.per == "key" else None, START_OF_TIME_US)
-        late = self.definition.allowed_lateness_us
-        kept = self.definition.retention.time_us
-        open_ = [w for w in covering if w.end_us > floor and not past(w.end_us, late, watermark_us)]
+        floor, kept = self._floor(key), self.definition.retention.time_us
+        covering, open_ = self._covering(message, key, watermark_us)
         if covering and not open_:
             gone = all(
                 w.end_us <= floor or (kept is not None and past(w.end_us, kept, watermark_us))
@@ -230,6 +197,17 @@ class AggregateOracle(Oracle):
             return None
         return [*open_]
 
+    def _covering(self, message: Taken, key: Key, watermark_us: int) -> tuple[list[Window], list[Window]]:
+        """(the windows of time that hold its time, those of them that still take it)."""
+        spec, late = self.definition.window, self.definition.allowed_lateness_us
+        covering = [] if isinstance(spec, Tuples) else [*windows_of(spec, message.time_us)]
+        floor = self._floor(key)
+        return covering, [w for w in covering if w.end_us > floor and not past(w.end_us, late, watermark_us)]
+
+    def _floor(self, key: Key) -> int:
+        """Windows that end at or before it were dropped by size."""
+        return self._floors_us.get(key if self.definition.retention.per == "key" else None, START_OF_TIME_US)
+
     def _refused(self, message: Taken) -> str | None:
         """What an expression raises for the values of a message, such as a division by zero; None where it takes them."""
         try:
@@ -238,7 +216,7 @@ class AggregateOracle(Oracle):
             return str(error)
         return None
 
-    def _file(self, key: Key, window: Window | TupleWindow, new: list[Taken]) -> Cell | None:
+    def _file(self, key: Key, window: Window | TupleWindow, new: list[Taken], now_us: int) -> Cell | None:
         """Put messages into a window, unless an aggregate of the user's cannot take them: then none."""
         former = self._cells.get((key, window))
         cell = Cell(key, window) if former is None else former
@@ -261,40 +239,43 @@ class AggregateOracle(Oracle):
             cell.pending = cell.pending[: -len(new)]
             return None
         self._cells[key, window] = cell
+        if cell.since_us is None and any(isinstance(t, After) for t in self.definition.emit.leaves):
+            cell.since_us = now_us
         return cell
 
-    def _judge(self, cell: Cell, watermark_us: int) -> list[Pane]:
-        """Full tuple windows fire; else the early or the late trigger decides, by batch or by count."""
+    def _judge(self, cell: Cell, watermark_us: int, now_us: int) -> list[Pane]:
+        """Full tuple windows fire; else the early or the late trigger decides, by what has come."""
         emit = self.definition.emit
         if isinstance(cell.window, TupleWindow) and self._numbers[cell.key] >= cell.window.last:
             cell.fired = True
             return self._emit(cell, Timing.ON_TIME, True)
         early = self._is_early(cell, watermark_us)
-        trigger = emit.early if early else emit.late
-        fires = isinstance(trigger, EveryBatch) or (
-            isinstance(trigger, EveryCount) and len(cell.pending) >= trigger.n
-        )
+        fires = self._moment(cell, now_us, None).speaks(emit.early if early else emit.late)
         return self._emit(cell, Timing.EARLY if early else Timing.LATE, False) if fires else []
 
-    def _emit(self, cell: Cell, timing: Timing, is_last: bool, closing: bool = False) -> list[Pane]:
+    def _emit(
+        self, cell: Cell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
+    ) -> list[Pane]:
         """The panes of one judgement: none, one, or a retraction and what replaces it."""
         emit = self.definition.emit
         news = bool(cell.pending)
         try:
             values = {alias: self._value(alias, cell) for alias in self.definition.agg}
         except Exception as error:
-            cell.pending = []
+            cell.pending, cell.since_us = [], None
+            if emit.mode == "discarding":
+                cell.told_in = self._step  # what is discarded counts as told
             reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
-        cell.pending = []
+        cell.pending, cell.since_us = [], None
         unchanged = cell.sent is not None and same(cell.sent, values)
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
         panes, window = [], shown(cell.window)
         if emit.mode == "retracting" and cell.sent is not None:
-            if unchanged and not closing and timing is not Timing.ON_TIME:
+            if unchanged and not closing and not always and timing is not Timing.ON_TIME:
                 return []
             panes.append(
                 Pane(window, self._key(cell), cell.sent, timing, cell.panes - 1, False, Kind.RETRACT)
@@ -302,10 +283,15 @@ class AggregateOracle(Oracle):
         panes.append(Pane(window, self._key(cell), values, timing, cell.panes, is_last))
         cell.panes += 1
         cell.sent = values
+        cell.told_in = self._step
         cell.ended = is_last
         return panes
 
     def _value(self, alias: str, cell: Cell) -> Any:
+        if isinstance(cell.window, Window) and cell.first_us < dict(self.definition.since_us).get(
+            alias, cell.first_us
+        ):
+            return None  # it came to the state when the window had, or could have had, messages
         discarding = self.definition.emit.mode == "discarding"
         rows = []
         for message in cell.pending if discarding else cell.messages:
@@ -313,6 +299,17 @@ class AggregateOracle(Oracle):
             if arguments is not None:
                 rows.append(Row(message.time_us, message.position, message.payload, arguments))
         return evaluate(self.definition.agg[alias], rows, self.definition.integer_overflow)
+
+    def _moment(self, cell: Cell, now_us: int, ticked_us: int | None) -> Moment:
+        """A window before a trigger; ticked_us: `now` of the advance before, None in an ingest."""
+
+        def shown() -> dict[str, Any]:
+            return {**self._key(cell), **{a: self._value_or_none(a, cell) for a in self.definition.agg}}
+
+        def ends(leaf: Trigger) -> bool:
+            return ticked_us is not None and ticks(leaf, ticked_us, now_us)
+
+        return Moment(cell, now_us, ticked_us is not None, ends, shown, cell.told_in == self._step)
 
     def _value_or_none(self, alias: str, cell: Cell) -> Any:
         try:
@@ -377,20 +374,6 @@ class AggregateOracle(Oracle):
     def _now(self, now_us: int) -> int:
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
         return self._now_us
-
-    def _bury(
-        self,
-        reason: str,
-        detail: str,
-        position: Position | None,
-        time_us: int | None,
-        payload: dict[str, Any],
-    ) -> None:
-        self._dead.append(DeadLetter(reason, detail, position, time_us, repr(payload)))
-
-    def _buried(self) -> list[DeadLetter]:
-        """By position; panes that could not be come last."""
-        return sorted(self._dead, key=lambda letter: (letter.position is None, letter.position or ()))
 
 
 def past(end_us: int, by_us: int, watermark_us: int) -> bool:

@@ -8,17 +8,20 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.core.messages import Kind, Pane, Timing, Token, TupleWindow, Window
+from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 
 _TIMINGS, _KINDS = {one.value: one for one in Timing}, {one.value: one for one in Kind}
 
 
-def to_panes(
-    rows: pa.Table, by: Sequence[str], aggregates: Sequence[str], job: str, *, tuples: bool
-) -> Iterator[Pane]:
-    """Rows of panes as values. by, aggregates: columns of keys and results; tuples: windows are of messages, not of time."""
+def to_panes(rows: pa.Table, by: Sequence[str], job: str, *, tuples: bool) -> Iterator[Pane]:
+    """Rows of panes as values. by: columns of keys; tuples: windows are of messages, not of time.
+
+    Results are all other columns: those that there were when the rows were told.
+    """
     if len(rows) == 0:
         return
+    aggregates = [name for name in rows.column_names if name not in by and name not in RESERVED_COLUMNS]
     raw, label = (rows.column(name).combine_chunks() for name in ("window", "pane"))
     starts, ends = (_bounds(raw.field(f)) for f in (("first", "last") if tuples else ("start", "end")))
     told = [label.field(f).to_pylist() for f in ("timing", "index", "is_last", "kind")]

@@ -47,7 +47,13 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
     """What SQL may do: where every aggregation can be computed in part, with the same meaning, and no row has to be seen."""
     window, retention = definition.window, definition.retention
     sizes = retention.windows is not None or retention.messages is not None
-    if sizes or definition.full_state or definition.ids is not None or definition.by_input:
+    sees = (
+        definition.full_state
+        or definition.ids is not None
+        or definition.where is not None
+        or bool(definition.makes)
+    )
+    if sizes or sees or definition.by_input:
         return None
     newest: tuple[int, int] | None
     match window:

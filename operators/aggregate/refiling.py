@@ -15,6 +15,7 @@ from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import take_in
+from windrow.operators.steps.making import made
 from windrow.operators.steps.redone import Redone
 from windrow.operators.steps.sifting import sifted_into
 from windrow.stores.kv import KV
@@ -43,6 +44,8 @@ def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping
     if len(table) == 0:
         return
     first = combine(table.column(STEP))[0].as_py()
+    table = made(operator.definition.makes, table)
+    table, _ = operator._passing(table, int(redone.nows_us[first]), silent)
     rows = take_in(operator.definition, table, int(redone.nows_us[first]), silent)
     if len(rows) == 0:
         return

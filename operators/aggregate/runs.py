@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.positions import Partition
@@ -81,8 +80,7 @@ class AggregateRuns(Runs):
         #: The watermark stands while no partition has come further, once it was looked at.
         self._steady = own.idle_us is None and own.kind in ("bounded", "explicit")
         self._looked = False
-        emit = self.definition.emit
-        self._periods_us = [t.period_us for t in (emit.early, emit.late) if isinstance(t, EveryPeriod)]
+        self._periods_us = sorted(self.definition.emit.periods or ())
         self._look_ahead()
 
     def _look_ahead(self) -> None:

@@ -87,7 +87,8 @@ class SessionOracle(AggregateOracle):
         messages, self._dead = listed(messages), []
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
-        admitted = [t for m in self._in_order(messages) if (t := self._admit(m, now)) is not None]
+        timed = [t for m in self._in_order(messages) if (t := self._timed(m, now)) is not None]
+        admitted = [t for t in timed if self._admit(t)]
         self._arguments.learn([t.payload for t in admitted] + [dict.fromkeys(m.payload) for m in messages])
         self.counted, self._step = [], self._step + 1
         by_key: dict[Key, list[Taken]] = {}

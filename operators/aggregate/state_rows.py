@@ -27,6 +27,7 @@ from windrow.operators.steps.columns import (
     PANES,
     PENDING,
     POSITION_COLUMNS,
+    SINCE,
     START,
     UPSERT,
 )
@@ -206,6 +207,9 @@ def _merge_groups(
     wanted += [(rows.column(PANES), "max"), (rows.column(EMIT_STEP), "max")]
     wanted += [(rows.column(FIRST), "min"), (rows.column(LAST), "max")]
     names = [*sums, PANES, EMIT_STEP, FIRST, LAST]
+    if SINCE in rows.column_names:
+        wanted.append((rows.column(SINCE), "min"))
+        names.append(SINCE)
     accumulators = {c: combine(rows.column(c)) for c in rows.column_names if c.startswith(ACCUMULATOR)}
     merged, broken = calculation.fold(accumulators, groups)
     fresh = dict(zip(names, groups.aggregate(wanted), strict=True))

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
-from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
+from windrow.core.emit import EveryBatch, by_time
 from windrow.core.keys import Encode, encode_equal
 from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
@@ -26,6 +26,7 @@ from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.runs import TupleRuns
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
+from windrow.operators.aggregate.triggers import Judged, Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import RunAgain, numbers_of
 from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
@@ -33,6 +34,7 @@ from windrow.operators.steps.dead import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.passing import further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
@@ -75,27 +77,25 @@ class TupleAggregator(Steps):
         before_us = progress.now_us
         if progress.schema is not None:
             self._retire(kv)
-            early = self.definition.emit.early
             if self._emission_changed(kv):
                 self._look_for_unsaid(kv)
-            if (
-                isinstance(early, EveryPeriod)
-                and before_us is not None
-                and now_us // early.period_us > before_us // early.period_us
-            ):
-                self._tick(kv, progress, result, dead)
+            moment = Moment(progress.step, now_us, before_us)
+            if moment.comes(self.definition.emit.early):
+                self._tick(kv, progress, result, dead, moment)
         progress.watermark_us, progress.now_us = max(watermark_us, progress.watermark_us), now_us
         return self._end(kv, progress, result, dead)
 
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
-        table = self._learnt(progress, table)
+        table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = take_in(self.definition, table, now_us, dead)
         rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
         result.marks = dict(event_time_marks(rows))
+        if others is not None:
+            result.marks = further(result.marks, event_time_marks(others))
         if len(rows):
-            self._file(kv, progress, result, dead, rows)
+            self._file(kv, progress, result, dead, rows, now_us)
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -123,7 +123,9 @@ class TupleAggregator(Steps):
 
     # -- filing -----------------------------------------------------------------------------------------------------
 
-    def _file(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice) -> None:
+    def _file(
+        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice, now_us: int
+    ) -> None:
         counted = Batch()
         numbers = self._number(kv, rows, counted)
         row_of, firsts = self._assign(numbers)
@@ -133,7 +135,7 @@ class TupleAggregator(Steps):
         if broken:
             rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
             if len(rows):
-                self._file(kv, progress, result, dead, rows)
+                self._file(kv, progress, result, dead, rows, now_us)
             return
         if self.history is not None:
             self.history.add(kv, rows, progress.step, self.calculation, numbers)
@@ -143,7 +145,7 @@ class TupleAggregator(Steps):
         together = fresh if known is None else concat([known, fresh])
         notes = self._notes(not isinstance(self.definition.emit.early, EveryBatch))
         merged, _ = merge_rows(self.calculation, together, notes=notes)
-        self._judge(kv, progress, result, dead, merged)
+        self._judge(kv, progress, result, dead, merged, Moment(progress.step, now_us))
 
     def _number(self, kv: KV, rows: Slice, batch: Batch) -> IntArray:
         """The number of each row among those of its key. batch: gets what is to be written where they count."""
@@ -192,13 +194,17 @@ class TupleAggregator(Steps):
         return rows.take(np.flatnonzero(~bad)), np.zeros(0, dtype=np.int64)
 
     def _judge(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, merged: pa.Table
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        dead: DeadLetters,
+        merged: pa.Table,
+        moment: Moment,
     ) -> None:
         full = combine(merged.column(MESSAGES)).to_numpy() >= self.size
-        pending = combine(merged.column(PENDING)).to_numpy()
         early = self.definition.emit.early
-        needed = early.n if isinstance(early, EveryCount) else 1
-        due = ~full & (pending >= needed) & isinstance(early, (EveryBatch, EveryCount))
+        due = ~full & self._judged(kv, merged, moment).speaks(early)
         parts = []
         for mask, timing in ((full, ON_TIME), (due, EARLY)):
             if mask.any():
@@ -214,11 +220,18 @@ class TupleAggregator(Steps):
 
     def _note_waiting(self, kv: KV, rows: pa.Table) -> None:
         """Mark the keys of rows that wait for a period, where there is one."""
-        if isinstance(self.definition.emit.early, EveryPeriod):
+        if by_time(self.definition.emit.early):
             batch = Batch()
             for key in self._encode(rows):
                 batch.put(self.aux_cf, _DIRTY + key, b"")
             kv.write(batch)
+
+    def _judged(self, kv: KV, rows: pa.Table, moment: Moment) -> Judged:
+        """Merged rows, before a trigger."""
+        by = self.definition.by
+        return Judged(
+            rows, moment, lambda: pa.table({**{b: rows.column(b) for b in by}, **self._values(kv, rows)[0]})
+        )
 
     def _encode(self, rows: pa.Table) -> list[bytes]:
         by = self.definition.by
@@ -285,7 +298,9 @@ class TupleAggregator(Steps):
 
     # -- time and retention -----------------------------------------------------------------------------------------
 
-    def _tick(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> None:
+    def _tick(
+        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, moment: Moment
+    ) -> None:
         dirty = [k[1:] for k, _ in kv.scan(self.aux_cf, _DIRTY, b"e")]
         if not dirty:
             return
@@ -300,10 +315,13 @@ class TupleAggregator(Steps):
         if not tables:
             return
         rows = without(concat(tables), UPSERT)
-        waiting = combine(rows.column(PENDING)).to_numpy() > 0
-        if waiting.any():
-            after = self._fire(kv, progress, result, dead, rows.filter(pa.array(waiting)), EARLY)
+        speaks = self._judged(kv, rows, moment).speaks(self.definition.emit.early)
+        if speaks.any():
+            after = self._fire(kv, progress, result, dead, rows.filter(pa.array(speaks)), EARLY)
             self.store.append(kv, after, upsert=True)
+        waiting = ~speaks & (combine(rows.column(PENDING)).to_numpy() > 0)
+        if waiting.any():
+            self._note_waiting(kv, rows.filter(pa.array(waiting)))
 
     def _look_for_unsaid(self, kv: KV) -> None:
         """Mark the keys with something that no pane has told."""

@@ -195,7 +195,8 @@ class AggregateView(View):
 
     def message_schema(self, input: str | None = None) -> pa.Schema:
         self.input(input)
-        return message_columns([Progress.load(kv, self.logic.aux_cf).schema for kv in self.stores])
+        known = [Progress.load(kv, self.logic.aux_cf).schema for kv in self.stores]
+        return message_columns([None if s is None else self.logic.seen_schema(s) for s in known])
 
     # -- why --------------------------------------------------------------------------------------------------------
 

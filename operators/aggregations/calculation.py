@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,14 +16,17 @@ from windrow.core.arrays import BoolArray
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.operators.aggregations import KERNELS, Arguments, Failure, Kernel
-from windrow.operators.aggregations.base import Parts, fold, lift_where
+from windrow.operators.aggregations.base import Parts, fold, lift_where, take_or_null
 from windrow.operators.aggregations.user import evaluate_table_functions
-from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
+from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, user_columns
 
 #: Kinds that look at the order of positions.
-_ORDERED = frozenset({"first", "last", "earliest", "latest", "any_value", "collect_list", "max_by", "min_by"})
+_ORDERED = frozenset(
+    {"first", "last", "earliest", "latest", "any_value", "max_by", "min_by"}
+    | {"collect_list", "sort_list", "top_k_by"}
+)
 
 
 class Aggregating(Protocol):
@@ -55,7 +59,10 @@ class Calculation:
 
     def __init__(self, definition: Aggregating, schema: pa.Schema) -> None:
         self.definition = definition
-        self.schema = schema
+        #: What came to a state that there was, with the first start of windows in which it has seen all messages.
+        self._since_us: tuple[tuple[str, int], ...] = getattr(definition, "since_us", ())
+        self.given, self.schema = schema, _with_new([definition.agg[a] for a, _ in self._since_us], schema)
+        schema = self.schema
         self.kernels: dict[str, Kernel | None] = {}
         options = {"integer_overflow": definition.integer_overflow}
         empty = schema.empty_table()
@@ -110,6 +117,7 @@ class Calculation:
 
     def lift(self, rows: Slice) -> dict[str, pa.Array]:
         """Accumulators of single rows."""
+        rows = self._whole(rows)
         times = pa.array(rows.times)
         order = rows.order if self.ordered else None
         columns: dict[str, pa.Array] = {}
@@ -184,7 +192,30 @@ class Calculation:
                 for g in np.flatnonzero(overflowed(value).to_numpy(zero_copy_only=False)).tolist():
                     broken.append(Broken(alias, g, OverflowError(f"{alias}: the sum does not fit int64")))
             values[alias] = value
-        return {a: values[a] for a in self.kernels if a in values}, broken
+        ordered = {a: values[a] for a in self.kernels if a in values}
+        return (self.masked(ordered, columns[START]) if START in columns else ordered), broken
+
+    def masked(
+        self, values: Mapping[str, pa.Array], starts: pa.Array | pa.ChunkedArray
+    ) -> dict[str, pa.Array]:
+        """Null in windows that begin before their aggregation came to the state."""
+        masked = dict(values)
+        for alias, since_us in self._since_us:
+            if alias in masked:
+                value = combine(masked[alias])
+                whole = pc.greater_equal(combine(starts), since_us)
+                rows = np.where(whole.to_numpy(zero_copy_only=False), np.arange(len(value)), -1)
+                masked[alias] = take_or_null(value, rows)
+        return masked
+
+    def _whole(self, rows: Slice) -> Slice:
+        """Rows with the columns that only what came to the state takes; they are null where messages had none yet."""
+        table = rows.table
+        if self._since_us:
+            for field in self.schema:
+                if field.name not in table.column_names:
+                    table = table.append_column(field, pa.nulls(len(table), field.type))
+        return rows if table is rows.table else Slice(table, rows.times)
 
     def table_functions(self, rows: Slice, groups: Groups) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of the functions of the window's messages."""
@@ -210,6 +241,30 @@ class Calculation:
             values[alias] = value
             broken += [Broken(alias, f.group, f.error) for f in failures]
         return values, broken
+
+
+def _with_new(came: Sequence[Aggregation], schema: pa.Schema) -> pa.Schema:
+    """The schema with the columns of aggregations that came to the state, as long as no message has had them."""
+    for aggregation in came:
+        for name in aggregation.columns:
+            if name not in schema.names:
+                schema = schema.append(pa.field(name, pa.null()))
+        conditions = [] if aggregation.condition is None else [aggregation.condition]
+        for expression in (*(a for a in aggregation.args if isinstance(a, Expr)), *conditions):
+            schema = _with_columns_of(expression, schema)
+    return schema
+
+
+def _with_columns_of(expression: Expr, schema: pa.Schema) -> pa.Schema:
+    while True:
+        try:
+            expression.evaluate(schema.empty_table())
+            return schema
+        except UnknownColumn as error:
+            missing = re.search(r"No match for FieldRef\.Name\((.+?)\)", error.message)
+            if missing is None:
+                raise
+            schema = schema.append(pa.field(missing[1], pa.null()))
 
 
 def values_differ(left: pa.Array, right: pa.Array) -> BoolArray:

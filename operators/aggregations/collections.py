@@ -1,4 +1,4 @@
-"""collect_list, collect_set, count_distinct. Their state grows with the window's values."""
+"""collect_list, sort_list, collect_set, count_distinct. Their state grows with the window's values."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ class CollectList(Kernel):
     def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
         keep = validity(values)
-        none = pa.scalar(b"", pa.binary())
-        order = pa.repeat(none, len(rows)) if rows.order is None else pc.fill_null(rows.order, none)
-        parts = {"v": unit_lists(values, keep), "o": unit_lists(order, keep)}
+        parts = {"v": unit_lists(values, keep), "o": unit_lists(positions_of(rows), keep)}
         if self._timed:
             parts["t"] = unit_lists(rows.time_us.cast(pa.int64()), keep)
         return parts
@@ -82,11 +80,58 @@ class CollectList(Kernel):
         return pa.list_(self._kind)
 
 
+def positions_of(rows: Arguments) -> pa.Array:
+    """Encoded positions, empty bytes for none."""
+    none = pa.scalar(b"", pa.binary())
+    return pa.repeat(none, len(rows)) if rows.order is None else pc.fill_null(rows.order, none)
+
+
 def _take(values: pa.Array, rows: IntArray) -> pa.Array:
     return values.take(pa.array(rows))
 
 
 kernel("collect_list")(CollectList)
+
+
+class SortList(Kernel):
+    """Parts, lists of equal length, sorted: v (values), o (positions, empty bytes for none), b (what they are sorted by)."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        if not is_ordered(types[-1]):
+            raise TypeClash(
+                f"{aggregation!r}: {aggregation.args[-1]!r} of type {types[-1]} has no order: name one of its fields"
+            )
+        self._kind = plain_type(types[0])
+        self._descending: bool = aggregation.param("descending")
+
+    def lift(self, rows: Arguments) -> Parts:
+        columns = [plain(v) for v in rows.values]
+        keep = np.logical_and.reduce([validity(c) for c in columns])
+        parts = {"v": unit_lists(columns[0], keep), "o": unit_lists(positions_of(rows), keep)}
+        if len(columns) > 1:
+            parts["b"] = unit_lists(columns[1], keep)
+        return parts
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        codes, positions = flatten(parts["o"], groups.codes)
+        columns = {n: flatten(p, groups.codes)[1] for n, p in parts.items()}
+        by = sort_key(columns.get("b", columns["v"]))
+        keys: list[Key] = [~by if self._descending else by, *position_key(positions, len(positions))]
+        order = sort_rows(codes, groups.size, keys)
+        return {n: group_lists(codes[order], groups.size, _take(c, order)) for n, c in columns.items()}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return as_type(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
+
+    def output_type(self) -> pa.DataType:
+        return pa.list_(self._kind)
+
+
+kernel("sort_list")(SortList)
 
 
 class CollectSet(Kernel):

@@ -1,4 +1,4 @@
-"""first, last, earliest, latest, any_value, max_by, min_by, top_k.
+"""first, last, earliest, latest, any_value, max_by, min_by, top_k, top_k_by.
 
 Rows of one step come in position order, but steps need not: a later commit may bring a smaller position of
 another partition. So the part that was chosen keeps its position (`o`, encoded) and, where it was chosen by
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
@@ -40,7 +41,8 @@ from windrow.operators.aggregations.base import (
     present,
     take_or_null,
 )
-from windrow.operators.steps.groups import Groups
+from windrow.operators.aggregations.collections import positions_of
+from windrow.operators.steps.groups import Groups, stable_order
 
 
 class Choice(Kernel):
@@ -153,3 +155,59 @@ class TopK(Kernel):
 
 
 kernel("top_k")(TopK)
+
+
+class TopKBy(Kernel):
+    """The keys whose latest values are largest. Parts, lists of equal length, in order of the keys' first arrival: k (keys),
+    v (their latest values), t (the times of these), o (their positions, empty bytes for none).
+    """
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        for argument, kind in zip(aggregation.args, types, strict=True):
+            if not is_ordered(kind):
+                raise TypeClash(
+                    f"{aggregation!r}: {argument!r} of type {kind} has no order: name one of its fields"
+                )
+        self._pair = pa.struct([("key", plain_type(types[0])), ("value", plain_type(types[1]))])
+        self._k: int = aggregation.param("k")
+
+    def lift(self, rows: Arguments) -> Parts:
+        keys, values = (plain(v) for v in rows.values)
+        keep = validity(keys) & validity(values)
+        times = rows.time_us.cast(pa.int64())
+        parts = {"k": keys, "v": values, "t": times, "o": positions_of(rows)}
+        return {name: unit_lists(part, keep) for name, part in parts.items()}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        codes, keys = flatten(parts["k"], groups.codes)
+        columns = {n: flatten(p, groups.codes)[1] for n, p in parts.items()}
+        pairs = Groups([pa.array(codes), pa.array(sort_key(keys))], len(keys))
+        place: list[Key] = [sort_key(columns["t"]), *position_key(columns["o"], len(keys))]
+        newest = best_rows(pairs.codes, pairs.size, np.ones(len(keys), dtype=bool), place, largest=True)
+        newest = newest[stable_order(codes[pairs.first_rows], groups.size)]
+        taken = pa.array(newest)
+        return {n: group_lists(codes[newest], groups.size, c.take(taken)) for n, c in columns.items()}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        fields = [self._pair.field(name) for name in ("key", "value")]
+        columns = [
+            flatten(present(parts, part, size, pa.list_(f.type)), np.arange(size))
+            for part, f in zip("kv", fields, strict=True)
+        ]
+        codes = columns[0][0]
+        keys, values = (as_type(c, f.type) for (_, c), f in zip(columns, fields, strict=True))
+        order = sort_rows(codes, size, [~sort_key(values), sort_key(keys)])
+        order = order[places(codes[order], size) < self._k]
+        chosen = [c.take(pa.array(order)) for c in (keys, values)]
+        pairs = pa.StructArray.from_arrays(chosen, fields=fields)
+        return group_lists(codes[order], size, pairs)
+
+    def output_type(self) -> pa.DataType:
+        return pa.list_(self._pair)
+
+
+kernel("top_k_by")(TopKBy)

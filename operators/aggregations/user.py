@@ -10,9 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation, UserFunction
-from windrow.core.errors import BadAggregate
+from windrow.core.errors import BadAggregate, TypeClash
+from windrow.core.types import plain_type
 from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
-from windrow.operators.aggregations.base import Arguments, Failure, Kernel, Parts, kernel, plain, present
+from windrow.operators.aggregations.base import (
+    Arguments,
+    Failure,
+    Kernel,
+    Parts,
+    is_number,
+    kernel,
+    plain,
+    present,
+)
 from windrow.operators.steps.groups import Groups, stable_order
 
 
@@ -39,7 +49,8 @@ class User(Kernel):
         if aggregation.function is None or aggregation.function.whole_table:
             raise BadAggregate(f"{aggregation!r} is no class with initial, add, merge and finish")
         self._body = aggregation.function.body
-        self._returns = aggregation.function.returns
+        returns = aggregation.function.returns
+        self._returns = _reduced(aggregation, types[0]) if returns is None else returns
 
     def lift(self, rows: Arguments) -> Parts:
         if not rows.values:
@@ -102,6 +113,23 @@ class User(Kernel):
 
 
 kernel("user")(User)
+
+
+def _reduced(aggregation: Aggregation, kind: pa.DataType) -> pa.DataType:
+    """The type of what a reduction makes of values of `kind`, which its states hold."""
+    kind = plain_type(kind)
+    if pa.types.is_decimal(kind) or not (
+        is_number(kind) or pa.types.is_large_string(kind) or pa.types.is_string(kind) or _is_bytes(kind)
+    ):
+        raise TypeClash(
+            f"{aggregation!r}: values of type {kind} cannot be reduced: cast them to numbers, text or bytes, or use a class of "
+            "yours with wr.aggregate_function"
+        )
+    return kind
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def to_array(values: list[Any], kind: pa.DataType, failures: list[Failure] | None) -> pa.Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.errors import BadDuration, ConfigurationError
@@ -17,6 +18,7 @@ from windrow.core.time import Duration, TimeUnit, duration_us
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
 from windrow.operators.plain.oracle import Oracle
+from windrow.operators.steps.passing import filter_of
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -28,7 +30,7 @@ class DeduplicateDefinition(OneInput):
     ids: the columns by which messages of a key are equal, one name or several; without it a key has one message
     within: how far apart in event time two of them may be and are still one, both ends included; wr.forever: always
     keep: "first": the one that came first stands, whatever their event times, and is told at once
-    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input: as for `wr.Aggregate`
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     Rows are the messages themselves. A message is too late, a dead letter, when the watermark is more than `within` past it:
@@ -67,7 +69,9 @@ class DeduplicateDefinition(OneInput):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
+        where: pc.Expression | None = None,
     ) -> None:
+        where = filter_of(where)
         ids = ids_of(ids)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         if keep != "first":

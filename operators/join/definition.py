@@ -161,7 +161,7 @@ class JoinDefinition(Definition):
         }
 
     @property
-    def periods(self) -> frozenset[int]:
+    def periods(self) -> frozenset[int] | None:
         return self.emit.periods
 
     @property

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
-from windrow.operators.one_input import OneInputView
+from windrow.operators.one_input_view import OneInputView
 from windrow.operators.over.lines import ordered
 from windrow.operators.steps.columns import OFFSET
 from windrow.operators.steps.groups import Groups

@@ -59,6 +59,10 @@ def evaluate(aggregation: Aggregation, rows: Sequence[Row], integer_overflow: st
         return _extreme_by(kind, rows)
     if kind == "weighted_avg":
         return _weighted_avg(rows)
+    if kind == "sort_list":
+        return _sort_list(aggregation, rows)
+    if kind == "top_k_by":
+        return _top_k_by(aggregation, rows)
     if kind == "count" and not aggregation.args:
         return len(rows)
     present = [row for row in rows if row.values[0] is not None]
@@ -189,6 +193,24 @@ def _extreme_by(kind: str, rows: Sequence[Row]) -> Any:
     return None if best is None else best.values[0]
 
 
+def _sort_list(aggregation: Aggregation, rows: Sequence[Row]) -> list[Any]:
+    """By the last argument, which may be the only one; equals stand by position, also where the largest is first."""
+    whole = [row for row in sorted(rows, key=lambda row: row.position) if None not in row.values]
+    descending = aggregation.param("descending")
+    return [row.values[0] for row in sorted(whole, key=lambda row: order(row.values[-1]), reverse=descending)]
+
+
+def _top_k_by(aggregation: Aggregation, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The latest value of each key; of equal values the smaller key first."""
+    newest: dict[Any, tuple[Any, ...]] = {}
+    for row in sorted(rows, key=lambda row: (row.time_us, row.position)):
+        if None not in row.values:
+            newest[order(row.values[0])] = row.values
+    by_key = [newest[key] for key in sorted(newest)]
+    by_value = sorted(by_key, key=lambda pair: order(pair[1]), reverse=True)
+    return [{"key": key, "value": value} for key, value in by_value[: aggregation.param("k")]]
+
+
 def _weighted_avg(rows: Sequence[Row]) -> float | None:
     pairs = [row.values for row in rows if row.values[0] is not None and row.values[1] is not None]
     weight = _total([w for _, w in pairs])
@@ -213,7 +235,7 @@ def _user(aggregation: Aggregation, rows: Sequence[Row]) -> Any:
         for row in rows:
             state = function.body.add(state, *row.values)
         result = function.body.finish(state)
-    return of_type(result, function.returns)
+    return result if function.returns is None else of_type(result, function.returns)
 
 
 def _with_envelope(row: Row) -> dict[str, Any]:

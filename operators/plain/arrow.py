@@ -27,6 +27,14 @@ def is_true(answer: Any) -> bool:
     return answer is not None and bool(answer)
 
 
+def holds(condition: Expr, values: Mapping[str, Any]) -> bool:
+    """True if a condition of values is true; null is not, nor is what cannot be computed."""
+    try:
+        return is_true(condition.evaluate(pa.table({name: pa.array([v]) for name, v in values.items()}))[0])
+    except pa.ArrowException:
+        return False
+
+
 def to_table(payloads: Sequence[dict[str, Any]]) -> pa.Table:
     """All columns that any of the messages has; null where one lacks it."""
     names: list[str] = []
@@ -77,6 +85,12 @@ class Arguments:
         self._columns = Columns()
         self._names: dict[str, None] = {}
 
+    def of_others(self, aggregations: dict[str, Aggregation]) -> Arguments:
+        """Those of other aggregations, with what is known of the columns."""
+        others = Arguments(aggregations)
+        others._columns, others._names = self._columns, self._names
+        return others
+
     def learn(self, payloads: Sequence[dict[str, Any]]) -> None:
         """Remember the types of the columns of one step."""
         if not self._expressions:
@@ -104,6 +118,17 @@ class Arguments:
             else:
                 found[alias] = tuple(_value(a, payload, table) for a in aggregation.args)
         return found
+
+
+class Filter(Arguments):
+    """The filter of an input, message by message."""
+
+    def __init__(self, where: Expr | None) -> None:
+        super().__init__({} if where is None else {"": Aggregation("count", (), (), where)})
+
+    def passes(self, payload: Mapping[str, Any]) -> bool:
+        """Raises `Raised`."""
+        return all(found is not None for found in self.of(dict(payload)).values())
 
 
 def _value(argument: str | Expr, payload: dict[str, Any], table: pa.Table | None) -> Any:

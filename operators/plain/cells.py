@@ -31,7 +31,9 @@ class Cell:
     messages: list[Taken] = field(default_factory=list)  # in order of arrival
     pending: list[Taken] = field(default_factory=list)  # came since the last pane was judged
     panes: int = 0
+    since_us: int | None = None  # `now` when the first of these came, where a trigger asks for it
     sent: dict[str, Any] | None = None  # values of the last pane
+    told_in: int = 0  # the step of the last pane
     fired: bool = False  # an ON_TIME pane was judged
     ended: bool = False  # a pane marked `is_last` was sent
 

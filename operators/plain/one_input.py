@@ -9,6 +9,7 @@ from typing import Any
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Timing
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, to_datetime
+from windrow.operators.plain.arrow import Filter, Raised
 from windrow.operators.plain.cells import Key, key_field
 from windrow.operators.plain.oracle import Messages, Oracle, Outcome, listed
 from windrow.operators.plain.times import event_time_us
@@ -21,6 +22,7 @@ class OneInputOracle(Oracle):
         super().__init__(definition)
         self._rows: list[JoinedRow] = []
         self._dead: list[DeadLetter] = []
+        self._filter = Filter(definition.where)
 
     @abstractmethod
     def take(self, message: Message, time_us: int, now_us: int) -> bool:
@@ -32,8 +34,14 @@ class OneInputOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         self.counted = []
+        timed = [m for m in listed(messages) if self._time_us(m, now_us) is not None]
+        self._filter.learn(
+            [dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in listed(messages)]
+        )
         for message in sorted(listed(messages), key=lambda m: m.position or ()):
             time_us = self._time_us(message, now_us)
+            if time_us is not None and not self._passes(message, time_us):
+                continue
             reason = self._refusal(message.payload, time_us)
             if reason is not None:
                 self.bury(reason, message, time_us)
@@ -68,6 +76,24 @@ class OneInputOracle(Oracle):
         made, value = self.definition, message.payload.get(self.definition.event_time)
         return event_time_us(value, made.time_zone, now_us, made.max_ahead_us, made.event_time_unit)
 
+    def _passes(self, message: Message, time_us: int) -> bool:
+        """The filter of the input. What does not pass is nothing, but it was heard, as if it had passed."""
+        try:
+            if self._filter.passes(message.payload):
+                return True
+        except Raised:
+            self.bury("malformed", message, time_us)
+            return False
+        if not self._is_too_late(time_us):
+            assert message.position is not None
+            self.counted.append((*message.position[:2], time_us))
+        return False
+
+    def _is_too_late(self, time_us: int) -> bool:
+        late_us = self.definition.late_us
+        bounded = late_us < UNBOUNDED_US and time_us < self.watermark_us - late_us
+        return bounded or self.watermark_us == END_OF_TIME_US
+
     def _refusal(self, payload: Mapping[str, Any], time_us: int | None) -> str | None:
         """Why a message cannot be counted."""
         made = self.definition
@@ -76,8 +102,7 @@ class OneInputOracle(Oracle):
             return "malformed"
         if made.null_keys == "dead_letter" and any(payload.get(name) is None for name in made.by):
             return "null_key"
-        bounded = made.late_us < UNBOUNDED_US and time_us < self.watermark_us - made.late_us
-        return "too_late" if bounded or self.watermark_us == END_OF_TIME_US else None
+        return "too_late" if self._is_too_late(time_us) else None
 
     def _outcome(self) -> Outcome:
         done = Outcome(self._rows, self._dead)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.errors import BadDuration, ConfigurationError, ReservedColumn, RetentionMissing
@@ -17,6 +18,7 @@ from windrow.core.time import Duration, TimeUnit, duration_us
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
 from windrow.operators.plain.oracle import Oracle
+from windrow.operators.steps.passing import filter_of
 
 _METHODS = "a class, or an instance of one, with on_message(key, message, state, timers), and on_timer(key, at, state, timers)"
 
@@ -34,7 +36,7 @@ class ProcessDefinition(OneInput):
     ttl: the state of a key is forgotten when the watermark is so far past the last message or timer that it had, and what is
         later than that is a dead letter; or wr.forever
     version: stands with the function's name in the fingerprint: give another one when its state means something else
-    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input: as for `wr.Aggregate`
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     `key` is the key's value, a tuple of several; `message` a dict of all columns. `state` is a mapping of text to values that
@@ -83,7 +85,9 @@ class ProcessDefinition(OneInput):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
+        where: pc.Expression | None = None,
     ) -> None:
+        where = filter_of(where)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         _check_function(function)
         if ttl is None:

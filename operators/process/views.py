@@ -11,7 +11,7 @@ import pyarrow as pa
 from windrow.core.byte_order import decode_i64, decode_u32
 from windrow.core.errors import ConfigurationError
 from windrow.core.types import concat
-from windrow.operators.one_input import OneInputView
+from windrow.operators.one_input_view import OneInputView
 from windrow.operators.process.calls import Families
 from windrow.operators.process.keyed import unpacked
 from windrow.operators.steps.filed_rows import unpack_rows

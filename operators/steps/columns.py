@@ -19,6 +19,8 @@ PASSED_OVER = ""
 START, END, UPSERT = "__start", "__end", "__upsert"
 #: messages the window took; messages since its last pane; panes so far; the step of its last pane
 MESSAGES, PENDING, PANES, EMIT_STEP = "__n", "__pending", "__panes", "__emit_step"
+#: `now` of the step that took the first message since its last pane, under an emission that waits for a delay from there
+SINCE = "__since"
 #: encoded first and last position
 FIRST, LAST = "__first", "__last"
 ACCUMULATOR, EMITTED = "a.", "e."

@@ -36,6 +36,7 @@ from windrow.operators.steps.watermarks import watermark_of
 from windrow.runners.embedded.attempt import Attempt, Whole
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.staged import Staged
+from windrow.runners.embedded.stores import opener
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import replayable
 from windrow.stores.files import on_disk
@@ -70,6 +71,7 @@ class Engine:
         replay: Replay | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
+        store: str = "rocksdb",
     ) -> None:
         self.definition = definition
         self.closed = False
@@ -81,7 +83,7 @@ class Engine:
         self.definitions = definition.apart
         self.sinks = sinks_of(self.definitions, sink, dead_letters)
         letters = None if dead_letters is None else as_sink(dead_letters)
-        self.logic = definition.logic(_wanted(definition, sink))
+        wanted = _wanted(definition, sink)
         #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
         self.awaited: set[Partition] = set()
         self.paused: BaseException | None = None
@@ -93,18 +95,15 @@ class Engine:
         self._chores: Generator[None, None, None] | None = None
         self._replay = replay
         with on_disk(location):
-            self.job = Job(location, self.definitions, shards=1, clock=self.clock, transport=log)
+            alone = self.definitions == (definition,)
+            self.job = Job(location, self.definitions, shards=1, clock=self.clock, transport=log, grows=alone)
+        if alone:
+            self.definitions = (*self.job.definitions.values(),)
+            self.definition = definition = self.definitions[0]
+        self.logic = definition.logic(wanted)
         self._publisher = Publisher(self.job, self.definitions, self.sinks, letters)
         self._gives = bool(self.sinks) or letters is not None
-        self.spec = ShardSpec(
-            self.job.folders,
-            self.job.job,
-            0,
-            self.logic.metadata_cfs,
-            self.logic.message_cfs,
-            replayable=all(map(replayable, self.definitions)),
-            transport=log,
-        )
+        self.spec = self._spec(store)
         try:
             with on_disk(location):
                 self.shard = self._open_shard()
@@ -116,6 +115,18 @@ class Engine:
         except BaseException:
             self.abandon()  # or nobody else could open it as long as this process lives
             raise
+
+    def _spec(self, store: str) -> ShardSpec:
+        return ShardSpec(
+            self.job.folders,
+            self.job.job,
+            0,
+            self.logic.metadata_cfs,
+            self.logic.message_cfs,
+            replayable=all(map(replayable, self.definitions)),
+            open_store=opener(store),
+            transport=self.job.transport,
+        )
 
     def _begin(self) -> None:
         """What was told last is brought out; steps may come."""

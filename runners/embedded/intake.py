@@ -114,7 +114,7 @@ class Intake:
         return table_of(
             placed.messages,
             placed.positions,
-            event_time=given.event_time,
+            event_time=None if given.time_made else given.event_time,
             time_zone=given.time_zone,
             event_time_unit=given.event_time_unit,
             schema=self.known(given),

@@ -59,6 +59,7 @@ class Embedded:
         replay: Again | None = None,
         dead_letters: Any = None,
         log: Transport = FILES,
+        store: str = "rocksdb",
     ) -> None:
         self.definition = definition
         self._turn = threading.RLock()
@@ -72,7 +73,9 @@ class Embedded:
             replay=None if replay is None else replay_of(definition, replay),
             dead_letters=dead_letters,
             log=log,
+            store=store,
         )
+        self.definition = definition = self.engine.definition
         self._intake = Intake(self.engine, declared)
         self._ones = Ones(self.engine, self._intake)
         self._in_runs = definition.in_runs

@@ -133,7 +133,7 @@ class _Messages:
         return table_of(
             [m for _, m in some],
             [p for p, _ in some],
-            event_time=self._reading.event_time,
+            event_time=None if self._reading.time_made else self._reading.event_time,
             time_zone=self._reading.time_zone,
             event_time_unit=self._reading.event_time_unit,
             schema=self._schema,

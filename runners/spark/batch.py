@@ -230,6 +230,7 @@ class BatchFunction:
                 driver=f"spark:{spark.sparkContext.applicationId}:{uuid.uuid4().hex[:8]}",
                 transport=self.log,
             )
+            self.definitions = tuple(self._job.definitions.values())
             if self.log is FILES:  # elsewhere, what a task writes is in the log
                 self._nonce.make(self.location)
             self._publisher = Publisher(self._job, self.definitions, self.sinks, self.dead_letters)

@@ -354,6 +354,11 @@ def _again(df: DataFrame, given: Input, *, of_files: bool) -> DataFrame:
 def _check_columns(definitions: Sequence[Definition], given: Input, frame: DataFrame) -> None:
     routes.check_unique(frame)
     for definition in definitions:
+        if getattr(definition, "makes", ()):
+            raise SparkUnsupported(
+                f"keys or event time of {definition.name!r} by expressions, of an input with a name: make these columns in "
+                f"the frame of {given.name!r}"
+            )
         if given.name not in [i.name for i in definition.inputs]:
             continue
         for name in definition.columns_of(definition.input(given.name)):

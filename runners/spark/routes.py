@@ -48,6 +48,7 @@ from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_
 from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import limit, passed
+from windrow.runners.spark.made import made_name, with_made_keys
 from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 
 #: Marks a row that stands for the passing of time and is no message.
@@ -116,7 +117,8 @@ def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
     check_names(df.columns, definitions)
     for definition in definitions:
         [given] = definition.inputs
-        check_event_time(df, given)
+        if not given.time_made:
+            check_event_time(df, given)
         keys = [name for name in definition.columns_of(given) if name != given.event_time]
         check_keys(keys, pa.schema([(k, to_arrow_type(df.schema[k].dataType, timezone="UTC")) for k in keys]))
 
@@ -167,7 +169,7 @@ WATERMARK_DELAY = "spark.watermarkDelayMs"
 def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
     """The definition under the watermark that `withWatermark` gave the DataFrame, where it has one of its own accord."""
     [given] = definition.inputs
-    if given.event_time not in df.columns:
+    if given.time_made or given.event_time not in df.columns:
         return definition
     theirs = watermark_said(df.schema[given.event_time], given)
     return definition if theirs is None else definition.with_watermarks({given.name: theirs})
@@ -280,14 +282,16 @@ def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
 def prepare_rows(df: DataFrame, definitions: Sequence[Definition], sharding: Sharding) -> DataFrame:
     """The rows route: each row once for each operator, with its shard."""
     columns = [quoted(c) for c in df.columns]
-    if len(definitions) == 1:
-        return df.selectExpr(
-            f"{shard_of_row(df, definitions[0].keys(definitions[0].inputs[0]), sharding)} as {SHARD}",
-            *columns,
-        )
-    targets = [
-        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of_row(df, d.keys(d.inputs[0]), sharding)})"
+    df = with_made_keys(df, definitions, arrow_schema(df))
+    keys = [
+        [k if made_name(i, k) not in df.columns else made_name(i, k) for k in d.keys(d.inputs[0])]
         for i, d in enumerate(definitions)
+    ]
+    if len(definitions) == 1:
+        return df.selectExpr(f"{shard_of_row(df, keys[0], sharding)} as {SHARD}", *columns)
+    targets = [
+        f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of_row(df, k, sharding)})"
+        for i, k in enumerate(keys)
     ]
     return df.selectExpr(f"explode(array({', '.join(targets)})) as __to", *columns).selectExpr(
         "__to.*", *columns

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from windrow.checkpoint.accepting import grown_until
 from windrow.checkpoint.records import Epoch
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.log import KafkaLog, kafka_log
@@ -28,7 +29,7 @@ class Definitions:
     """
 
     def __init__(self, epoch: Epoch, location: str, given: Any = None) -> None:
-        self.location = location
+        self.location, self._epoch = location, epoch
         self.found: dict[str, Definition] = {}
         self.chains: dict[str, Definition] = {}
         self.missing: dict[str, ConfigurationError] = {}
@@ -73,6 +74,7 @@ class Definitions:
         return self.chains.get(name, self.found[name])
 
     def _find(self, definition: Definition) -> None:
+        definition = definition.grown(grown_until(self._epoch, definition.name))
         for part in definition.parts:
             self.found[part.name] = part
             if part is not definition:

@@ -321,6 +321,23 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a trigger of True": (lambda: wr.every(True), e.BadTrigger, ["True", "'10 seconds'"]),
     "a trigger of no messages": (lambda: wr.every(0), e.BadTrigger, ["0", "positive"]),
     "a trigger of no time": (lambda: wr.every("0 s"), e.BadTrigger, ["'0 s'", "positive"]),
+    "a delay of no time": (lambda: wr.after("0 s"), e.BadTrigger, ["'0 s'", "positive"]),
+    "always of a count": (lambda: wr.every(3, always=True), e.BadTrigger, ["wr.every(3, always=True)", "use a duration"]),
+    "one of one": (lambda: wr.any_of(wr.every(3)), e.BadTrigger, ["wr.any_of", "two triggers or more"]),
+    "any of never": (lambda: wr.any_of(wr.every(3), wr.never), e.BadTrigger, ["wr.never", "leave it out"]),
+    "all of always": (lambda: wr.all_of(wr.every(3), wr.every("1 s", always=True)), e.BadTrigger, ["does not", "wr.any_of"]),
+    "when by text": (lambda: wr.when("n >= 3"), e.BadTrigger, ["'n >= 3'", "wr.col('n') >= 3"]),  # type: ignore[arg-type]
+    "when of another column": (
+        lambda: define(emit=wr.Emit(early=wr.when(wr.col("nowhere") > 3))), e.BadTrigger, ["nowhere", "its columns are"],
+    ),
+    "always if changed": (
+        lambda: wr.Emit(early=wr.every("1 s", always=True), only_if_changed=True), e.BadTrigger,
+        ["always=True", "only_if_changed"],
+    ),
+    "a delay of tuples": (
+        lambda: define(window=wr.tuples(3), retention=wr.forever, emit=wr.Emit(early=wr.after("1 s"))),
+        e.BadTrigger, ["wr.after('1 second')", "no time of their own"],
+    ),
     "no trigger": (lambda: wr.Emit(early="10 seconds"), e.BadTrigger, ["early='10 seconds'", "wr.every('10 seconds')"]),  # type: ignore[arg-type]
     "no late trigger": (lambda: wr.Emit(late=None), e.BadTrigger, ["late=None", "wr.never"]),  # type: ignore[arg-type]
     "no mode": (lambda: wr.Emit(mode="upsert"), e.BadTrigger, ["'upsert'", "accumulating, discarding, retracting"]),
@@ -330,6 +347,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "order": (lambda: wr.collect_list("x", order="size"), e.BadAggregate, ["'size'", "'position' or 'event_time'"]),
     "buckets": (lambda: wr.approx_count_distinct("x", lg_k=3), e.BadAggregate, ["lg_k=3", "4 to 21"]),
     "fraction": (lambda: wr.percentile("x", 95), e.BadAggregate, ["95", "0.95"]),
+    "top none by": (lambda: wr.top_k_by("x", "y", 0), e.BadAggregate, ["top_k_by(k=0)", "positive"]),
+    "sorted somehow": (lambda: wr.sort_list("x", descending="yes"), e.BadAggregate, ["'yes'", "True or False"]),  # type: ignore[arg-type]
+    "no reduction": (lambda: wr.reduce(3, "x"), e.BadAggregate, ["reduce(3)", "two values"]),  # type: ignore[arg-type]
+    "a reduction without a name": (lambda: wr.reduce(lambda a, b: a, "x"), e.BadAggregate, ["'<lambda>'", "name='product'"]),
     "top none": (lambda: wr.top_k("x", 0), e.BadAggregate, ["k=0", "positive"]),
     "half a class": (
         lambda: wr.aggregate_function(name="f", returns=pa.int64())(type("Half", (), {"initial": lambda s: 0})),

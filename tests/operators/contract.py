@@ -95,7 +95,7 @@ class Mortal(MemorySink):
 class Life:
     """A job, and a source that gives again what is beyond its offsets. with_sink: else results are asked for."""
 
-    def __init__(self, case: Case, location: str, *, with_sink: bool = True) -> None:
+    def __init__(self, case: Case, location: str, *, with_sink: bool = True, store: str = "rocksdb") -> None:
         self.case, self.definition = case, case.definition
         self.sinks = {part.name: Mortal() for part in case.definition.parts} if with_sink else {}
         self.acknowledged: list[Any] = []
@@ -107,6 +107,7 @@ class Life:
             if with_sink
             else None,
             schema=case.schema,
+            store=store,
         )
         self.sent: list[tuple[str, Message]] = []
 
@@ -215,10 +216,10 @@ class Life:
 
 
 @contextmanager
-def life(case: Case, *, with_sink: bool = True) -> Iterator[Life]:
+def life(case: Case, *, with_sink: bool = True, store: str = "rocksdb") -> Iterator[Life]:
     """A job on a folder that goes with it."""
     with tempfile.TemporaryDirectory(prefix="contract-", ignore_cleanup_errors=True) as folder:
-        one = Life(case, folder, with_sink=with_sink)
+        one = Life(case, folder, with_sink=with_sink, store=store)
         try:
             yield one
         finally:

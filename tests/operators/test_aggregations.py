@@ -339,6 +339,16 @@ REFUSED = [
     (wr.percentile("x", 0.9), [pa.date32()], "has no percentiles"),
     (wr.approx_percentile("x", 0.9), [pa.string()], "string has no percentiles"),
     (wr.top_k("x", 3), [STRUCT], "has no order: name one of its fields"),
+    (
+        wr.top_k_by("x", "y", 3),
+        [STRUCT, ONE],
+        "'x' of type struct<a: int64> has no order: name one of its fields",
+    ),
+    (wr.top_k_by("x", "y", 3), [ONE, STRUCT], "'y' of type struct<a: int64> has no order"),
+    (wr.sort_list("x"), [STRUCT], "'x' of type struct<a: int64> has no order"),
+    (wr.sort_list("x", "y"), [ONE, STRUCT], "'y' of type struct<a: int64> has no order"),
+    (wr.reduce(max, "x"), [pa.timestamp("us")], r"timestamp\[us\] cannot be reduced: cast them to numbers"),
+    (wr.reduce(max, "x"), [pa.decimal128(5, 2)], "cannot be reduced"),
     (wr.max_by("x", "y"), [ONE, STRUCT], "'y' of type struct<a: int64> has no order"),
     (wr.min_by("x", "y"), [ONE, pa.month_day_nano_interval()], "has no order"),
     (wr.weighted_avg("x", "y"), [ONE, pa.string()], "the weight of type string is no number: cast it"),
@@ -363,7 +373,7 @@ def test_an_unknown_kind_is_refused_naming_the_known_ones() -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(KERNELS) - {"user"}))
 def test_merging_hands_back_one_row_per_group_also_for_groups_without_rows(kind: str) -> None:
-    params = {"ddof": 1, "order": "position", "lg_k": 12, "fraction": 0.5, "k": 8}
+    params = {"ddof": 1, "order": "position", "lg_k": 12, "fraction": 0.5, "k": 8, "descending": True}
     kernel = make_kernel(wr.Aggregation(kind, ("x", "y"), tuple(params.items())), [ONE, ONE])
     lifted = kernel.lift(rows(pa.array([1, 2]), pa.array([3, 4])))
     merged = kernel.merge(lifted, Groups.of_codes(np.array([3, 1]), 5), [])

@@ -42,7 +42,7 @@ def test_every_kind_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(KERNELS) - {"user"}))
 def test_every_part_is_in_the_table(kind: str) -> None:
-    params = {"ddof": 1, "order": "event_time", "lg_k": 12, "fraction": 0.5, "k": 8}
+    params = {"ddof": 1, "order": "event_time", "lg_k": 12, "fraction": 0.5, "k": 8, "descending": True}
     rows = Arguments(pa.array([0]), pa.array([b"p"]), (pa.array([1]), pa.array([2])))
     aggregation = wr.Aggregation(kind, ("x", "y"), tuple(params.items()))
     lifted = make_kernel(aggregation, [pa.int64(), pa.int64()]).lift(rows)

@@ -258,6 +258,8 @@ def approx(tolerance: float = 0.0) -> Callable[[Any, Any], bool]:
     def close(a: Any, b: Any) -> bool:
         if isinstance(a, list):
             return isinstance(b, list) and len(a) == len(b) and all(map(close, a, b))
+        if isinstance(a, dict):
+            return isinstance(b, dict) and list(a) == list(b) and all(map(close, a.values(), b.values()))
         if isinstance(a, float) and isinstance(b, float):
             if math.isnan(a) or math.isnan(b):
                 return math.isnan(a) and math.isnan(b)
@@ -315,6 +317,18 @@ def average(messages: list[Message]) -> float | None:
     return exact_sum(found) / len(found) if found else None
 
 
+def top_by(messages: list[Message]) -> list[dict[str, Any]]:
+    newest = {ranked(m.values[0]): m.values for m in by_time(messages) if None not in m.values}
+    pairs = sorted((newest[k] for k in sorted(newest)), key=lambda pair: ranked(pair[1]), reverse=True)
+    return [{"key": k, "value": v} for k, v in pairs[:2]]
+
+
+def joined(messages: list[Message]) -> Any:
+    """In order of arrival."""
+    found = values(messages)
+    return found[0][:0].join(found) if found else None
+
+
 INTEGERS = each("int64", "int32", "int8", "uint64", "bool", "null")
 KINDS = [
     Kind(wr.count(), len, each("int64", "struct")),
@@ -366,6 +380,21 @@ KINDS = [
         )
         for fraction in (0.0, 0.3, 1.0)
     ),
+    Kind(wr.top_k_by("x", "y", 2), top_by, [(a, "int64") for a in ORDERED] + [("text", b) for b in ORDERED]),
+    Kind(wr.sort_list("x"), lambda m: sorted(values(by_position(m)), key=ranked), each(*ORDERED)),
+    Kind(
+        wr.sort_list("x", "y", descending=True),
+        lambda m: [
+            m.values[0]
+            for m in sorted(
+                (m for m in by_position(m) if None not in m.values),
+                key=lambda m: ranked(m.values[1]),
+                reverse=True,
+            )
+        ],
+        [(few, "double") for few in FEW] + [("text", "int64"), ("int64", "text")],
+    ),
+    Kind(wr.reduce(lambda a, b: a + b, "x", name="joined"), joined, each("text", "bytes")),
     Kind(wr.top_k("x", 3), lambda m: sorted(values(m), key=ranked, reverse=True)[:3], each(*ORDERED)),
     Kind(
         wr.max_by("x", "y"),
@@ -405,6 +434,7 @@ def test_every_kind_has_a_reference() -> None:
     "Aggregations: `any_value`",
     "Aggregations: `min_by`, `max_by`",
     "Aggregations: `top_k`",
+    "Aggregations: `top_k_by`, `sort_list`, `reduce`",
     "Aggregations: `collect_list`, `collect_set`",
     "Aggregations: `count_distinct`",
 )
@@ -505,4 +535,6 @@ def test_states_of_before_and_after_a_column_widened_meet(
 def as_floats(value: Any) -> Any:
     if isinstance(value, list):
         return [as_floats(v) for v in value]
+    if isinstance(value, dict):
+        return {name: as_floats(v) for name, v in value.items()}
     return value if value is None else float(value)

@@ -67,7 +67,8 @@ def test_an_operator_tells_what_its_oracle_says_however_it_is_fed_cut_killed_and
     name: str, data: st.DataObject
 ) -> None:
     case = data.draw(OPERATORS[name].cases)
-    with life(case, with_sink=data.draw(st.booleans())) as job:
+    store = data.draw(st.sampled_from(["rocksdb", "rocksdb", "memory"]))
+    with life(case, with_sink=data.draw(st.booleans()), store=store) as job:
         for kind, value in data.draw(actions(case)):
             job.act(kind, value)
         job.check()

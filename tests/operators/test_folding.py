@@ -26,6 +26,8 @@ AGGREGATES: dict[str, Any] = {
     "w": wr.weighted_avg("v", "v"),
     "distinct": wr.approx_count_distinct("v"),
     "top": wr.top_k("v", 3),
+    "tops": wr.top_k_by("v", "v", 3),
+    "sorted": wr.sort_list("v", descending=True),
     "most": wr.max_by("v", "v"),
     "set": wr.collect_set("v"),
 }

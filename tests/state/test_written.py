@@ -44,6 +44,9 @@ def rendered() -> dict[str, Any]:
         "tiny": wr.percentile("x", 1e-7),
         "approx": wr.approx_percentile("x", 0.5, k=100),
         "top": wr.top_k("x", 3),
+        "tops": wr.top_k_by("x", "y", 3),
+        "sorted": wr.sort_list("x"),
+        "sorted by": wr.sort_list("x", "y", descending=True),
     }
     on = {"watermark": "0 seconds", "agg": {"m": wr.sum("n")}}
     first = aggregate(name="first", emit=wr.Emit.append())
@@ -74,6 +77,11 @@ def rendered() -> dict[str, Any]:
         "custom": aggregate(watermark=wr.custom(lambda marks, now: now, name="mine")),
         "emit": aggregate(emit=wr.Emit(early=wr.every(3), late=wr.never, mode="retracting", only_if_changed=True)),
         "emit by time": aggregate(emit=wr.Emit(early=wr.every("2 seconds"), late=wr.every_batch, on_time=False)),
+        "emit by several": aggregate(
+            emit=wr.Emit(
+                early=wr.any_of(wr.every(3), wr.all_of(wr.every(2), wr.after("1 s"))), late=wr.every("1 s", always=True)
+            )
+        ),
         "update": aggregate(emit=wr.Emit.update()),
         "final": aggregate(emit=wr.Emit.final()),
         "sliding": wr.Join(left=left, right=right, on={"k": "key"}, how="left", retention=timedelta(days=1, microseconds=3)),

@@ -74,6 +74,9 @@ INCREMENTAL = {
     "about": wr.approx_count_distinct("v"),
     "mid": wr.approx_percentile("v", 0.5),
     "top": wr.top_k("v", 2),
+    "tops": wr.top_k_by("f", "x", 2),
+    "sorted": wr.sort_list("v", "x", descending=True),
+    "largest": wr.reduce(max, "v", name="largest"),
     "by": wr.max_by("v", "x"),
     "least": wr.min_by("x", "v"),
     "weighted": wr.weighted_avg("x", "v"),
@@ -85,6 +88,10 @@ INCREMENTAL = {
 FULL = {"median": wr.median("v"), "p": wr.percentile("x", 0.25), "rows": rows()}
 
 TRIGGERS = ["never", "every_batch", "every 2", "every 3", "period 5", "period 7"]
+STEADY = ["never", "period 5", "period 7", "all_of 2"]
+MIXED = ["any_of 3", "all_of 2", "when 2"]
+#: Triggers of windows of time alone.
+TIMED = ["after 4", "either 3", "always 6"]
 
 
 @dataclass(frozen=True)
@@ -113,10 +120,25 @@ class Scaled:
 
 def trigger(text: str) -> Any:
     kind, _, n = text.partition(" ")
-    if kind == "every":
-        return wr.every(int(n))
-    if kind == "period":
-        return wr.every(timedelta(seconds=int(n)))
+    match kind:
+        case "every":
+            return wr.every(int(n))
+        case "period":
+            return wr.every(timedelta(seconds=int(n)))
+        case "always":
+            return wr.every(timedelta(seconds=int(n)), always=True)
+        case "after":
+            return wr.after(timedelta(seconds=int(n)))
+        case "when":
+            return wr.when(wr.col("n") >= int(n))
+        case "any_of":
+            return wr.any_of(wr.every(int(n)), wr.every("5 seconds"))
+        case "all_of":
+            return wr.all_of(wr.every(int(n)), wr.every("5 seconds"))
+        case "either":
+            return wr.any_of(
+                wr.when(wr.lit(6) / wr.col("n") < 3), wr.all_of(wr.after("3 seconds"), wr.every(int(n)))
+            )
     return getattr(wr, kind)
 
 
@@ -170,7 +192,7 @@ def cases(
     }
     if steady:
         limits = {}
-    triggers = ["never", "period 5", "period 7"] if steady else TRIGGERS
+    triggers = STEADY if steady else [*TRIGGERS, *MIXED, *([] if tuples else TIMED)]
     retention: Any = wr.forever
     if tuples and not unbounded:
         retention = pick(
@@ -182,24 +204,28 @@ def cases(
         lateness = pick(None, None, 0, 4)
         lateness = None if lateness is None or (kept is not None and lateness > kept) else units(lateness)
     drop_late = pick(False, False, False, True) and lateness is None and not unbounded
+    early = draw(st.sampled_from(triggers))
+    # What waits for a count, or for nothing, is told or not by the cut.
+    late = draw(st.sampled_from(["every_batch", "period 5"] if unbounded else triggers))
     emit = wr.Emit(
-        early=trigger(draw(st.sampled_from(triggers))),
-        # What waits for a count, or for nothing, is told or not by the cut.
-        late=trigger(draw(st.sampled_from(["every_batch", "period 5"] if unbounded else triggers))),
+        early=trigger(early),
+        late=trigger(late),
         on_time=unbounded or pick(True, True, False),
         mode=draw(st.sampled_from(modes)),
-        only_if_changed=draw(st.booleans()),
+        only_if_changed="always 6" not in (early, late) and draw(st.booleans()),
         closing_pane=draw(st.booleans()),
         drop_late=drop_late,
     )
     names = draw(
         st.lists(
-            st.sampled_from([n for n in INCREMENTAL if not steady or n != "user"]),
+            st.sampled_from([n for n in INCREMENTAL if not steady or n not in ("user", "largest")]),
             min_size=1,
             max_size=4,
             unique=True,
         )
     )
+    if {"when 2", "either 3"} & {early, late} and "n" not in names:
+        names.append("n")
     if steady and "any" not in names and draw(st.booleans()):
         names.append("any")
     if full or draw(st.integers(0, 3)) == 0:
@@ -226,6 +252,7 @@ def cases(
         integer_overflow=pick("dead_letter", "decimal"),
         ids=pick(wr.ids("u"), wr.ids("u"), wr.ids("u", "g")) if ids else None,
         input=pick(None, None, None, "readings"),
+        where=pick(None, None, None, wr.col("v") > 1, wr.lit(6) / wr.col("v") < 4, wr.col("x").is_valid()),
     )
     return Scaled(definition, base_us, unit_us, draw(st.booleans()))
 

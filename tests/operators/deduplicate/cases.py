@@ -46,6 +46,7 @@ def cases(draw: st.DrawFn) -> Case:
         null_keys=draw(st.sampled_from(["group", "dead_letter"])),
         max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
         input=draw(st.sampled_from([None, None, "orders"])),
+        where=draw(st.sampled_from([None, None, wr.col("v") > 0, wr.lit(6) / wr.col("v") > 2])),
     )
     schema = draw(st.sampled_from([SCHEMA, None]))
     start_us = draw(st.sampled_from([0, 10 * S]))

@@ -81,6 +81,7 @@ def cases(draw: st.DrawFn) -> Case:
         by=draw(st.sampled_from(["k", ("k", "v"), ()])),
         ttl=draw(st.sampled_from(["0 seconds", "1 second", "3 seconds", "10 seconds", wr.forever])),
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit()])),
+        where=draw(st.sampled_from([None, None, wr.col("v") > 0, wr.lit(6) / wr.col("v") > 2])),
     )
     return Case(definition=definition, messages=rows.map(drawn), schema=SCHEMA)
 

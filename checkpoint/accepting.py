@@ -1,0 +1,53 @@
+"""Which definitions open the state of a job: the one that wrote it, or one that has grown from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from windrow.checkpoint.records import Epoch
+from windrow.core.errors import DefinitionChanged
+from windrow.operators.growth import DESCRIBED, GROWN, Before, Growth
+from windrow.operators.operator import Definition
+
+
+def noted(
+    definitions: Mapping[str, Definition], growth: Mapping[str, Growth], sharding: Mapping[str, int]
+) -> dict[str, Any]:
+    """What an opening notes of its operators."""
+    return {
+        "definitions": {n: repr(d) for n, d in definitions.items()},
+        DESCRIBED: {n: json.dumps(d.describe()) for n, d in definitions.items()},
+        **({GROWN: {n: g.dump() for n, g in growth.items()}} if growth else {}),
+        **({"sharding": dict(sharding)} if sharding else {}),
+    }
+
+
+def grown_until(epoch: Epoch, name: str) -> Growth:
+    """How an operator had grown by that opening of the job."""
+    return Growth.load(epoch.meta.get(GROWN, {}).get(name))
+
+
+def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: str, *, grows: bool) -> Growth:
+    """How an operator has grown by this opening. Raises `DefinitionChanged` where its state would be misread.
+
+    epoch: the opening before. reached_us: how far event time had come. grows: False where it must not grow.
+    """
+    name, growth = definition.name, grown_until(epoch, definition.name)
+    fingerprint = epoch.fingerprints[name]
+    if definition.fingerprint == fingerprint:
+        return growth
+    text = epoch.meta.get(DESCRIBED, {}).get(name)
+    found = definition.growth(
+        Before(fingerprint, None if text is None else json.loads(text), growth, reached_us)
+    )
+    if grows and isinstance(found, Growth):
+        return found
+    before = epoch.meta.get("definitions", {}).get(name, fingerprint)
+    why = found if isinstance(found, str) else "\nOperators side by side on one folder do not grow."
+    raise DefinitionChanged(
+        f"the state at {location} was written by\n  {before}\nand would be misread by\n  {definition!r}{why}\n"
+        "Use the former definition, begin at another location, or clear the state with: windrow reset "
+        f"{location}"
+    )

@@ -1,0 +1,69 @@
+"""Aggregations that come to an aggregate with state, or go from it. `docs/reference/semantics/aggregates.md`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, Any
+
+from windrow.operators.growth import Before, Growth, fingerprint_of
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.definition import AggregateDefinition
+
+#: Of logs that keep fingerprints only: so many definitions with fewer aggregations are tried.
+_MOST = 10_000
+
+
+def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
+    """What has come and gone since the state was written; else what has changed, if more has than that."""
+    own = json.loads(json.dumps(definition.describe()))
+    described = _found(own, before.fingerprint) if before.described is None else before.described
+    if described is None:
+        return ""
+    old, new = described.get("agg", {}), own["agg"]
+    former = {**before.growth.gone, **old}
+    changed = [alias for alias, text in new.items() if former.get(alias, text) != text]
+    fixed = definition.tuple_window or definition.session
+    if fixed or changed or list(_others(own, described)):
+        return "".join(f"\n  - {change}" for change in _changes(own, described, former, fixed))
+    since = {alias: us for alias, us in before.growth.since_us.items() if alias in new}
+    since |= dict.fromkeys((alias for alias in new if alias not in old), before.reached_us + 1)
+    return Growth(since, {alias: text for alias, text in former.items() if alias not in new})
+
+
+def _changes(
+    own: Mapping[str, Any], described: Mapping[str, Any], former: Mapping[str, str], fixed: bool
+) -> Iterator[str]:
+    """What has changed, and whether state could be opened with that change alone."""
+    comes_and_goes = "not on such windows" if fixed else "alone it could be opened"
+    old, new = described.get("agg", {}), own["agg"]
+    for alias, text in new.items():
+        if former.get(alias, text) != text:
+            yield f"{alias!r} was {former[alias]}, and is {text}: give the new one a name that there was not"
+        elif alias not in old:
+            yield f"{alias!r} has come, {text}: {comes_and_goes}"
+    for alias, text in old.items():
+        if alias not in new:
+            yield f"{alias!r} has gone, {text}: {comes_and_goes}"
+    for key in _others(own, described):
+        yield f"{key} was {described.get(key)!r}, and is {own.get(key)!r}: not on this state"
+
+
+def _others(own: Mapping[str, Any], described: Mapping[str, Any]) -> Iterator[str]:
+    """What differs beside the aggregations."""
+    for key in sorted({*own, *described}):
+        if key != "agg" and own.get(key) != described.get(key):
+            yield key
+
+
+def _found(own: Mapping[str, Any], fingerprint: str) -> dict[str, Any] | None:
+    """What the definition was with fewer aggregations, where that has the fingerprint."""
+    agg = own["agg"]
+    fewer = (some for n in range(len(agg) - 1, 0, -1) for some in combinations(agg, n))
+    for some in islice(fewer, _MOST):
+        described = {**own, "agg": {alias: agg[alias] for alias in some}}
+        if fingerprint_of(described) == fingerprint:
+            return described
+    return None

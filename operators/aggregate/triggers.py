@@ -1,0 +1,185 @@
+"""Which rows of state speak now: the triggers of an emission, judged for many rows at once.
+
+An ingest judges what it changed, an advance what time has come to. In an advance a trigger by count or by value decides only
+beside one by time (`wr.all_of`): alone it was judged when the messages came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import (
+    After,
+    AllOf,
+    AnyOf,
+    Emit,
+    EveryBatch,
+    EveryCount,
+    EveryPeriod,
+    Trigger,
+    When,
+    by_time,
+    leaves,
+)
+from windrow.core.expressions import Expr
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.steps.columns import EMIT_STEP, PENDING, SINCE, START
+from windrow.operators.steps.groups import combine
+from windrow.stores.kv import KV, Batch
+
+#: When what waits by a delay is due, by the start of its window, in the operator's auxiliary family.
+DUE_KEY = b"\x00due"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When rows are judged. before_us: `now` of the advance before; None in an ingest, in which no time passes."""
+
+    step: int
+    now_us: int
+    before_us: int | None = None
+
+    def ends(self, period_us: int) -> bool:
+        """True if `now` has crossed a multiple of it."""
+        return self.before_us is not None and self.now_us // period_us > self.before_us // period_us
+
+    def comes(self, trigger: Trigger) -> bool:
+        """True if a period of it has ended."""
+        return any(isinstance(leaf, EveryPeriod) and self.ends(leaf.period_us) for leaf in leaves(trigger))
+
+    def insists(self, trigger: Trigger) -> bool:
+        """True if a period of it has ended that asks for a pane though nothing is new."""
+        return any(
+            isinstance(leaf, EveryPeriod) and leaf.always and self.ends(leaf.period_us)
+            for leaf in leaves(trigger)
+        )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """State rows, merged, and how their values are found, should a trigger ask for them."""
+
+    rows: pa.Table
+    moment: Moment
+    values: Callable[[], pa.Table]
+
+    def speaks(self, trigger: Trigger) -> BoolArray:
+        """True for each row that the trigger lets speak now."""
+        if isinstance(trigger, AnyOf):
+            return np.asarray(np.logical_or.reduce([self.speaks(t) for t in trigger.triggers]))
+        if self.moment.before_us is not None and not by_time(trigger):
+            return np.zeros(len(self.rows), dtype=bool)
+        return np.asarray(self._holds(trigger))
+
+    def _holds(self, trigger: Trigger) -> Any:
+        pending = combine(self.rows.column(PENDING)).to_numpy()
+        match trigger:
+            case AnyOf(triggers=some):
+                return np.logical_or.reduce([self._holds(t) for t in some])
+            case AllOf(triggers=some):
+                return np.logical_and.reduce([self._holds(t) for t in some])
+            case EveryBatch():
+                return pending > 0
+            case EveryCount(n=n):
+                return pending >= n
+            case EveryPeriod(period_us=period_us, always=always):
+                if not self.moment.ends(period_us):
+                    return np.zeros(len(pending), dtype=bool)
+                return (pending > 0) | self._silent() if always else pending > 0
+            case After(delay_us=delay_us):
+                if self.moment.before_us is None:
+                    return np.zeros(len(pending), dtype=bool)
+                return (pending > 0) & (since(self.rows) + delay_us <= self.moment.now_us)
+            case When(condition=condition):
+                return (pending > 0) & _true(condition, self.values())
+            case _:
+                return np.zeros(len(pending), dtype=bool)
+
+    def _silent(self) -> BoolArray:
+        """True where no pane was told in this step."""
+        told = combine(self.rows.column(EMIT_STEP)).fill_null(-1).to_numpy()
+        return np.asarray(told != self.moment.step, dtype=bool)
+
+
+def _true(condition: Expr, values: pa.Table) -> BoolArray:
+    """True where it is true; a row for which it raises is as one for which it is null."""
+    if len(values) == 0:
+        return np.zeros(0, dtype=bool)
+    try:
+        truth = pc.fill_null(combine(condition.evaluate(values)), False)
+        return np.asarray(truth.to_numpy(zero_copy_only=False), dtype=bool)
+    except pa.ArrowException:
+        if len(values) == 1:
+            return np.zeros(1, dtype=bool)
+        half = len(values) // 2
+        return np.concatenate([_true(condition, values.slice(0, half)), _true(condition, values.slice(half))])
+
+
+def since(rows: pa.Table) -> IntArray:
+    """`now` of the step that took the first message of each row which no pane has told; where nobody noted it, long ago."""
+    if SINCE not in rows.column_names:
+        return np.full(len(rows), START_OF_TIME_US, dtype=np.int64)
+    return np.asarray(combine(rows.column(SINCE)).fill_null(START_OF_TIME_US).to_numpy(), dtype=np.int64)
+
+
+def delays(trigger: Trigger) -> tuple[int, ...]:
+    """The delays that a trigger waits for, in microseconds."""
+    return tuple(leaf.delay_us for leaf in leaves(trigger) if isinstance(leaf, After))
+
+
+class Due:
+    """Starts of windows with something that waits by a delay, each with the first moment at which some of it is due.
+
+    Of no use, and no record, under an emission without `wr.after`.
+    """
+
+    def __init__(self, emit: Emit, cf: str) -> None:
+        self._delays, self._cf = delays(emit.early) + delays(emit.late), cf
+        self.active = bool(self._delays)
+
+    def load(self, kv: KV) -> dict[int, int]:
+        packed = kv.get(self._cf, DUE_KEY) if self.active else None
+        return {} if packed is None else dict(msgpack.unpackb(packed, strict_map_key=False))
+
+    def save(self, kv: KV, due: Mapping[int, int]) -> None:
+        batch = Batch()
+        batch.put(self._cf, DUE_KEY, msgpack.packb(sorted(due.items())))
+        kv.write(batch)
+
+    def come(self, kv: KV, starts: IntArray, now_us: int) -> None:
+        """Windows took something new at `now_us`."""
+        if self.active:
+            due = self.load(kv)
+            for start in np.unique(starts).tolist():
+                due[start] = min(due.get(start, now_us + min(self._delays)), now_us + min(self._delays))
+            self.save(kv, due)
+
+    def begin(self, kv: KV, starts: set[int]) -> None:
+        """These windows have something that waits, and nobody knows since when."""
+        if self.active:
+            self.save(kv, dict.fromkeys(starts, START_OF_TIME_US))
+
+    def passed(self, kv: KV, now_us: int) -> set[int]:
+        """Windows in which something may be due."""
+        return {start for start, at_us in self.load(kv).items() if at_us <= now_us}
+
+    def note(self, kv: KV, looked_at: set[int], waiting: Sequence[pa.Table], now_us: int) -> None:
+        """Windows were looked at; `waiting`: rows with something that no pane has told."""
+        if not looked_at:
+            return
+        due = {start: at_us for start, at_us in self.load(kv).items() if start not in looked_at}
+        for rows in waiting:
+            starts = combine(rows.column(START)).to_numpy().tolist()
+            for start, began_us in zip(starts, since(rows).tolist(), strict=True):
+                later = [began_us + d for d in self._delays if began_us + d > now_us]
+                at_us = min(later, default=now_us + 1)
+                due[start] = min(due.get(start, at_us), at_us)
+        self.save(kv, due)

@@ -1,0 +1,53 @@
+"""A definition that differs from the one of the state by aggregations only opens it: what it lacks, and since when.
+
+Windows that begin before the growth have null for an aggregation that came with it, whatever they hold: of their messages it
+has seen some at most. What went is remembered, so that nothing else is ever read as it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Under which the log keeps, of each opening, what operators have grown by, and what shaped their state.
+GROWN, DESCRIBED = "grown", "described"
+
+
+def fingerprint_of(described: Mapping[str, Any]) -> str:
+    """Hex digest of what shapes a state."""
+    text = json.dumps(described, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """since_us: by aggregation, the first start of windows in which it has seen all messages. gone: those that went."""
+
+    since_us: Mapping[str, int] = field(default_factory=dict)
+    gone: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.since_us or self.gone)
+
+    def dump(self) -> str:
+        return json.dumps([dict(self.since_us), dict(self.gone)], sort_keys=True)
+
+    @classmethod
+    def load(cls, text: str | None) -> Growth:
+        return cls() if text is None else cls(*json.loads(text))
+
+
+@dataclass(frozen=True)
+class Before:
+    """The state that is opened: the fingerprint that it was written under, and, of logs that say so, the text behind it.
+
+    reached_us: how far event time had come in it.
+    """
+
+    fingerprint: str
+    described: Mapping[str, Any] | None
+    growth: Growth
+    reached_us: int

@@ -1,0 +1,71 @@
+"""When a window speaks between its first message and its end, or after it, for one window at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from windrow.core.emit import After, AllOf, AnyOf, EveryBatch, EveryCount, EveryPeriod, Trigger, When
+from windrow.operators.plain.arrow import holds
+from windrow.operators.plain.cells import Cell
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a window is judged. advancing: in an advance, which moves time; ends: whether a period has ended in it.
+
+    values: the present values of the window; told: it has told a pane in this step.
+    """
+
+    cell: Cell
+    now_us: int
+    advancing: bool
+    ends: Callable[[Trigger], bool]
+    values: Callable[[], dict[str, Any]]
+    told: bool = False
+
+    def speaks(self, trigger: Trigger) -> bool:
+        """True if the trigger lets it speak. In an advance only what has to do with time does."""
+        if isinstance(trigger, AnyOf):
+            return any(self.speaks(one) for one in trigger.triggers)
+        return (not self.advancing or _has_to_do_with_time(trigger)) and self._holds(trigger)
+
+    def insists(self, trigger: Trigger) -> bool:
+        """True if a period has ended that asks for a pane though nothing is new."""
+        if isinstance(trigger, AnyOf):
+            return any(self.insists(one) for one in trigger.triggers)
+        return isinstance(trigger, EveryPeriod) and trigger.always and self.advancing and self.ends(trigger)
+
+    def _holds(self, trigger: Trigger) -> bool:
+        new = len(self.cell.pending)
+        match trigger:
+            case AnyOf():
+                return any(self._holds(one) for one in trigger.triggers)
+            case AllOf():
+                return all(self._holds(one) for one in trigger.triggers)
+            case EveryBatch():
+                return new > 0
+            case EveryCount():
+                return new >= trigger.n
+            case EveryPeriod():
+                return (
+                    self.advancing and self.ends(trigger) and (new > 0 or (trigger.always and not self.told))
+                )
+            case After():
+                since = self.cell.since_us
+                return (
+                    self.advancing and new > 0 and (since is None or since + trigger.delay_us <= self.now_us)
+                )
+            case When():
+                return new > 0 and self._is_true(trigger)
+        return False
+
+    def _is_true(self, trigger: When) -> bool:
+        return holds(trigger.condition, self.values())
+
+
+def _has_to_do_with_time(trigger: Trigger) -> bool:
+    if isinstance(trigger, (AnyOf, AllOf)):
+        return any(_has_to_do_with_time(one) for one in trigger.triggers)
+    return isinstance(trigger, (EveryPeriod, After))

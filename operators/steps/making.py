@@ -1,0 +1,74 @@
+"""Columns that an operator makes of those that its input has: keys, and event time, by expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core import check
+from windrow.core.errors import ConfigurationError
+from windrow.core.expressions import Expr
+from windrow.operators.steps.columns import MALFORMED_ROW
+from windrow.operators.steps.groups import combine
+
+#: What is made, by name. One stands in the place of a column of the input that has the name.
+Makes: TypeAlias = tuple[tuple[str, Expr], ...]
+#: The column of event time, where that is an expression.
+EVENT_TIME = "event_time"
+_KEYS = "name a column, several as by=('origin', 'carrier'), each by an expression as by={'name': ...}, or () for no key"
+
+
+def keys_of(by: Any) -> tuple[tuple[str, ...], Makes]:
+    """(the names of the key columns, those of them that are made)."""
+    if not isinstance(by, Mapping):
+        return check.names(by, "by", _KEYS), ()
+    makes = []
+    for name, what in by.items():
+        if isinstance(what, str) and what != name:
+            what = pc.field(what)
+        if isinstance(what, pc.Expression):
+            makes.append((name, Expr(what)))
+        elif what != name:
+            raise ConfigurationError(f"by={{{name!r}: {what!r}}}: {_KEYS}")
+    return check.names(by, "by", _KEYS), tuple(makes)
+
+
+def time_of(event_time: Any) -> tuple[str, Makes]:
+    """(the name of the column of event time, what it is made of)."""
+    if isinstance(event_time, pc.Expression):
+        return EVENT_TIME, ((EVENT_TIME, Expr(event_time)),)
+    remedy = "name the column that holds the time of the event, or give an expression of columns"
+    return check.of_type(event_time, str, "event_time", remedy), ()
+
+
+def made(makes: Makes, table: pa.Table) -> pa.Table:
+    """The table with what is made of it; malformed rows make nothing. Raises what Arrow raises."""
+    if not makes:
+        return table
+    sound = np.ones(len(table), dtype=bool)
+    if MALFORMED_ROW in table.column_names:
+        sound = np.asarray(combine(table.column(MALFORMED_ROW)).is_null())
+    some = table if sound.all() else table.filter(pa.array(sound))
+    target = pa.array(np.where(sound, np.cumsum(sound) - 1, 0), mask=~sound)
+    for name, expression in makes:
+        column = combine(expression.evaluate(some)).take(target)
+        if name in table.column_names:
+            table = table.set_column(table.column_names.index(name), name, column)
+        else:
+            table = table.append_column(name, column)
+    return table
+
+
+def made_schema(makes: Makes, schema: pa.Schema) -> pa.Schema:
+    """The columns of an input with those that are made of them."""
+    return made(makes, schema.empty_table()).schema if makes else schema
+
+
+def raw(names: Sequence[str], makes: Makes) -> tuple[str, ...]:
+    """Those of the names that the input has to have."""
+    of_ours = {name for name, _ in makes}
+    return tuple(name for name in names if name not in of_ours)

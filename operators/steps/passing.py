@@ -1,0 +1,40 @@
+"""The filter of an operator's input. A message that does not pass is nothing; it was heard, and moves the watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core import check
+from windrow.core.expressions import Expr
+from windrow.core.positions import Partition
+from windrow.operators.steps.columns import MALFORMED_ROW
+from windrow.operators.steps.groups import combine
+
+
+def filter_of(where: pc.Expression | None) -> Expr | None:
+    """What the user wrote as a filter of an input."""
+    if where is None:
+        return None
+    remedy = "use an expression of columns of the input, such as wr.col('x') > 0"
+    return Expr(check.of_type(where, pc.Expression, "where", remedy))
+
+
+def divided(where: Expr, table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """(rows for which it is true, and those that are malformed whatever it says, the others). Raises what Arrow raises."""
+    passes = np.ones(len(table), dtype=bool)
+    sound = np.arange(len(table))
+    if MALFORMED_ROW in table.column_names:
+        sound = np.flatnonzero(combine(table.column(MALFORMED_ROW)).is_null())
+    some = table if len(sound) == len(table) else table.take(pa.array(sound))
+    truth = pc.fill_null(combine(where.evaluate(some)), False)
+    passes[sound] = truth.to_numpy(zero_copy_only=False)
+    return table.filter(pa.array(passes)), table.filter(pa.array(~passes))
+
+
+def further(marks: Mapping[Partition, int], others: Mapping[Partition, int]) -> dict[Partition, int]:
+    """How far partitions have come, by either."""
+    return {p: max(m[p] for m in (marks, others) if p in m) for p in {**marks, **others}}
