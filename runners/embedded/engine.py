@@ -98,8 +98,8 @@ class Engine:
             alone = self.definitions == (definition,)
             self.job = Job(location, self.definitions, shards=1, clock=self.clock, transport=log, grows=alone)
         if alone:
-            self.definitions = (*self.job.definitions.values(),)
-            self.definition = definition = self.definitions[0]
+            self.definitions = (definition,) = (*self.job.definitions.values(),)
+            self.definition = definition
         self.logic = definition.logic(wanted)
         self._publisher = Publisher(self.job, self.definitions, self.sinks, letters)
         self._gives = bool(self.sinks) or letters is not None
@@ -117,10 +117,9 @@ class Engine:
             raise
 
     def _spec(self, store: str) -> ShardSpec:
+        job = self.job
         return ShardSpec(
-            self.job.folders,
-            self.job.job,
-            0,
+            *(job.folders, job.job, 0),
             self.logic.metadata_cfs,
             self.logic.message_cfs,
             replayable=all(map(replayable, self.definitions)),
