@@ -56,3 +56,33 @@ def test_a_query_of_three_operators_tells_what_they_tell_embedded(
         op.drain()
     assert {n: said(s.panes) for n, s in sinks.items()} == {n: said(s.panes) for n, s in twins.items()}
     assert [len(sinks[n].panes) > least for n, least in zip(names, (79, 20, 40), strict=True)] == 3 * [True]
+
+
+@pytest.mark.proves("Windows: around each message, in a streaming query on Spark that is stopped and goes on")
+def test_a_query_tells_the_windows_around_messages_that_are_told_embedded(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    near = wr.Over(
+        by="k",
+        event_time="t",
+        frame=wr.range_between("-2 seconds", "1 second"),
+        agg={"near": wr.sum("v"), "last": wr.avg("v").over(3), "so_far": wr.count().over()},
+        ttl="1 minute",
+    )
+    source, sink, twin = feed(), wr.sinks.memory(), wr.sinks.memory()
+
+    def start() -> Any:
+        writer = near.writeStream(source.stream(spark)).sink(sink).option("shards", 2)
+        return writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+
+    source.add(rows(0))
+    start().awaitTermination()
+    before = len(sink.panes)
+    source.add(rows(1))
+    start().drain()
+    with near.open(str(tmp_path / "twin"), sink=twin) as op:
+        for part in range(2):
+            op.add_messages(rows(part))
+        op.drain()
+    assert said(sink.panes) == said(twin.panes)
+    assert (before < len(sink.panes), len(sink.panes)) == (True, 48)
