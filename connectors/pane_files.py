@@ -64,13 +64,15 @@ class PaneFiles:
             for rows in read_slices(file, SLICE_ROWS):
                 yield rows if common is None else concat([common, rows])
 
-    def panes(self) -> Iterator[Any]:
-        """All rows as Python values: panes, rows of a join, or dead letters; made when they are looked at."""
+    def panes(self) -> list[Any]:
+        """All rows as Python values: panes, rows of a join, or dead letters. Too many at once? `tables()`."""
+        found: list[Any] = []
         for rows in self.tables():
             if self.letters_of is not None:
-                yield from to_letters(rows, self.letters_of)
+                found += to_letters(rows, self.letters_of)
             else:
-                yield from self.definition.values(rows, self.job)
+                found += self.definition.values(rows, self.job)
+        return found
 
 
 def mapped_rows(path: str) -> pa.Table:
@@ -90,7 +92,7 @@ class Sink(Protocol):
         """Make the panes of one operator in one commit visible, once, however often it is called with this token.
 
         token: (job, commit). panes: `panes.table()` has all rows as Arrow, `panes.tables()` the same some at a time, however
-            many they are, `panes.panes()` as Python values
+            many they are, `panes.panes()` a list of Python values
 
         Raising refuses them for now: they are given again.
         """

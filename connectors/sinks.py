@@ -42,7 +42,7 @@ class MemorySink:
     def publish(self, token: Token, panes: PaneFiles) -> None:
         if (token, panes.operator) in self.tokens:
             return
-        self.panes.extend(list(panes.panes()))
+        self.panes.extend(panes.panes())
         self.tokens.add((token, panes.operator))
 
     def last_commit(self, job: str, operator: str) -> int | None:
