@@ -149,7 +149,7 @@ def test_messages_that_run_together_tell_what_single_steps_tell_bit_for_bit(data
         cases.cases(ids=data.draw(st.booleans()), full=data.draw(st.sampled_from([False] * 7 + [True])))
     )
     assume(scaled.definition.in_runs)
-    at_once, entries.AT_ONCE = entries.AT_ONCE, data.draw(st.sampled_from([1, 2, 3, 128]))
+    drawn = data.draw(st.sampled_from([1, 2, 3, 128]))
     rows = cases.messages(close=data.draw(st.booleans())).map(lambda row: _drawn(scaled, row))
     action = st.one_of(
         st.tuples(st.just("add"), st.lists(rows, min_size=1, max_size=14)),
@@ -159,6 +159,7 @@ def test_messages_that_run_together_tell_what_single_steps_tell_bit_for_bit(data
         st.tuples(st.sampled_from(["timeout", "results", "die"]), st.none()),
     )
     actions = data.draw(st.lists(action, min_size=2, max_size=8))
+    at_once, entries.AT_ONCE = entries.AT_ONCE, drawn  # last: a draw may end the example
     try:
         with lives(scaled.definition, scaled.base_us) as (runs, ones):
             for kind, value in actions:
