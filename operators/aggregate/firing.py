@@ -275,7 +275,7 @@ class StoredWindows(Steps):
         keys = None if key is None else one_key(by, key, self.seen_schema(progress.schema))
         if keys is not None:
             some = self.store.read(kv, starts, keys)
-            chunks = iter([] if some is None else [Chunk(starts, some, None)])
+            chunks = iter([Chunk(starts, some, None)] if some is not None and len(some) else [])
         else:
             chunks = self.store.chunks(kv, starts, most)
         for chunk in chunks:

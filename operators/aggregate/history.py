@@ -254,7 +254,7 @@ class History:
             extra, more = calculation.table_functions(
                 empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
             )
-            return calculation.masked({**values, **extra}, state.column(START)), broken + more
+            return calculation.masked({**values, **extra}, broken + more, state.column(START))
         index = pa.array(row_of)
         starts = pa.concat_arrays([combine(state.column(START)), pa.array(windows)])
         keys = [
@@ -281,10 +281,10 @@ class History:
         sequence = np.asarray(pc.sort_indices(arrival, sort_keys=keys).to_numpy(), dtype=np.int64)
         chosen, member = chosen.take(sequence), member[sequence]
         groups = Groups.of_codes(member, size)
-        merged, broken = calculation.merge(calculation.lift(chosen), groups)
+        merged, broken = calculation.merge(calculation.lift(chosen, kept=True), groups)
         values, more = calculation.finish(merged, size)
         extra, failures = calculation.table_functions(chosen, groups)
-        return calculation.masked({**values, **extra}, state.column(START)), broken + more + failures
+        return calculation.masked({**values, **extra}, broken + more + failures, state.column(START))
 
 
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:

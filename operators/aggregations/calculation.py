@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -115,27 +116,30 @@ class Calculation:
                 names.append(argument)
         return list(dict.fromkeys(names))
 
-    def lift(self, rows: Slice) -> dict[str, pa.Array]:
-        """Accumulators of single rows."""
+    def lift(self, rows: Slice, *, kept: bool = False) -> dict[str, pa.Array]:
+        """Accumulators of single rows. kept: they were counted, perhaps before an aggregation came that raises on them."""
         rows = self._whole(rows)
         times = pa.array(rows.times)
         order = rows.order if self.ordered else None
         columns: dict[str, pa.Array] = {}
         arguments: dict[str | Expr, pa.Array] = {}
+        since = dict(self._since_us) if kept else {}
         for alias, aggregation in self.definition.agg.items():
             kernel = self.kernels[alias]
             if kernel is None:
-                if aggregation.condition is not None:
+                if aggregation.condition is not None and not kept:
                     aggregation.condition.evaluate(rows.table)  # a message on which it raises does not count
                 continue
             for argument in aggregation.args:
                 if argument not in arguments:
-                    arguments[argument] = self._argument(rows.table, argument, aggregation)
+                    made = partial(self._argument, argument=argument, aggregation=aggregation)
+                    arguments[argument] = _of_seen(made, rows, since.get(alias))
             lifted = Arguments(times, order, tuple(arguments[a] for a in aggregation.args))
             if aggregation.condition is None:
                 parts = kernel.lift(lifted)
             else:
-                parts = lift_where(kernel, lifted, combine(aggregation.condition.evaluate(rows.table)))
+                mask = _of_seen(aggregation.condition.evaluate, rows, since.get(alias))
+                parts = lift_where(kernel, lifted, combine(mask))
             for part, column in parts.items():
                 columns[f"{ACCUMULATOR}{alias}.{part}"] = column
         return columns
@@ -193,20 +197,21 @@ class Calculation:
                     broken.append(Broken(alias, g, OverflowError(f"{alias}: the sum does not fit int64")))
             values[alias] = value
         ordered = {a: values[a] for a in self.kernels if a in values}
-        return (self.masked(ordered, columns[START]) if START in columns else ordered), broken
+        return self.masked(ordered, broken, columns[START]) if START in columns else (ordered, broken)
 
     def masked(
-        self, values: Mapping[str, pa.Array], starts: pa.Array | pa.ChunkedArray
-    ) -> dict[str, pa.Array]:
-        """Null in windows that begin before their aggregation came to the state."""
-        masked = dict(values)
+        self, values: Mapping[str, pa.Array], broken: list[Broken], starts: pa.Array | pa.ChunkedArray
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Null in windows that begin before their aggregation came to the state, whatever is broken there."""
+        masked, since = dict(values), dict(self._since_us)
+        broken = [b for b in broken if b.alias not in since or starts[b.group].as_py() >= since[b.alias]]
         for alias, since_us in self._since_us:
             if alias in masked:
                 value = combine(masked[alias])
                 whole = pc.greater_equal(combine(starts), since_us)
                 rows = np.where(whole.to_numpy(zero_copy_only=False), np.arange(len(value)), -1)
                 masked[alias] = take_or_null(value, rows)
-        return masked
+        return masked, broken
 
     def _whole(self, rows: Slice) -> Slice:
         """Rows with the columns that only what came to the state takes; they are null where messages had none yet."""
@@ -231,7 +236,9 @@ class Calculation:
                 names += [name for name in POSITION_COLUMNS if name in table.column_names]
             part = rows
             if aggregation.condition is not None:
-                mask = combine(aggregation.condition.evaluate(table))
+                mask = combine(
+                    _of_seen(aggregation.condition.evaluate, rows, dict(self._since_us).get(alias))
+                )
                 chosen = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
                 part = rows.take(chosen)
                 kept = Groups.of_codes(groups.codes[chosen], groups.size)
@@ -241,6 +248,21 @@ class Calculation:
             values[alias] = value
             broken += [Broken(alias, f.group, f.error) for f in failures]
         return values, broken
+
+
+def _of_seen(
+    evaluate: Callable[[pa.Table], pa.Array | pa.ChunkedArray], rows: Slice, since_us: int | None
+) -> pa.Array | pa.ChunkedArray:
+    """Of rows, null of those before `since_us` where it raises on them: in their windows the aggregation has no value."""
+    try:
+        return evaluate(rows.table)
+    except pa.ArrowException:
+        if since_us is None:
+            raise
+    seen = np.flatnonzero(rows.times >= since_us)
+    places = np.full(len(rows.times), -1)
+    places[seen] = np.arange(len(seen))
+    return take_or_null(combine(evaluate(rows.table.take(pa.array(seen)))), places)
 
 
 def _with_new(came: Sequence[Aggregation], schema: pa.Schema) -> pa.Schema:

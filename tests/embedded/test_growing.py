@@ -27,6 +27,8 @@ def sums(*names: str, **more: Any) -> wr.Aggregate:
         "total": wr.sum("v"),
         "high": wr.max(wr.col("w") * 2),
         "middle": wr.median("v"),
+        "share": wr.sum(wr.col("v") / wr.col("w")),
+        "shares": wr.count().where(wr.col("v") / wr.col("w") > 3),
     }
     options: dict[str, Any] = {
         "by": "k",
@@ -56,6 +58,22 @@ def test_windows_from_before_have_null_for_what_has_come_and_later_ones_have_it(
         driver.advance_event_time(20 * S)
         last = {p.window.start_us: p.values for p in driver.check().panes}
         assert last == {0: {"n": 2, "total": None, "high": None}, 10 * S: {"n": 2, "total": 23, "high": 10}}
+
+
+def test_what_has_come_may_raise_on_messages_that_are_kept_from_before(tmp_path: Path) -> None:
+    with TestDriver(sums("middle"), tmp_path) as driver:
+        driver.feed([row(1, 0, w=0), row(2, 1, w=2)])
+        driver.next_offsets()
+        driver.restart(sums("middle", "share", "shares"))
+        driver.feed([row(3, 2, w=0), row(4, 3, w=3), row(11, 4, w=2), row(12, 5, w=6)])
+        driver.advance_event_time(20 * S)
+        last = {p.window.start_us: p.values for p in driver.check().panes}
+        assert last == {
+            0: {"middle": 2, "share": None, "shares": None},
+            10 * S: {"middle": 11.5, "share": 7, "shares": 1},
+        }
+        [letter] = driver.dead_letters()
+        assert letter.reason == "malformed" and letter.position == wr.Position("s", 0, 2)
 
 
 @pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")

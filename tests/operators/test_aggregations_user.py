@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.core import aggregations as wr
+from windrow.core.aggregation import UserFunction
 from windrow.core.errors import BadAggregate
 from windrow.operators.aggregations import (
     Arguments,
@@ -127,7 +128,7 @@ class Fixed:
 
 
 def fixed(state: Any, value: Any, returns: pa.DataType) -> Any:
-    function = wr.UserFunction("fixed", 1, returns, Fixed(state, value), False)
+    function = UserFunction("fixed", 1, returns, Fixed(state, value), False)
     kernel = make_kernel(function(), [])
     failures: list[Failure] = []
     parts = kernel.merge(kernel.lift(Arguments(pa.array([0]), None, ())), Groups([], 1), failures)
@@ -140,7 +141,7 @@ class RowCount(Fixed):
 
 
 def test_a_function_of_no_columns_sees_every_row() -> None:
-    function = wr.UserFunction("rows", 1, pa.int64(), RowCount(0, None), False)
+    function = UserFunction("rows", 1, pa.int64(), RowCount(0, None), False)
     kernel = make_kernel(function(), [])
     rows = kernel.lift(Arguments(pa.array([0, 0, 0]), None, ()))
     merged = kernel.merge(rows, Groups([pa.array([0, 1, 0])], 3), [])
