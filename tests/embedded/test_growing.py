@@ -61,16 +61,16 @@ def test_windows_from_before_have_null_for_what_has_come_and_later_ones_have_it(
 
 
 def test_what_has_come_may_raise_on_messages_that_are_kept_from_before(tmp_path: Path) -> None:
-    with TestDriver(sums("middle"), tmp_path) as driver:
+    with TestDriver(sums("middle", "high"), tmp_path) as driver:
         driver.feed([row(1, 0, w=0), row(2, 1, w=2)])
         driver.next_offsets()
-        driver.restart(sums("middle", "share", "shares"))
+        driver.restart(sums("middle", "high", "share", "shares"))
         driver.feed([row(3, 2, w=0), row(4, 3, w=3), row(11, 4, w=2), row(12, 5, w=6)])
         driver.advance_event_time(20 * S)
         last = {p.window.start_us: p.values for p in driver.check().panes}
         assert last == {
-            0: {"middle": 2, "share": None, "shares": None},
-            10 * S: {"middle": 11.5, "share": 7, "shares": 1},
+            0: {"middle": 2, "high": 6, "share": None, "shares": None},
+            10 * S: {"middle": 11.5, "high": 12, "share": 7, "shares": 1},
         }
         [letter] = driver.dead_letters()
         assert letter.reason == "malformed" and letter.position == wr.Position("s", 0, 2)
