@@ -218,9 +218,11 @@ def run(drill: Drill, seeds: Sequence[int], kafka: wr.Kafka | None, image: str |
     began, faults, world = time.monotonic(), 0, None
     report, failed = None, ""
     with contextlib.ExitStack() as stack:
-        folder = Path(
+        whole = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True))
         )
+        folder = whole / "disk"  # what the job says lies beside it, where there is room
+        folder.mkdir()
         if drill.small_disk:
             stack.enter_context(_small_disk(folder))
         broker = None

@@ -177,7 +177,7 @@ class World:
     def start(self) -> Job:
         """Another process of the job; the one before may still run."""
         self._started += 1
-        return Job(self.settings, self.folder / f"job-{self._started}.log")
+        return Job(self.settings, self.folder.with_name(f"job-{self._started}.log"))
 
     def restart(self) -> None:
         """The job has ended: the next process of it."""
