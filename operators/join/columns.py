@@ -50,7 +50,7 @@ class InputColumns:
         sides = self.schemas(kv)
         for side, given in enumerate((self.definition.left, self.definition.right)):
             if beside is not None and given.name in beside:
-                sides[side] = learn(sides[side], beside[given.name].schema)
+                sides[side] = _with(sides[side], beside[given.name].schema, given.event_time)
         side = LEFT if name == self.definition.left.name else RIGHT
         return JoinNeeds(self.definition, side, sides, self.names(kv))
 
@@ -102,3 +102,10 @@ class InputColumns:
 
 def _declared(intake: SideIntake) -> pa.Schema:
     return pa.schema([(name, pa.null()) for name in dict.fromkeys((*intake.by, intake.event_time))])
+
+
+def _with(known: pa.Schema | None, seen: pa.Schema, event_time: str) -> pa.Schema:
+    """What is known, and the columns of a slice, whose event times are timestamps whatever they were declared as."""
+    if known is not None and event_time in known.names and event_time in seen.names:
+        seen = seen.remove(seen.get_field_index(event_time))
+    return learn(known, seen)
