@@ -36,7 +36,7 @@ def names(driver: JoinDriver) -> list[list[str]]:
 def test_event_times_that_are_declared_as_numbers_may_come_for_both_inputs_at_once(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.int64()), ("k", pa.int64())])
     with joined("inner").open(str(tmp_path), schema={"left": schema, "right": schema}) as op:
-        op.add_messages([wr.Message({"t": None, "k": 1})], "left")  # malformed; the columns are known from here on
+        op.add_messages([wr.Message({"t": None, "k": 1})], "left")  # malformed, but the columns are known
         for second in (1, 2):
             op.add_messages({"right": [wr.Message(row(second, 1))], "left": [wr.Message(row(second, 1))]})
         op.drain()
