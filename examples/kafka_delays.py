@@ -91,17 +91,22 @@ def alone(source: Any, sink: Any, out: str) -> None:
 
 def panes(kafka: wr.Kafka, topic: str) -> pd.DataFrame:
     """The panes of a topic, as any consumer has them that reads committed records only."""
+    places = [TopicPartition(topic, p, 0) for p in kafka.partitions(topic)]
+    hasty = Consumer(kafka.settings(group_id="reader", isolation_level="read_uncommitted"))
+    ends = {p.partition: hasty.get_watermark_offsets(p)[1] for p in places}
+    hasty.close()
     consumer = Consumer(
         kafka.settings(group_id="reader", isolation_level="read_committed", enable_partition_eof=True)
     )
-    consumer.assign([TopicPartition(topic, p, 0) for p in kafka.partitions(topic)])
-    open_partitions, found = set(kafka.partitions(topic)), []
+    consumer.assign(places)
+    open_partitions, found = set(ends), []
     while open_partitions:
         message = consumer.poll(1.0)
         if message is None:
             continue
         if message.error():
-            open_partitions.discard(message.partition())
+            if message.offset() >= ends[message.partition()]:  # earlier, the end of a transaction is to come yet
+                open_partitions.discard(message.partition())
         else:
             found.append(json.loads(message.value()))
     consumer.close()

@@ -17,6 +17,11 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+# A slow machine is not a wrong result.
+settings.register_profile("no-deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no-deadline")
 
 HERE = Path(__file__).parent
 #: For tests that start Spark, a broker or many processes, on a busy machine; with the fixtures that they are first to need.

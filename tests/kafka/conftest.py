@@ -24,6 +24,7 @@ from tests.deep import usually
 from tests.kafka.shared_broker import shared_broker, told
 from tests.kafka.spark_jars import jars
 from windrow.connectors.kafka.log import KafkaLog
+from windrow.connectors.kafka.topics import PartitionReader
 from windrow.testing import KafkaBroker
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -89,8 +90,27 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(jars())} {os.environ['PYSPARK_SUBMIT_ARGS']}"
 
 
+def wait_for(kafka: wr.Kafka, topic: str, offset: int, partition: int = 0) -> None:
+    """Return when readers see a record that is committed or aborted: who ends a transaction is answered a little before."""
+    reader = PartitionReader(kafka, topic, partition)
+    try:
+        reader.wait_for(offset)
+    finally:
+        reader.close()
+
+
+def add_partition(kafka: wr.Kafka, topic: str, partitions: int) -> None:
+    """Give a topic so many partitions; the broker knows of them when this returns."""
+    from confluent_kafka.admin import NewPartitions
+
+    admin = kafka.admin()  # held until the answer is there
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+    while len(kafka.partitions(topic)) != partitions:
+        time.sleep(0.05)
+
+
 class Sender:
-    """Writes records to topics; what was sent is there when a method returns."""
+    """Writes records to topics; what was sent is there, and seen by all readers, when a method returns."""
 
     def __init__(self, kafka: wr.Kafka) -> None:
         self.kafka = kafka
@@ -98,9 +118,17 @@ class Sender:
 
     def send(self, topic: str, values: Iterable[str | bytes | None], partition: int = 0, **more: Any) -> None:
         """One record a value; `more` as `Producer.produce` takes it."""
+        refused: list[Any] = []
         for value in values:
-            self._producer.produce(topic, value=value, partition=partition, **more)
+            self._producer.produce(
+                topic,
+                value=value,
+                partition=partition,
+                on_delivery=lambda error, _: refused.extend([error] if error else []),
+                **more,
+            )
         self._producer.flush()
+        assert refused == []
 
     def send_rows(self, topic: str, rows: Iterable[Mapping[str, Any]], partition: int = 0) -> None:
         """One record of JSON a row."""
@@ -108,16 +136,20 @@ class Sender:
 
     def transact(self, topic: str, values: Iterable[str], partition: int = 0, *, commit: bool = True) -> None:
         """One transaction, committed or aborted. Either way it spends one more offset for its end."""
+        offsets: list[int] = []
         producer = self.kafka.producer(transactional_id=f"x-{uuid.uuid4().hex}")
         producer.init_transactions()
         producer.begin_transaction()
         for value in values:
-            producer.produce(topic, value=value, partition=partition)
+            producer.produce(
+                topic, value, partition=partition, on_delivery=lambda _, sent: offsets.append(sent.offset())
+            )
         producer.flush()
         if commit:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
+        wait_for(self.kafka, topic, max(offsets), partition)
 
 
 @pytest.fixture

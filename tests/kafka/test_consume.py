@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.kafka.conftest import Sender
+from tests.kafka.conftest import Sender, add_partition
 from windrow.connectors.kafka.sink import read_all
 from windrow.core.errors import SourceLost
 
@@ -82,12 +82,12 @@ def running() -> Iterator[list[Running]]:
         one.thread.join()
 
 
-def until(true: Callable[[], bool], *watched: Running) -> None:
+def until(true: Callable[[], bool], *watched: Running, pause_s: float = 0.02) -> None:
     while not true():
         for one in watched:
             if one.error is not None:
                 raise one.error
-        threading.Event().wait(0.02)
+        threading.Event().wait(pause_s)
 
 
 @pytest.mark.proves("Kafka: a consumer loop without Spark, alone and in a group")
@@ -162,8 +162,6 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     running: list[Running],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from confluent_kafka.admin import NewPartitions
-
     monkeypatch.setattr("windrow.runners.embedded.consume.LOOK_S", 0.2)
     topic = new_topic(1)
     sender.send_rows(topic, [row(1)])
@@ -171,9 +169,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     running.append(
         Running(tmp_path, wr.sources.kafka(kafka, topic, value=VALUE, starting="earliest"), sink=sink)
     )
-    admin = kafka.admin()
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
-    until(lambda: kafka.partitions(topic) == [0, 1])
+    add_partition(kafka, topic, 2)
     Sender(kafka).send_rows(topic, [row(2), row(12)], 1)
     sender.send_rows(topic, [row(13)])
     until(lambda: sink.counted == 2, *running)
@@ -282,13 +278,13 @@ def test_members_of_a_group_share_partitions_and_take_over_from_who_leaves(
 
     running.append(member())
     send(range(0, 25))
-    until(lambda: published().total() >= 4 * 20, *running)
+    until(lambda: published().total() >= 4 * 20, *running, pause_s=0.3)
     running.append(member())
     send(range(25, 45))
-    until(lambda: published().total() >= 4 * 40, *running)
+    until(lambda: published().total() >= 4 * 40, *running, pause_s=0.3)
     running[0].stop()
     send(range(45, 61))
-    until(lambda: published().total() >= 4 * 60, running[1])
+    until(lambda: published().total() >= 4 * 60, running[1], pause_s=0.3)
     running[1].stop()
     assert published() == Counter({at: n for at, n in sent.items() if at[0] < 6})
 

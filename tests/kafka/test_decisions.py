@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
-from tests.kafka.conftest import Sender, keyed
+from tests.kafka.conftest import Sender, add_partition, keyed
 from windrow.checkpoint import lifecycle
 from windrow.testing.clock import ManualClock
 
@@ -161,16 +160,11 @@ def test_a_topic_that_is_made_anew_stops_it_or_is_read_as_another(
 def test_partitions_that_are_added_are_read_from_their_beginning(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
-    from confluent_kafka.admin import NewPartitions
-
     topic = new_topic(1)
     source = wr.sources.kafka(kafka, topic, value=VALUE)
     send(sender, topic)
     runner.run(source, 5)
-    admin = kafka.admin()  # held until the answer is there
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
-    while kafka.partitions(topic) != [0, 1]:
-        time.sleep(0.05)
+    add_partition(kafka, topic, 2)
     send(Sender(kafka), topic, 3, partition=1)
     runner.run(source, 8)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.kafka.conftest import Sender, keyed
+from tests.kafka.conftest import Sender, add_partition, keyed
 from windrow.connectors.kafka.sink import read_all
 from windrow.core.errors import JobMismatch, UnknownColumn
 
@@ -205,15 +205,12 @@ def test_partitions_that_are_added_to_a_keyed_topic_stop_the_job(
     tmp_path: Path,
     queries: list[Any],
 ) -> None:
-    from confluent_kafka.admin import NewPartitions
-
     topic = new_topic(1)
     sender.send_rows(topic, rows(range(0, 12), "a"))
     source = wr.sources.kafka(kafka, topic, value=VALUE, keyed=True)
     sink = wr.sinks.memory()
     start(source, tmp_path, sink, queries).awaitTermination()
-    admin = kafka.admin()
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    add_partition(kafka, topic, 2)
     sender.send_rows(topic, rows(range(12, 24), "a"))
     query = start(source, tmp_path, sink, queries)
     with pytest.raises(Exception, match=JobMismatch.code):

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 import windrow as wr
-from tests.kafka.conftest import Sender
+from tests.kafka.conftest import Sender, add_partition, wait_for
+from windrow.connectors.kafka.topics import PartitionReader
 from windrow.core.errors import KafkaFailed, SourceLost
 from windrow.core.positions import topic_of, topic_source
 from windrow.runners.spark.kafka import KafkaDataSource, KafkaReader, KafkaStreamReader
@@ -91,6 +92,17 @@ def test_time_of_arrival_is_told_as_such(
     assert table(bounded(kafka, topic))["timestampType"].to_pylist() == [1]
 
 
+def test_what_a_transaction_of_a_test_wrote_is_seen_at_once(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
+) -> None:
+    topic = new_topic()
+    reader = PartitionReader(kafka, topic, 0)
+    for n in range(1, 16):
+        sender.transact(topic, ["a"], commit=n % 2 == 0)
+        assert reader.bounds() == (0, 2 * n)
+    reader.close()
+
+
 @pytest.mark.proves('Spark: a Kafka source without jars, `format("windrow-kafka")`')
 def test_a_range_that_ends_in_aborted_records_and_control_records_is_read_to_its_end(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
@@ -133,6 +145,7 @@ def test_records_of_a_transaction_are_read_when_it_is_committed(
     )
     assert step(hasty)[0] == ["t", "later"]
     producer.commit_transaction()
+    wait_for(kafka, topic, 1)
     assert step(reader, end)[0] == ["t", "later"]
 
 
@@ -183,13 +196,10 @@ def test_available_now_ends_at_what_there_was(
 def test_partitions_that_are_added_are_taken_from_their_beginning(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
-    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
-
     topic = new_topic()
     reader = streamed(kafka, topic)  # from the latest
     _, end = step(reader)
-    admin = kafka.admin()
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    add_partition(kafka, topic, 2)
     sender.send(topic, ["n"], 1)
     read, end = step(reader, end)
     again, end = step(reader, end)

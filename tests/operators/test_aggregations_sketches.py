@@ -118,7 +118,7 @@ def test_nan_is_the_largest_value_of_a_sketch_too() -> None:
         assert np.isnan(found) == is_nan
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=8), st.integers(1, 12))
 def test_weights_always_add_up_to_the_values_seen(sizes: list[int], k: int) -> None:
     codes = np.repeat(np.arange(len(sizes)), sizes)

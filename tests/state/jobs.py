@@ -127,7 +127,7 @@ class Elsewhere:
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        assert self._process.wait(30) == 0
+        assert self._process.wait() == 0
         self._process.stdout.close()
 
 

@@ -8,16 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
 from windrow.stores.spilled import Spilling
 from windrow.testing.faults import FaultyKV
-
-# No time limits in tests: a slow machine is not a wrong result.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 CFS = ("data", "meta", "other")
 MakeKV = Callable[[], KV]

@@ -211,7 +211,7 @@ def apply(model: Model, op: tuple[Any, ...]) -> None:
             del model[cf][covered]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     batches=st.lists(st.lists(OPS, max_size=8), max_size=6),
     bounds=st.lists(st.tuples(KEYS, st.none() | KEYS), min_size=1, max_size=4),
