@@ -105,7 +105,9 @@ def panes(kafka: wr.Kafka, topic: str) -> pd.DataFrame:
         if message is None:
             continue
         if message.error():
-            if message.offset() >= ends[message.partition()]:  # earlier, the end of a transaction is to come yet
+            if (
+                message.offset() >= ends[message.partition()]
+            ):  # earlier, the end of a transaction is to come yet
                 open_partitions.discard(message.partition())
         else:
             found.append(json.loads(message.value()))
