@@ -1,6 +1,8 @@
 """One process whose job has many keys in one window, which fires in one advance: what that takes, as a line of JSON.
 
-python -m benchmarks.fired KEYS [gone]      gone: nothing asks for the window once it has fired, so nothing of it is kept
+python -m benchmarks.fired KEYS [gone] [sessions]
+
+gone: nothing asks for the window once it has fired, so nothing of it is kept. sessions: each key has a window of its own
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import windrow as wr
 from .data import FIRST_US, SCHEMA
 from .harness import scratch
 
-DAY_US = 86_400_000_000
+DAY_US, HOUR_US = 86_400_000_000, 3_600_000_000
 BEGIN_US = FIRST_US // DAY_US * DAY_US
 BATCH = 200_000
 MIB = 1 << 20
@@ -69,11 +71,11 @@ def timed(told: dict[str, float], name: str, act: Callable[[], Any]) -> Any:
     return found
 
 
-def main(keys: int, gone: bool) -> dict[str, float]:
+def main(keys: int, gone: bool, sessions: bool) -> dict[str, float]:
     aggregate = wr.Aggregate(
         by="k",
         event_time="t",
-        window=wr.tumbling("1 day"),
+        window=wr.session("1 hour") if sessions else wr.tumbling("1 day"),
         agg={"n": wr.count(), "s": wr.sum("v"), "hi": wr.max("v")},
         retention="0 seconds" if gone else "10 days",
         emit=wr.Emit(drop_late=gone),
@@ -82,7 +84,7 @@ def main(keys: int, gone: bool) -> dict[str, float]:
     told: dict[str, float] = {}
     with scratch() as folder, aggregate.open(folder) as op:
         for low in range(0, keys, BATCH):
-            op.add_messages(_rows(low, min(low + BATCH, keys)))
+            op.add_messages(_rows(low, min(low + BATCH, keys), HOUR_US if sessions else 1))
             op.timeout()
 
         def fire() -> None:
@@ -103,12 +105,12 @@ def main(keys: int, gone: bool) -> dict[str, float]:
     return told
 
 
-def _rows(low: int, high: int) -> pa.Table:
+def _rows(low: int, high: int, within_us: int) -> pa.Table:
     at = np.random.default_rng(low).permutation(np.arange(low, high))
     names = pc.binary_join_element_wise("key", pc.utf8_lpad(pa.array(at).cast(pa.string()), 8, "0"), "-")
-    times = pa.array(np.full(len(at), BEGIN_US)).cast(SCHEMA.field("t").type)
+    times = pa.array(BEGIN_US + at * 7_919_003 % within_us).cast(SCHEMA.field("t").type)
     return pa.table([times, names, pa.array(at)], schema=SCHEMA)
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), "gone" in sys.argv[2:])))
+    print(json.dumps(main(int(sys.argv[1]), "gone" in sys.argv[2:], "sessions" in sys.argv[2:])))

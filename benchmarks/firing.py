@@ -10,40 +10,46 @@ from .harness import Context, Row, median
 
 KEYS, MANY = 1_000_000, 20_000_000
 MOST_S, MOST_MIB, MANY_MOST_MIB = 3.0, 400, 1024
+#: What the figures are called, and the words of the process.
+KEPT = ("firing: {keys:,} keys in one advance, kept for late data",)
+GONE = ("firing: {keys:,} keys in one advance, nothing kept", "gone")
 
 
 def firing(context: Context) -> list[Row]:
     """Seconds and MiB of one advance that fires a million keys, and of each way to take the results."""
     keys = KEYS // (20 if context.quick else 1)
-    return [*_fired(context, keys, False, MOST_S, MOST_MIB), *_fired(context, keys, True, MOST_S, MOST_MIB)]
+    return [*fired(context, keys, KEPT, MOST_S, MOST_MIB), *fired(context, keys, GONE, MOST_S, MOST_MIB)]
 
 
 def firing_many(context: Context) -> list[Row]:
     """The same with 20 million keys, once."""
     keys = MANY // (100 if context.quick else 1)
     one = Context(context.quick, 1, context.bar)
-    return [*_fired(one, keys, False, None, MANY_MOST_MIB), *_fired(one, keys, True, None, MANY_MOST_MIB)]
+    return [*fired(one, keys, KEPT, None, MANY_MOST_MIB), *fired(one, keys, GONE, None, MANY_MOST_MIB)]
 
 
-def _fired(context: Context, keys: int, gone: bool, most_s: float | None, most_mib: int) -> list[Row]:
+def fired(
+    context: Context, keys: int, what: tuple[str, ...], most_s: float | None, most_mib: int
+) -> list[Row]:
+    """what: the words of the process, after those of the figures."""
     told: dict[str, list[float]] = {}
     for i in range(context.rounds):
         context.step(f"{keys:,} keys, round {i + 1}")
-        command = [sys.executable, "-m", "benchmarks.fired", str(keys), *(["gone"] if gone else [])]
+        command = [sys.executable, "-m", "benchmarks.fired", str(keys), *what[1:]]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         for name, value in json.loads(said.splitlines()[-1]).items():
             told.setdefault(name, []).append(value)
-    what = f"firing: {keys:,} keys in one advance, " + ("nothing kept" if gone else "kept for late data")
+    name = what[0].format(keys=keys)
     named = {
-        "fire_s": ("s", what, most_s),
-        "fire_mib": ("MiB", f"{what}: peak beyond what there was", most_mib),
-        "fire_mapped_mib": ("MiB", f"{what}: that with mapped files", None),
-        "table_s": ("s", f"{what}: result_table()", None),
-        "pandas_s": ("s", f"{what}: get_result().to_pandas()", None),
-        "panes_s": ("s", f"{what}: each pane of get_result()", None),
-        "windows_s": ("s", f"{what}: each of get_windows()", None),
-        "windows_mib": ("MiB", f"{what}: each of get_windows(), peak", None),
-        "key_s": ("s", f"{what}: get_windows(key=)", None),
+        "fire_s": ("s", name, most_s),
+        "fire_mib": ("MiB", f"{name}: peak beyond what there was", most_mib),
+        "fire_mapped_mib": ("MiB", f"{name}: that with mapped files", None),
+        "table_s": ("s", f"{name}: result_table()", None),
+        "pandas_s": ("s", f"{name}: get_result().to_pandas()", None),
+        "panes_s": ("s", f"{name}: each pane of get_result()", None),
+        "windows_s": ("s", f"{name}: each of get_windows()", None),
+        "windows_mib": ("MiB", f"{name}: each of get_windows(), peak", None),
+        "key_s": ("s", f"{name}: get_windows(key=)", None),
     }
     return [
         Row(

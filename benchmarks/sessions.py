@@ -1,63 +1,227 @@
 """Session windows: embedded beside tumbling windows over the same rows, and on Spark beside its own `session_window`.
 
-Each of 1,000 keys has a message a second of event time, about; with a gap of 2 seconds a session has seven. Rows come by the
-same batches, and are measured, as in `throughput`.
+Two streams. Of 1,000 keys each has a message a second of event time, about, and with a gap of 2 seconds a session of seven; of
+100,000 keys each has one in 2 seconds, and with a gap of 5 seconds a session of twelve. Embedded is measured in CPU time.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 import windrow as wr
 
-from .data import ROWS_PER_FILE, stream
-from .embedded import BATCH_ROWS, add, tables
-from .harness import Context, Row, median, rate, scratch
-from .sparks import PROVIDERS, TUMBLING, WINDROW, Window, definition, run_query, run_to_end, session
+from .data import FIRST_US, JITTER_US, ROWS_PER_FILE, SCHEMA, files
+from .firing import MOST_MIB, MOST_S, fired
+from .harness import Context, Row, cost, median, rate, scratch
+from .sparks import PROVIDERS, WINDROW, Window, definition, run_query, run_to_end, session
 from .throughput import COLD_BATCHES, rate_of
 
-SESSIONS = Window("session 2 s", wr.session("2 seconds"), ("2 seconds",))
-SPARK, EMBEDDED = "Spark, RocksDB", "tumbling windows"
+SPARK, TUMBLING, LATE = "Spark, RocksDB", "tumbling windows", "5 % late"
+LEAST, TIMES_SPARK, LATE_MOST, COMMIT_MOST = 1_000_000, 3.0, 1.5, 1.2
+BATCH_ROWS, OPEN, FEW, COMMITS = 500_000, 1_000_000, 100, 40
+ENDING = ("sessions: {keys:,} that end in one advance", "sessions")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """So many keys, rows a second of event time of them all, and a gap."""
+
+    keys: int
+    rows_per_second: int
+    gap: str
+
+    @property
+    def window(self) -> Window:
+        return Window(f"session {self.gap}", wr.session(self.gap), (self.gap,))
+
+    @property
+    def tumbling(self) -> Window:
+        return Window(f"tumbling {self.gap}", wr.tumbling(self.gap), (self.gap,))
+
+    def rows(self, first: int, n: int, late: float = 0.0) -> pa.Table:
+        """late: that part of them is 15 to 30 seconds late."""
+        rng = np.random.default_rng(first)
+        times = FIRST_US + (np.arange(first, first + n) * 1_000_000) // self.rows_per_second
+        times -= rng.integers(0, JITTER_US, n)
+        times -= np.where(rng.random(n) < late, rng.integers(15_000_000, 30_000_000, n), 0)
+        names = pa.array([f"key-{i:06d}" for i in range(self.keys)])
+        keys = names.take(pa.array(rng.integers(0, self.keys, n)))
+        values = pa.array(rng.integers(-1_000, 1_000_000, n))
+        return pa.table([pa.array(times).cast(SCHEMA.field("t").type), keys, values], schema=SCHEMA)
+
+
+STREAMS = (Stream(1_000, 1_000, "2 seconds"), Stream(100_000, 50_000, "5 seconds"))
 
 
 def sessions(context: Context) -> list[Row]:
-    """Rows a second, durable."""
-    some = tables(context)
-    inside = context.interleave(
-        {WINDROW: lambda: add(definition(SESSIONS), some), EMBEDDED: lambda: add(definition(TUMBLING), some)}
+    """Embedded, what single commits cost, many that end at once, Spark."""
+    rows = [row for stream in STREAMS for row in _embedded(context, stream)]
+    rows += [_late(context), *_commits(context)]
+    keys = OPEN // (20 if context.quick else 1)
+    rows += [row for row in fired(context, keys, ENDING, MOST_S, MOST_MIB) if "(" not in row.name]
+    for stream in STREAMS:
+        for batch_rows in (BATCH_ROWS,) if context.quick else (BATCH_ROWS, 4 * BATCH_ROWS):
+            rows.append(_beside_spark(context, stream, batch_rows))
+    return rows
+
+
+# -- embedded ---------------------------------------------------------------------------------------------------------
+
+
+def _embedded(context: Context, stream: Stream) -> list[Row]:
+    """Rows a second of CPU time, durable."""
+    given = [stream.rows(i * BATCH_ROWS, BATCH_ROWS) for i in range(2 if context.quick else 5)]
+    samples = context.interleave(
+        {
+            WINDROW: lambda: _rate(definition(stream.window), given),
+            TUMBLING: lambda: _rate(definition(stream.tumbling), given),
+        }
     )
-    batch_rows = 500_000
-    path = stream(COLD_BATCHES * batch_rows + batch_rows * (1 if context.quick else 4))
-    files = batch_rows // ROWS_PER_FILE
-    context.bar.set_description(SESSIONS.name)
-    outside = context.interleave({WINDROW: lambda: _windrow(path, files), SPARK: lambda: _spark(path, files)})
+    ours, other = median(samples[WINDROW]), median(samples[TUMBLING])
+    what = f"sessions: add_messages of {BATCH_ROWS:,} rows, {stream.keys:,} keys"
+    bound, meets = f"required >= {LEAST:,}", ours >= LEAST
     return [
-        rate(
-            f"sessions: add_messages of {BATCH_ROWS:,} rows, beside {EMBEDDED}",
-            "rows/s",
-            median(inside[WINDROW]),
-            median(inside[EMBEDDED]),
-            EMBEDDED,
-            samples=inside,
-        ),
-        rate(
-            "sessions: 0.5 M rows a batch, warm, beside Spark's session_window on RocksDB",
-            "rows/s",
-            median(outside[WINDROW]),
-            median(outside[SPARK]),
-            SPARK,
-            samples=outside,
-        ),
+        Row(what, "rows/CPU s", ours, bound=bound, meets=meets, samples={WINDROW: samples[WINDROW]}),
+        rate(f"{what}, beside {TUMBLING}", "rows/CPU s", ours, other, TUMBLING, samples=samples),
     ]
 
 
-def _windrow(path: str, files: int) -> float:
+def _rate(aggregate: wr.Aggregate, tables: list[pa.Table]) -> float:
+    """Each table is a step and a commit; the first one is not measured."""
+    with scratch() as folder, aggregate.open(folder) as operator:
+        operator.add_messages(tables[0])
+        begin = time.process_time()
+        for table in tables[1:]:
+            operator.add_messages(table)
+        return sum(map(len, tables[1:])) / (time.process_time() - begin)
+
+
+def _late(context: Context) -> Row:
+    """A batch in which some rows are late, beside one without."""
+    stream, n = STREAMS[1], 4 if context.quick else 6
+    aggregate = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=stream.window.spec,
+        agg={"n": wr.count(), "s": wr.sum("v"), "lo": wr.min("v"), "hi": wr.max("v")},
+        watermark="10 seconds",
+        retention="1 minute",
+    )
+    sides: dict[str, Callable[[], float]] = {}
+    for side, late in ((LATE, 0.05), ("none late", 0.0)):
+        # Late ones come when there is something that they are late for.
+        given = [stream.rows(i * BATCH_ROWS, BATCH_ROWS, late if i > 2 else 0.0) for i in range(n)]
+        sides[side] = lambda given=given: _batch_ms(aggregate, given)  # type: ignore[misc]
+    samples = context.interleave(sides)
+    ours, other = (median(samples[side]) for side in sides)
+    what = f"sessions: a batch of {BATCH_ROWS:,} rows, {stream.keys:,} keys, {LATE}"
+    return cost(what, "ms CPU", ours, other, "none late", required=1 / LATE_MOST, samples=samples)
+
+
+def _batch_ms(aggregate: wr.Aggregate, tables: list[pa.Table]) -> float:
+    """Of the batches after the third."""
+    with scratch() as folder, aggregate.open(folder) as operator:
+        for table in tables[:3]:
+            operator.add_messages(table)
+        return median([_measured(partial(operator.add_messages, table)) for table in tables[3:]])
+
+
+def _measured(act: Callable[[], object]) -> float:
+    gc.collect()
+    begin = time.process_time()
+    act()
+    return 1_000 * (time.process_time() - begin)
+
+
+# -- commits of few rows ----------------------------------------------------------------------------------------------
+
+
+def _commits(context: Context) -> Iterator[Row]:
+    """A commit of few rows where many sessions are open, beside one of as many keys in a tumbling window."""
+    keys = OPEN // (50 if context.quick else 1)
+    for name, emit in (("nothing early", wr.Emit()), ("Emit.update()", wr.Emit.update())):
+        samples = context.interleave(
+            {
+                side: lambda window=window, emit=emit: _commit_ms(keys, window, emit)
+                for side, window in ((WINDROW, wr.session("1 hour")), (TUMBLING, wr.tumbling("1 day")))
+            }
+        )
+        what = f"sessions: commit of {FEW} rows, {name}, {keys:,} open sessions"
+        ours, other = median(samples[WINDROW]), median(samples[TUMBLING])
+        yield cost(what, "ms CPU", ours, other, TUMBLING, required=1 / COMMIT_MOST, samples=samples)
+
+
+def _commit_ms(keys: int, window: Any, emit: wr.Emit) -> float:
+    with _opened(keys, window, emit) as operator:
+        chance = np.random.default_rng(keys)
+
+        def commit(table: pa.Table) -> None:
+            operator.add_messages(table)
+            operator.timeout()
+
+        tables = [_of_keys(chance.choice(keys, FEW, replace=False), i + 1) for i in range(COMMITS)]
+        return median([_measured(partial(commit, table)) for table in tables])
+
+
+@contextmanager
+def _opened(keys: int, window: Any, emit: wr.Emit) -> Iterator[Any]:
+    """A job with a session, or a row, of each key."""
+    aggregate = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=window,
+        agg={"n": wr.count(), "s": wr.sum("v"), "hi": wr.max("v")},
+        watermark="10 minutes",
+        retention="10 days",
+        emit=emit,
+    )
+    with scratch() as folder, aggregate.open(folder) as operator:
+        for low in range(0, keys, BATCH_ROWS):
+            operator.add_messages(_of_keys(np.arange(low, min(low + BATCH_ROWS, keys)), 0))
+        operator.timeout()
+        operator.flush()
+        yield operator
+
+
+def _of_keys(keys: Any, second: int) -> pa.Table:
+    names = pa.array([f"key-{key:07d}" for key in keys.tolist()])
+    times = pa.array(np.full(len(keys), FIRST_US + second * 1_000_000)).cast(SCHEMA.field("t").type)
+    return pa.table([times, names, pa.array(keys)], schema=SCHEMA)
+
+
+# -- Spark ------------------------------------------------------------------------------------------------------------
+
+
+def _beside_spark(context: Context, stream: Stream, batch_rows: int) -> Row:
+    n = COLD_BATCHES * batch_rows + batch_rows * (1 if context.quick else 4 * BATCH_ROWS // batch_rows + 1)
+    name = f"sessions-{stream.keys}-{stream.rows_per_second}-{n}"
+    path, some = files(name, stream.rows, n, ROWS_PER_FILE), batch_rows // ROWS_PER_FILE
+    label = f"{stream.keys:,} keys, {batch_rows / 1e6:g} M rows a batch"
+    context.bar.set_description(label)
+    samples = context.interleave(
+        {WINDROW: lambda: _windrow(stream, path, some), SPARK: lambda: _spark(stream, path, some)}
+    )
+    ours, other = median(samples[WINDROW]), median(samples[SPARK])
+    what = f"sessions: {label}, warm, beside Spark's session_window on RocksDB"
+    return rate(what, "rows/s", ours, other, SPARK, required=TIMES_SPARK, samples=samples)
+
+
+def _windrow(stream: Stream, path: str, some: int) -> float:
     with scratch() as folder:
-        return rate_of(run_query(WINDROW, SESSIONS, path, files, folder)[COLD_BATCHES:])
+        return rate_of(run_query(WINDROW, stream.window, path, some, folder)[COLD_BATCHES:])
 
 
-def _spark(path: str, files: int) -> float:
+def _spark(stream: Stream, path: str, some: int) -> float:
     from pyspark.sql import functions as F
 
     spark = session()
@@ -65,10 +229,10 @@ def _spark(path: str, files: int) -> float:
     with scratch() as folder:
         rows: Any = spark.readStream.schema(spark.read.parquet(path).schema)
         told = (
-            rows.option("maxFilesPerTrigger", files)
+            rows.option("maxFilesPerTrigger", some)
             .parquet(path)
             .withWatermark("t", "10 seconds")
-            .groupBy(F.session_window("t", SESSIONS.spark[0]), "k")
+            .groupBy(F.session_window("t", stream.gap), "k")
             .agg(
                 F.count(F.lit(1)).alias("n"),
                 F.sum("v").alias("s"),

@@ -9,7 +9,8 @@ one. What is folded when depends on numbers and bytes of blocks only, so that it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from windrow.core.types import concat
 from windrow.stores import divided
 from windrow.stores.divided import Directory, DividedWindows, Merge
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.paged import Pages
+from windrow.stores.paged import RUN_BYTES, Pages, put_pairs, rows_alone
 from windrow.stores.pages import PAGE, Head, hashes_of, unpack
 from windrow.stores.shares import Chunk, dealt, tables_of
 from windrow.stores.spill import Spill
@@ -58,20 +59,21 @@ WINDOWS_AT_ONCE = 64
 class BlockWindows:
     """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`.
 
-    by: key columns; without any a window has one row, and is never divided.
+    by: key columns; without any a window has one row, and is never divided. page_rows: of windows of pages, if not as usual
     """
 
     merges_on_read = True
 
-    def __init__(self, cf: str, aux: str, by: Sequence[str] = ()) -> None:
+    def __init__(self, cf: str, aux: str, by: Sequence[str] = (), page_rows: int | None = None) -> None:
         self.cf, self.aux, self.by = cf, aux, tuple(by)
-        self._pages = Pages(cf, aux, by)
+        self._pages = Pages(cf, aux, by, page_rows)
         self._divided = DividedWindows(cf, aux, by)
 
     # -- what every layout has ----------------------------------------------------------------------------------------
 
-    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
-        batch, due = Batch(), []
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool, aside: bool = False) -> list[int]:
+        """As the protocol says. aside: many bytes wait in a file until they are committed."""
+        batch, due, keys, values = Batch(), list[int](), list[bytes](), list[bytes]()
         rows = rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert)))
         schema = put_schema(kv, self.aux, batch, rows.schema)
         for start, part in split_by_start(rows):
@@ -90,8 +92,9 @@ class BlockWindows:
                     or self._overflows(before, block)
                 ):
                     due.append(start)
-            batch.put(self.cf, prefix + number.to_bytes(8, "big"), HEADER.pack(*block) + data)
-        kv.write(batch)
+            keys.append(prefix + number.to_bytes(8, "big"))
+            values.append(HEADER.pack(*block) + data)
+        put_pairs(kv, batch, self.cf, keys, values, sys.maxsize if not aside else RUN_BYTES)
         return due
 
     def _is_due(self, block: Block, gathered: int) -> bool:
@@ -158,6 +161,10 @@ class BlockWindows:
                 return found
             at = after
 
+    def pages(self, kv: KV, start: int) -> int:
+        """How many pages the window at `start` has; none where it is not of pages."""
+        return self._pages.count(kv, start)
+
     def first_start(self, kv: KV) -> int | None:
         """The start of the earliest stored window."""
         entry = self._first(kv, b"", None)
@@ -175,8 +182,11 @@ class BlockWindows:
         """As `near` of one window, of the keys that have such hashes; None: of all."""
         return self._pages.near_hashes(kv, start, wanted, self._values)
 
-    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
-        self._pages.put(kv, near, rows)
+    def put(
+        self, kv: KV, near: Near, rows: pa.Table, kept: Callable[[pa.Table], pa.Table] = rows_alone
+    ) -> None:
+        """As the protocol says. kept: what is kept of rows that only move to another page."""
+        self._pages.put(kv, near, rows, kept)
 
     def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
         self._pages.replace(kv, starts, rows)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from windrow.core.arrays import IntArray
-from windrow.core.byte_order import encode_i64, encode_u64
+from windrow.core.byte_order import decode_i64, encode_i64, encode_u64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.kv import KV, Batch
 from windrow.stores.spread import Hashes
@@ -28,7 +28,8 @@ class Marks:
             return
         batch = Batch()
         buckets = moments // self.width_us
-        for bucket in np.unique(buckets).tolist():
+        low, high = int(buckets.min()), int(buckets.max())
+        for bucket in [low] if low == high else np.unique(buckets).tolist():
             mine = buckets == bucket
             key = self.prefix + encode_i64(bucket) + encode_u64(step)
             before = _unpack(kv.get(self.cf, key) or b"")
@@ -45,6 +46,14 @@ class Marks:
         moments, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
         mine = (moments >= low_us) & (moments <= high_us)
         return moments[mine], hashes[mine]
+
+    def first(self, kv: KV) -> int | None:
+        """The first moment that is marked."""
+        found = next(iter(kv.scan(self.cf, self.prefix, self.prefix + b"\xff" * 17)), None)
+        if found is None:
+            return None
+        bucket = decode_i64(found[0], len(self.prefix)) * self.width_us
+        return int(self.between(kv, bucket, bucket + self.width_us - 1)[0].min())
 
     def drop(self, kv: KV, before_us: int = END_OF_TIME_US) -> None:
         """Forget buckets that end at or before a moment, by default all."""

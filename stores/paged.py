@@ -29,7 +29,7 @@ from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, rows_of
 from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
 
 #: Pages of more bytes that are written together wait in a file until they are committed.
-RUN_BYTES = 4 << 20
+RUN_BYTES = 16 << 20
 
 
 class Held(NamedTuple):
@@ -52,15 +52,27 @@ class Plan(NamedTuple):
     there: Mapping[int, bytes]
 
     @classmethod
-    def anew(cls, rows: int) -> Plan:
-        return cls(max(1, -(-rows // PAGE_ROWS)), rows, False, {})
+    def anew(cls, rows: int, each: int) -> Plan:
+        """each: rows of a page, about."""
+        return cls(max(1, -(-rows // each)), rows, False, {})
+
+
+def rows_alone(rows: pa.Table) -> pa.Table:
+    """Rows that do not say what they are."""
+    return rows.drop_columns([UPSERT])
 
 
 class Pages:
     """The pages of the windows of a column family."""
 
-    def __init__(self, cf: str, aux: str, by: Sequence[str]) -> None:
+    def __init__(self, cf: str, aux: str, by: Sequence[str], page_rows: int | None = None) -> None:
         self.cf, self.aux, self.by = cf, aux, tuple(by)
+        self._page_rows = page_rows
+
+    @property
+    def page_rows(self) -> int:
+        """So many rows are in a page, about."""
+        return PAGE_ROWS if self._page_rows is None else self._page_rows
 
     def near(
         self,
@@ -145,9 +157,13 @@ class Pages:
         pages = Head.of(first).pages
         return list(self._get(kv, prefix, set(page_of(wanted, pages).tolist()), pages, first).values())
 
-    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
-        """A window that was not of pages is from now on; one of which nothing is left is gone."""
-        starts, batch, schemas, moved = sorted(near.held), Batch(), Schemas(kv, self.aux), list[bytes]()
+    def put(
+        self, kv: KV, near: Near, rows: pa.Table, kept: Callable[[pa.Table], pa.Table] = rows_alone
+    ) -> None:
+        """A window that was not of pages is from now on; one of which nothing is left is gone. kept: what is kept of rows that
+        only move to another page.
+        """
+        starts, batch, schemas, moved = sorted(near.held), Batch(), Schemas(kv, self.aux), list[pa.Table]()
         counts = np.bincount(_places(starts, rows), minlength=len(starts)).tolist()
         plans: list[Plan] = []
         for start, count in zip(starts, counts, strict=True):
@@ -155,27 +171,30 @@ class Pages:
             if held.head is None:
                 if held.since:
                     batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
-                plans.append(Plan.anew(count))
+                plans.append(Plan.anew(count, self.page_rows))
                 continue
             stored = held.head.stored + count - sum(Head.of(value).rows for value in held.there.values())
             if not stored:
                 batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
                 held = held._replace(there={}, since=[])
-            pages = max(held.head.pages, -(-stored // PAGE_ROWS))
+            pages = max(held.head.pages, -(-stored // self.page_rows))
             missing = split_from(held.head.pages, pages) - held.there.keys()
             there = dict(held.there)
             if missing:
                 more = self._get(kv, prefix, missing, held.head.pages, b"")
-                moved += more.values()
+                moves = [kept(table) for table in unpack(more.values(), schemas)]
+                stored += sum(map(len, moves)) - sum(Head.of(value).rows for value in more.values())
+                moved += moves
                 there.update(more)
             batch.delete_many(self.cf, held.since)
             plans.append(Plan(pages, stored, held.head.waits and not held.all_waiting, there))
         if moved:
-            rows = concat([rows, *(table.drop_columns([UPSERT]) for table in unpack(moved, schemas))])
+            rows = concat([rows, *moved])
         some = [(start, plan) for start, plan in zip(starts, plans, strict=True) if plan.stored]
         if some:
             self._put_pages(kv, batch, [start for start, _ in some], [plan for _, plan in some], rows)
-        kv.write(batch)
+        else:
+            kv.write(batch)
 
     def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
         starts, batch = sorted(set(starts)), Batch()
@@ -185,15 +204,18 @@ class Pages:
         counts = np.bincount(_places(starts, rows), minlength=len(starts)).tolist()
         kept = [start for start, count in zip(starts, counts, strict=True) if count]
         if kept:
-            self._put_pages(kv, batch, kept, [Plan.anew(count) for count in counts if count], rows)
-        kv.write(batch)
+            self._put_pages(
+                kv, batch, kept, [Plan.anew(count, self.page_rows) for count in counts if count], rows
+            )
+        else:
+            kv.write(batch)
 
     def replace_by_shares(self, kv: KV, start: int, groups: Spill) -> None:
         """All that a window holds, from groups of shares of its keys."""
         prefix, batch = encode_i64(start), Batch()
         batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
         kv.write(batch)
-        plan, pairs = Plan.anew(sum(map(groups.rows, groups.numbers))), Pairs()
+        plan, pairs = Plan.anew(sum(map(groups.rows, groups.numbers)), self.page_rows), Pairs()
         for rows, last in of_pages(groups, plan.pages) if plan.stored else ():
             batch, waits = Batch(), False
             if PENDING in rows.column_names:
@@ -201,27 +223,18 @@ class Pages:
             plan = plan._replace(waits=plan.waits or waits)
             pairs.add(*self._pages(kv, batch, [start], [plan], rows, first=last))
             kv.write(batch)
-        self._put_run(kv, pairs)
+        _put_run(kv, self.cf, pairs)
 
-    def _put_run(self, kv: KV, pairs: Pairs) -> None:
-        run, batch = pairs.run(), Batch()
-        if run is not None:
-            batch.put_run(self.cf, run)
-        kv.write(batch)
+    def count(self, kv: KV, start: int) -> int:
+        """How many pages a window has; none where it is not of pages."""
+        [(_, head)] = self._heads(kv, [start])
+        return head.pages if head else 0
 
     def _put_pages(
         self, kv: KV, batch: Batch, starts: Sequence[int], plans: list[Plan], rows: pa.Table
     ) -> None:
         """Write what differs from what is there."""
-        keys, values = self._pages(kv, batch, starts, plans, rows)
-        if sum(map(len, values)) <= RUN_BYTES:
-            batch.put_many(self.cf, keys, values)
-            return
-        pairs = Pairs()
-        pairs.add(keys, values)
-        kv.write(batch)
-        batch.clear()
-        self._put_run(kv, pairs)
+        put_pairs(kv, batch, self.cf, *self._pages(kv, batch, starts, plans, rows), RUN_BYTES)
 
     def _pages(
         self,
@@ -237,7 +250,8 @@ class Pages:
         """
         of = _places(starts, rows)
         if PENDING in rows.column_names:
-            for i in np.unique(of[rows.column(PENDING).to_numpy() > 0]).tolist():
+            waiting = np.bincount(of[rows.column(PENDING).to_numpy() > 0], minlength=len(plans))
+            for i in np.flatnonzero(waiting).tolist():
                 plans[i] = plans[i]._replace(waits=True)
         counts = np.array([plan.pages for plan in plans], dtype=np.int64)
         base = np.r_[0, np.cumsum(counts)]
@@ -264,6 +278,25 @@ class Pages:
         for prefix, left in zip(prefixes, gone, strict=True):
             batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in left])
         return keys, values
+
+
+def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[bytes], most: int) -> None:
+    """Write the batch, and then pairs of one length of key; more than `most` bytes wait in a file until they are committed."""
+    if sum(map(len, values)) <= most:
+        batch.put_many(cf, keys, values)
+        kv.write(batch)
+        return
+    kv.write(batch)
+    pairs = Pairs()
+    pairs.add(keys, values)
+    _put_run(kv, cf, pairs)
+
+
+def _put_run(kv: KV, cf: str, pairs: Pairs) -> None:
+    run, batch = pairs.run(), Batch()
+    if run is not None:
+        batch.put_run(cf, run)
+    kv.write(batch)
 
 
 def _places(starts: Sequence[int], rows: pa.Table) -> IntArray:

@@ -210,15 +210,16 @@ class AggregateDefinition(Definition):
 
     @property
     def in_runs(self) -> bool:
-        """Not sessions, and not those that hold code that may fail for one message, that compute early results from kept
-        messages, or that limit windows of time by their number, which each message may change.
+        """Not those that hold code that may fail for one message, that compute early results from kept messages, or that limit
+        windows of time by their number, which each message may change. Of sessions only those that tell nothing early, or by a
+        period, and nothing when they close.
         """
         retention = self.retention
         limited = retention.windows is not None or retention.messages is not None
         triggers = (self.emit.early,) if self.tuple_window else (self.emit.early, self.emit.late)
         singly = any(isinstance(trigger, (EveryBatch, EveryCount)) for trigger in triggers)
         return (
-            not self.session
+            (not self.session or self._sessions_in_runs)
             and self.where is None
             and not self.makes
             and all(isinstance(t, (Never, EveryBatch, EveryCount, EveryPeriod)) for t in triggers)
@@ -227,6 +228,12 @@ class AggregateDefinition(Definition):
             and not (limited and not (self.tuple_window and retention.per == "key"))
             and all(a.kind != "user" for a in self.agg.values())
         )
+
+    @property
+    def _sessions_in_runs(self) -> bool:
+        emit = self.emit
+        early = isinstance(emit.early, (Never, EveryPeriod))
+        return early and emit.on_time and not emit.closing_pane and not self.full_state and self.ids is None
 
     def taker(self, before: str) -> Taker:
         return handing.taker(self, before)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 STEPS = 2
 
 
-class _Taken:
+class Taken:
     """What a run has taken in: rows that count, in the order in which they came, and of each which message it is."""
 
     def __init__(self, operator: Steps, kv: KV, table: pa.Table, run: Run) -> None:
@@ -86,7 +86,7 @@ def judged_singly(trigger: Trigger) -> bool:
 
 def take_windows(operator: WindowAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
     """Over time windows."""
-    taken = _Taken(operator, kv, table, run)
+    taken = Taken(operator, kv, table, run)
     rows = taken.rows
     if len(rows):
         watermarks_us = np.array(run.watermarks_us, dtype=np.int64)[taken.arrived(rows)]
@@ -97,7 +97,7 @@ def take_windows(operator: WindowAggregator, kv: KV, table: pa.Table, run: Run) 
     return taken.end()
 
 
-def _file(operator: WindowAggregator, taken: _Taken, filed: Filed) -> None:
+def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
     emit, kv = operator.definition.emit, taken.kv
     late = filed.ends <= taken.progress.watermark_us
     at = taken.arrived(filed.rows)
@@ -128,7 +128,7 @@ def _file(operator: WindowAggregator, taken: _Taken, filed: Filed) -> None:
 
 
 def _judge(
-    operator: WindowAggregator, taken: _Taken, entries: Entries, trigger: Trigger, timing: str
+    operator: WindowAggregator, taken: Taken, entries: Entries, trigger: Trigger, timing: str
 ) -> Judged:
     """As `_judge` of each message, with one look at the store."""
     kv, calculation, dead, deltas = taken.kv, operator.calculation, taken.dead, entries.rows
@@ -175,14 +175,14 @@ def _distinct(deltas: pa.Table, by: tuple[str, ...]) -> pa.Table:
 
 def take_tuples(operator: TupleAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
     """Over tuples, which are numbered in the order in which they came."""
-    taken = _Taken(operator, kv, table, run)
+    taken = Taken(operator, kv, table, run)
     taken.result.marks = dict(event_time_marks(taken.rows))
     if len(taken.rows):
         _file_tuples(operator, taken)
     return taken.end()
 
 
-def _file_tuples(operator: TupleAggregator, taken: _Taken) -> None:
+def _file_tuples(operator: TupleAggregator, taken: Taken) -> None:
     kv, rows, early = taken.kv, taken.rows, operator.definition.emit.early
     counted = Batch()
     numbers = operator._number(kv, rows, counted)

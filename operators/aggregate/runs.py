@@ -97,9 +97,14 @@ class AggregateRuns(Runs):
         for i, (time_us, position, now_us) in enumerate(
             zip(self._times(table, nows_us), positions, nows_us, strict=True)
         ):
-            if self._by_arrival and run.positions and position < run.positions[-1]:
+            if not run.positions:
+                self._begin_run()
+            alone = self._stands_alone(time_us)
+            if run.positions and (alone or (self._by_arrival and position < run.positions[-1])):
                 yield run
                 run = Run(i)
+                self._begin_run()
+            run.uncertain = alone and self._is_uncertain(time_us)
             if seen is not None:
                 new = time_us is None or seen.is_new(i, time_us, self._floor_us)
                 run.fresh.append(new)
@@ -109,11 +114,22 @@ class AggregateRuns(Runs):
             run.nows_us.append(now_us)
             acts = self._take(time_us, position, now_us)
             run.after_us.append(self.watermark_us)
-            if acts:
+            if acts or alone:
                 yield run
                 run = Run(i + 1)
         if run.positions:
             yield run
+
+    def _begin_run(self) -> None:
+        """Before the first message of a run: all before it have been taken."""
+
+    def _stands_alone(self, time_us: int | None) -> bool:
+        """True for a message that is a run of its own."""
+        return False
+
+    def _is_uncertain(self, time_us: int | None) -> bool:
+        """True for such a message of which it is not known whether it counts."""
+        return False
 
     def _times(self, table: pa.Table, nows_us: Sequence[int]) -> list[int | None]:
         """The event time of each row; None of what cannot be counted, and says nothing about time."""

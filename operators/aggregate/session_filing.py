@@ -7,6 +7,8 @@ is open, all of it is too late.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,19 +18,19 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
-from windrow.operators.aggregate.extents import Extents, Joined, joined, reached
+from windrow.operators.aggregate.extents import Extents, Joined, by_code, joined, reach_of, reached
 from windrow.operators.aggregate.filing import bury_broken, bury_failed
-from windrow.operators.aggregate.session_rows import Rows, apart, chosen, codes_of, extents, unfolded
+from windrow.operators.aggregate.session_rows import Rows, Step, apart, chosen, codes_of, extents, unfolded
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
 from windrow.operators.steps.columns import END, PANES, START
 from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE
-from windrow.operators.steps.groups import Groups, combine, without
+from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.stores.sessions import HOME, HOT, STANDS
 from windrow.stores.windows import Near
 
 if TYPE_CHECKING:
-    from windrow.operators.aggregate.sessions import SessionAggregator, Step
+    from windrow.operators.aggregate.sessions import SessionAggregator
 
 _COMPONENT = "__component"
 
@@ -44,6 +46,17 @@ class Filed(NamedTuple):
     fresh: BoolArray
 
 
+class Given(NamedTuple):
+    """What a step brings, beside what is stored near it. codes: a number for the key of each row, or group of rows; stored: for
+    that of each stored session. With `cut`, keys of two cells have two numbers: their sessions never meet.
+    """
+
+    near: Near
+    sessions: pa.Table | None
+    codes: IntArray
+    stored: IntArray
+
+
 class Parts(NamedTuple):
     """Ranges of messages and stored sessions, joined. piece: the component of each message, or group of them; stored: of each
     stored session that is open, -1 for others.
@@ -53,30 +66,79 @@ class Parts(NamedTuple):
     piece: IntArray
     stored: IntArray
 
+    @property
+    def size(self) -> int:
+        return len(self.joined.starts)
+
 
 def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | None:
     """Find the sessions of these messages; None where none is taken."""
     rows = _in_retention(logic, step, rows)
     if len(rows) == 0:
         return None
-    near = _near(logic, step, rows.table, rows.times, rows.times)
-    sessions = None if near.rows is None else apart(near.rows, logic.definition.by).sessions
-    rows = _beyond_closed(logic, step, rows, sessions)
+    return _file(logic, step, rows, _given(logic, step, rows.table, rows.times, rows.times))
+
+
+def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[Filed | None]:
+    """`file_sessions` of messages as they came one after the other, in as many parts as that takes: each has to be kept before
+    the next one is read. What a message joins that was apart before is folded by start, so that one is a part of its own.
+    """
     if len(rows) == 0:
-        return None
-    parts = _joined_rows(logic, step, rows, sessions)
+        return
+    given = _given(logic, step, rows.table, rows.times, rows.times)
+    joins = _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
+    if not joins:
+        yield _file(logic, step, rows, given)
+        return
+    for low, high in itertools.pairwise(sorted({0, len(rows), *joins, *(i + 1 for i in joins)})):
+        yield file_sessions(logic, step, rows.take(np.arange(low, high)))
+
+
+def _joining(logic: SessionAggregator, rows: Slice, given: Given, parts: Parts) -> list[int]:
+    """The messages, in the order in which they came, that touch two that were apart."""
+    times, ends, held = rows.times, _own_ends(logic, rows.times), np.zeros(0, dtype=bool)
+    pieces, firsts, lasts = parts.piece, times, ends
+    if given.sessions is not None:
+        held, stored = parts.stored >= 0, extents(given.sessions, given.stored)
+        pieces = np.r_[parts.stored[held], pieces]
+        firsts, lasts = np.r_[stored.starts[held], firsts], np.r_[stored.ends[held], lasts]
+    order = stable_order(pieces, parts.size)
+    piece, first, last = pieces[order], firsts[order], lasts[order]
+    from_, to = -reach_of(piece, -first), reach_of(piece, last)
+    apart_ = (piece[1:] == piece[:-1]) & ((first[1:] > to[:-1]) | (last[1:] < from_[:-1]))
+    if not apart_.any():
+        return []
+    found, several = list[int](), np.isin(pieces, piece[1:][apart_])
+    there: dict[int, list[tuple[int, int]]] = {}
+    for i in np.flatnonzero(several).tolist():
+        low, high, others = int(firsts[i]), int(lasts[i]), there.setdefault(int(pieces[i]), [])
+        touched = [(start, end) for start, end in others if start <= high and low <= end]
+        if len(touched) > 1:
+            found.append(i - int(held.sum()))
+        low, high = min([low, *(s for s, _ in touched)]), max([high, *(e for _, e in touched)])
+        others[:] = [*(one for one in others if one not in touched), (low, high)]
+    return found
+
+
+def _file(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Filed | None:
+    lost = _reach_closed(logic, step, rows, given)
+    if lost.any():
+        detail = "it reaches a session that is closed"
+        rows, given = _without(step, rows, given, lost, detail)
+        if len(rows) == 0:
+            return None
+    parts = _joined_rows(logic, step, rows, given)
     lost = parts.joined.ends[parts.piece] < step.closed_us
     if lost.any():
         logic.calculation.lift(rows)  # a message on which it raises joins nothing
         detail = "the session that it makes with others of its step is closed"
-        step.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost), pa.array(rows.times))
-        rows = rows.take(np.flatnonzero(~lost))
+        rows, given = _without(step, rows, given, lost, detail)
         if len(rows) == 0:
             return None
-        parts = _joined_rows(logic, step, rows, sessions)
+        parts = _joined_rows(logic, step, rows, given)
     step.result.marks = dict(event_time_marks(rows))
     deltas = _deltas(logic, step, rows, parts)
-    return None if len(deltas) == 0 else _merged(logic, step, deltas, near, sessions, parts)
+    return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts)
 
 
 def file_groups(
@@ -86,19 +148,16 @@ def file_groups(
 
     groups: state rows without a window. Messages of one group are less than a gap apart: from `first_us` to `last_us`.
     """
-    near = _near(logic, step, groups, first_us, last_us)
-    sessions = None if near.rows is None else apart(near.rows, logic.definition.by).sessions
-    codes = _codes(logic, sessions, groups, first_us)
-    n = len(codes) - len(groups)
-    ranges = Extents(codes[n:], first_us, _own_ends(logic, last_us))
-    parts = _joined(step, ranges, np.arange(len(groups), dtype=np.int64), sessions, codes[:n])
-    starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
+    given = _given(logic, step, groups, first_us, last_us)
+    ranges = Extents(given.codes, first_us, _own_ends(logic, last_us))
     each = np.arange(len(groups), dtype=np.int64)
+    parts = _joined(step, ranges, each, given)
+    starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
     deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends))
     bury_broken(deltas, broken, logic.definition, step.dead)
-    _, first = np.unique(parts.piece, return_index=True)
-    deltas = deltas.append_column(_COMPONENT, pa.array(parts.piece[np.sort(first)]))
-    return _merged(logic, step, deltas, near, sessions, parts)
+    pieces = Groups.numbered(parts.piece, parts.size)
+    deltas = deltas.append_column(_COMPONENT, pa.array(parts.piece[pieces.first_rows]))
+    return _merged(logic, step, deltas, given, parts)
 
 
 def _in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
@@ -110,58 +169,60 @@ def _in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
     return rows.take(np.flatnonzero(~gone))
 
 
-def _near(
+def _without(step: Step, rows: Slice, given: Given, lost: BoolArray, detail: str) -> tuple[Slice, Given]:
+    """The messages that are not too late."""
+    step.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost), pa.array(rows.times))
+    return rows.take(np.flatnonzero(~lost)), given._replace(codes=given.codes[~lost])
+
+
+def _given(
     logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, last_us: IntArray
-) -> Near:
-    """The sessions of their keys that may still grow, and those past ones that they may reach."""
+) -> Given:
+    """The sessions of the keys of these rows that may still grow, and those past ones that they may reach."""
     by = logic.definition.by
-    keys = rows.select(list(by)) if by else None
-    asked = [_keys(keys, np.arange(len(rows)), HOT)]
+    groups = Groups([rows.column(b) for b in by], len(rows))
+    keys = rows.select(list(by)).take(pa.array(groups.first_rows)) if by else None
+    asked = [_keys(keys, np.arange(groups.size), HOT)]
     for bucket in logic.store.buckets(step.kv, int(first_us.min())):
         near = (first_us <= bucket.last_us) & (last_us >= bucket.first_us - logic.gap_us)
         if near.any():
-            asked.append(_keys(keys, np.flatnonzero(near), bucket.home))
+            mine = np.bincount(groups.codes[near], minlength=groups.size)
+            asked.append(_keys(keys, np.flatnonzero(mine), bucket.home))
     homes = [home for home, _ in asked]
-    return logic.store.near(step.kv, homes, concat([table for _, table in asked]))
+    found = logic.alive(step, logic.store.near(step.kv, homes, concat([table for _, table in asked])))
+    codes, stored, sessions = groups.codes, np.zeros(0, dtype=np.int64), None
+    if found.rows is not None:
+        sessions = apart(found.rows, by).sessions
+        numbers = codes_of([sessions] if keys is None else [keys, sessions], by)
+        stored = numbers[len(numbers) - len(sessions) :]
+        codes = codes if keys is None else numbers[codes]
+    if logic.cells is not None:
+        starts = [] if sessions is None else [combine(sessions.column(START)).to_numpy()]
+        _, cells, _ = logic.cells.assign(np.concatenate([*starts, first_us]))
+        codes = Groups([pa.array(np.r_[stored, codes]), pa.array(cells)], len(cells)).codes
+        stored, codes = codes[: len(stored)], codes[len(stored) :]
+    return Given(found, sessions, codes, stored)
 
 
 def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Table]:
-    """The distinct keys of some rows, at a home."""
+    """Some of the keys, at a home."""
     if keys is None:
         return home, pa.table({START: pa.array([home], pa.int64())})
-    mine = keys.take(pa.array(some))
-    distinct = mine.take(pa.array(Groups(list(mine.columns), len(mine)).first_rows))
-    homes = pa.array(np.full(len(distinct), home, dtype=np.int64))
-    return home, distinct.add_column(0, START, homes)
+    mine = keys if len(some) == len(keys) else keys.take(pa.array(some))
+    return home, mine.add_column(0, START, pa.array(np.full(len(mine), home, dtype=np.int64)))
 
 
-def _beyond_closed(logic: SessionAggregator, step: Step, rows: Slice, sessions: pa.Table | None) -> Slice:
-    """The messages that touch no closed session."""
-    if sessions is None or int(rows.times.min()) >= step.closed_us:
-        return rows
-    codes = _codes(logic, sessions, rows.table, rows.times)
-    stored = extents(sessions, codes[: len(sessions)])
+def _reach_closed(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> BoolArray:
+    """True for messages that touch a closed session."""
+    lost = np.zeros(len(rows), dtype=bool)
+    if given.sessions is None or int(rows.times.min()) >= step.closed_us:
+        return lost
+    stored = extents(given.sessions, given.stored)
     closed = stored.ends < step.closed_us
     if not closed.any():
-        return rows
-    own = Extents(codes[len(sessions) :], rows.times, _own_ends(logic, rows.times))
-    lost = reached(Extents(*(column[closed] for column in stored)), own)
-    if not lost.any():
-        return rows
-    detail = "it reaches a session that is closed"
-    step.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost), pa.array(rows.times))
-    return rows.take(np.flatnonzero(~lost))
-
-
-def _codes(logic: SessionAggregator, sessions: pa.Table | None, rows: pa.Table, times: IntArray) -> IntArray:
-    """A number for the key of each stored session and of each row; sessions of two cells of `cut` never meet."""
-    tables = [rows] if sessions is None else [sessions, rows]
-    codes = codes_of(tables, logic.definition.by)
-    if logic.cells is None:
-        return codes
-    starts = [] if sessions is None else [combine(sessions.column(START)).to_numpy()]
-    _, cells, _ = logic.cells.assign(np.concatenate([*starts, times]))
-    return Groups([pa.array(codes), pa.array(cells)], len(codes)).codes
+        return lost
+    own = Extents(given.codes, rows.times, _own_ends(logic, rows.times))
+    return reached(Extents(*(column[closed] for column in stored)), own)
 
 
 def _own_ends(logic: SessionAggregator, times: IntArray) -> IntArray:
@@ -170,33 +231,29 @@ def _own_ends(logic: SessionAggregator, times: IntArray) -> IntArray:
     return ends if logic.cells is None else np.minimum(ends, logic.cells.assign(times)[2])
 
 
-def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, sessions: pa.Table | None) -> Parts:
+def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Parts:
     """Messages and open sessions, joined where they touch."""
-    codes = _codes(logic, sessions, rows.table, rows.times)
-    n = len(codes) - len(rows)
-    of_row, runs = _runs(codes[n:], rows.times, logic.gap_us)
+    of_row, runs = _runs(given.codes, rows.times, logic.gap_us)
     ranges = Extents(runs.codes, runs.starts, _own_ends(logic, runs.ends))
-    return _joined(step, ranges, of_row, sessions, codes[:n])
+    return _joined(step, ranges, of_row, given)
 
 
-def _joined(
-    step: Step, ranges: Extents, of_piece: IntArray, sessions: pa.Table | None, codes: IntArray
-) -> Parts:
+def _joined(step: Step, ranges: Extents, of_piece: IntArray, given: Given) -> Parts:
     """Ranges, of which each piece is in one, and open sessions, joined where they touch."""
-    if sessions is None:
+    if given.sessions is None:
         found = joined(ranges)
         return Parts(found, found.component[of_piece], np.zeros(0, dtype=np.int64))
-    stored = extents(sessions, codes)
+    stored = extents(given.sessions, given.stored)
     open_ = stored.ends >= step.closed_us
     found = joined(Extents(*(column[open_] for column in stored)).and_more(ranges))
-    component = np.full(len(codes), -1, dtype=np.int64)
+    component = np.full(len(open_), -1, dtype=np.int64)
     component[open_] = found.component[: open_.sum()]
     return Parts(found, found.component[open_.sum() :][of_piece], component)
 
 
 def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Extents]:
     """(the run of each message, runs): messages of a key, none more than a gap from the next; their ends are the last times."""
-    order = np.lexsort((times, codes))
+    order = by_code(codes, times)
     codes, times = codes[order], times[order]
     opens = np.ones(len(times), dtype=bool)
     opens[1:] = (codes[1:] != codes[:-1]) | (times[1:] - times[:-1] > gap_us)
@@ -210,8 +267,18 @@ def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Exte
 def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> pa.Table:
     """What messages bring, a row a component; those on which the user's code raises bring nothing to theirs."""
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
-    each = np.arange(len(rows), dtype=np.int64)
-    deltas, groups, broken = delta_rows(logic.calculation, rows, each, starts, ends)
+    each, pieces = np.arange(len(rows), dtype=np.int64), Groups.numbered(parts.piece, parts.size)
+    # Single messages would be folded in one by one, in the order in which they came.
+    deltas, groups, broken = delta_rows(
+        logic.calculation,
+        rows,
+        each,
+        starts,
+        ends,
+        in_position_order=not step.of_run,
+        each=step.of_run and not logic.calculation.regroups,
+        groups=pieces,
+    )
     deltas = deltas.append_column(_COMPONENT, pa.array(parts.piece[groups.first_rows]))
     if broken:
         deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)
@@ -221,44 +288,39 @@ def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> 
     return deltas
 
 
-def _merged(
-    logic: SessionAggregator,
-    step: Step,
-    deltas: pa.Table,
-    near: Near,
-    sessions: pa.Table | None,
-    parts: Parts,
-) -> Filed:
+def _merged(logic: SessionAggregator, step: Step, deltas: pa.Table, given: Given, parts: Parts) -> Filed:
     """The sessions that took something, as one row each."""
     starts, ends = parts.joined.starts, parts.joined.ends
-    takes = np.zeros(len(starts), dtype=bool)
-    takes[combine(deltas.column(_COMPONENT)).to_numpy()] = True
-    held_to = np.full(len(starts), START_OF_TIME_US, dtype=np.int64)
-    others, panes = near.rows, None
-    if sessions is not None and near.rows is not None:
-        mine = (parts.stored >= 0) & takes[parts.stored]
-        others, touched = chosen(near.rows, logic.definition.by, mine)
-        component = parts.stored[mine]
+    component = combine(deltas.column(_COMPONENT)).to_numpy()
+    deltas = without(deltas, _COMPONENT)
+    takes = np.zeros(parts.size, dtype=bool)
+    takes[component] = True
+    held_to = np.full(parts.size, START_OF_TIME_US, dtype=np.int64)
+    others, panes = given.near.rows, deltas.slice(0, 0).select([START, END, *logic.definition.by, PANES])
+    mine = (parts.stored >= 0) & takes[parts.stored]
+    if mine.any() and others is not None:
+        others, touched = chosen(others, logic.definition.by, mine)
+        before = parts.stored[mine]
         hot = combine(touched.sessions.column(HOME)).to_numpy() == HOT
-        np.maximum.at(held_to, component[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
+        np.maximum.at(held_to, before[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
         whole = unfolded(logic.calculation, touched)
         panes = whole.panes
-        order = np.argsort(combine(whole.sessions.column(START)).to_numpy(), kind="stable")
-        before = _with_extents(without(whole.sessions, HOME, STANDS), component, starts, ends)
-        deltas = concat([before.take(pa.array(order)), deltas]) if len(before) else deltas
-    merged = logic.merged(deltas, step.dead)
-    component = combine(merged.column(_COMPONENT)).to_numpy()
-    width = logic.due.width_us
+        stored = without(whole.sessions, HOME, STANDS)
+        if np.bincount(before).max() > 1:  # a left fold over what becomes one, by start
+            order = np.argsort(combine(stored.column(START)).to_numpy(), kind="stable")
+            stored, before = stored.take(pa.array(order)), before[order]
+        deltas = concat([_with_extents(stored, starts[before], ends[before]), deltas])
+        component = np.r_[before, component]
+    groups = Groups.numbered(component, parts.size)
+    merged = logic.merged(deltas, groups, step.dead)
+    component = component[groups.first_rows]
+    width = logic.marks.width_us
     fresh = held_to[component] // width != ends[component] // width
-    merged = merged.drop_columns([_COMPONENT])
-    if panes is None:
-        panes = merged.slice(0, 0).select([START, END, *logic.definition.by, PANES])
-    return Filed(near, others, Rows(merged, panes), fresh)
+    return Filed(given.near, others, Rows(merged, panes), fresh)
 
 
-def _with_extents(sessions: pa.Table, component: IntArray, starts: IntArray, ends: IntArray) -> pa.Table:
+def _with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Table:
     """Parts of sessions, under the window of what they are parts of."""
     for name, bounds in ((START, starts), (END, ends)):
-        at = sessions.column_names.index(name)
-        sessions = sessions.set_column(at, name, pa.array(bounds[component]))
-    return sessions.append_column(_COMPONENT, pa.array(component))
+        sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds))
+    return sessions

@@ -7,7 +7,8 @@ mode is retracting, since in the others the new one stands in its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import as_type, concat
+from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import bury, label
 from windrow.operators.aggregate.session_rows import Rows, owners, standing
@@ -23,6 +25,7 @@ from windrow.operators.aggregate.told import Values, choose
 from windrow.operators.aggregations.calculation import any_differ
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
+    ARRIVED,
     EMIT_STEP,
     EMITTED,
     END,
@@ -38,6 +41,9 @@ from windrow.operators.steps.groups import combine, without
 
 #: Of a pane on its way: the window of the session on whose account it is told.
 _FOR_START, _FOR_END = "__for_start", "__for_end"
+#: How columns are called while panes are sorted by that one, and afterwards.
+_ACCOUNT = {_FOR_START: START, _FOR_END: END, START: _FOR_START, END: _FOR_END}
+_OWN = {_FOR_START: START, _FOR_END: END}
 
 
 class Fired(NamedTuple):
@@ -58,10 +64,10 @@ def fire(
     timing: str,
     is_last: BoolArray,
     closing: bool,
-    step: int,
+    step: int | IntArray,
     dead: DeadLetters,
 ) -> Fired:
-    """Fire every session of `rows`, whose panes are all that stand inside them."""
+    """Fire every session of `rows`, whose panes are all that stand inside them. step: of all, or of each."""
     sessions, panes = rows
     emit, size = definition.emit, len(sessions)
     values, broken = values_of(sessions)
@@ -69,7 +75,7 @@ def fire(
     speaks = np.ones(size, dtype=bool)
     for b in broken:
         if speaks[b.group]:
-            bury(definition, sessions, b, dead)
+            bury(definition, sessions, b, dead, _arrived(sessions, b.group))
         speaks[b.group] = False
     owner = owners(rows, definition.by)
     same = _same_window(rows, owner)
@@ -99,16 +105,39 @@ def fire(
 
 
 def in_order(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
-    """What one part of a step told, as one: by the start and end of the session and its key, retractions first."""
+    """What one part of a step told, as one: by the start and end of the session and its key, retractions first; of a run
+    message by message.
+    """
+    return [_own(run) for run in _sorted(told, by)]
+
+
+def in_order_of_parts(parts: Iterable[Sequence[pa.Table]], by: tuple[str, ...]) -> list[pa.Table]:
+    """As `in_order` of what all parts told. Where there are many, which have no session in common, they wait in a file."""
+    runs = (run for told in parts for run in _sorted(told, by))
+    first = next(runs, None)
+    second = next(runs, None)
+    if first is None or second is None:
+        return [] if first is None else [_own(first)]
+    whole = slices.in_order(itertools.chain((first, second), runs), by, slices.SLICE_BYTES)
+    return [] if whole is None else [_own(whole)]
+
+
+def _sorted(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+    """What was told as one table, by the sessions on whose account it was; these stand in the place of its windows."""
     if not told:
         return []
     table = concat(list(told))
-    places = pa.table(
-        [table.column(_FOR_START), table.column(_FOR_END), *(table.column(b) for b in by)],
-        names=[START, END, *by],
-    )
-    order = in_window_order(places, by)
-    return [without(table, _FOR_START, _FOR_END).take(pa.array(order))]
+    table = table.rename_columns([_ACCOUNT.get(n, n) for n in table.column_names])
+    order = in_window_order(table, by)
+    if ARRIVED in table.column_names:
+        order = order[np.argsort(combine(table.column(ARRIVED)).to_numpy()[order], kind="stable")]
+    return [without(table, ARRIVED).take(pa.array(order))]
+
+
+def _own(run: pa.Table) -> pa.Table:
+    """Sorted panes, with their own windows."""
+    panes = run.drop_columns([START, END])
+    return panes.rename_columns([_OWN.get(n, n) for n in panes.column_names])
 
 
 def _same_window(rows: Rows, owner: IntArray) -> BoolArray:
@@ -181,11 +210,22 @@ def _told(
 
 
 def _on_account(panes: pa.Table, sessions: pa.Table) -> pa.Table:
-    panes = panes.append_column(_FOR_START, sessions.column(START))
-    return panes.append_column(_FOR_END, sessions.column(END))
+    panes = panes.append_column(_FOR_START, sessions.column(START)).append_column(
+        _FOR_END, sessions.column(END)
+    )
+    return (
+        panes.append_column(ARRIVED, sessions.column(ARRIVED)) if ARRIVED in sessions.column_names else panes
+    )
 
 
-def _after(definition: AggregateDefinition, sessions: pa.Table, speaks: BoolArray, step: int) -> pa.Table:
+def _arrived(sessions: pa.Table, row: int) -> int:
+    """The message of a run after which a session is told."""
+    return int(sessions.column(ARRIVED)[row].as_py()) if ARRIVED in sessions.column_names else 0
+
+
+def _after(
+    definition: AggregateDefinition, sessions: pa.Table, speaks: BoolArray, step: int | IntArray
+) -> pa.Table:
     """The sessions after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
     size, discarding = len(sessions), definition.emit.mode == "discarding"
     now = pa.array(np.full(size, step, dtype=np.int64))

@@ -12,8 +12,29 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.extents import Extents, holders
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import EMITTED, END, MESSAGES, PANES, PENDING, START
+from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import Groups, combine
-from windrow.stores.sessions import PANE, STANDS
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV
+from windrow.stores.sessions import HOME, HOT, PANE, STANDS
+
+
+class Step(NamedTuple):
+    """One step: what it reads and writes, and what it says.
+
+    closed_us: sessions that end before it are closed already. told_us: those that end before it have been told as ended.
+    of_run: it stands for many, of one message each.
+    """
+
+    kv: KV
+    progress: Progress
+    result: StepResult
+    dead: DeadLetters
+    told: list[pa.Table]
+    closed_us: int
+    told_us: int
+    of_run: bool = False
 
 
 class Rows(NamedTuple):
@@ -35,11 +56,31 @@ def apart(rows: pa.Table, by: tuple[str, ...]) -> Rows:
     return Rows(sessions.drop_columns([PANE, *values]), rows.filter(pa.array(pane)).select(told))
 
 
+def live(rows: pa.Table, by: tuple[str, ...], told_us: int) -> pa.Table:
+    """Stored rows without what was left behind: a session that was told as ended lies elsewhere, and so does what stands of it.
+
+    told_us: sessions that end before it have been told as ended
+    """
+    hot = rows.column(HOME).to_numpy() == HOT
+    left = hot & (rows.column(END).to_numpy() < told_us)
+    if not left.any():
+        return rows
+    pane = flags(rows, PANE)
+    if (left & pane).any():  # a pane may have ended, and its session not
+        mine = np.flatnonzero(hot)
+        parts = apart(rows.take(pa.array(mine)), by)
+        left[mine[pane[mine]]] = left[mine[~pane[mine]]][owners(parts, by)]
+    return rows.filter(pa.array(~left))
+
+
 def chosen(stored: pa.Table, by: tuple[str, ...], mine: BoolArray) -> tuple[pa.Table, Rows]:
     """(stored rows that are not meant, those that are). mine: which of the sessions, in their order; panes go with them."""
-    pane = flags(stored, PANE)
     rows = apart(stored, by)
-    owned = mine[owners(rows, by)]
+    if mine.all():
+        return stored.slice(0, 0), rows
+    if len(rows.panes) == 0:
+        return stored.filter(pa.array(~mine)), rows._replace(sessions=rows.sessions.filter(pa.array(mine)))
+    pane, owned = flags(stored, PANE), mine[owners(rows, by)]
     meant = np.zeros(len(stored), dtype=bool)
     meant[np.flatnonzero(~pane)[mine]] = True
     meant[np.flatnonzero(pane)[owned]] = True

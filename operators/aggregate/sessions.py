@@ -11,88 +11,50 @@ lateness is beyond its end: a message at the very end, which touches it, is on t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never
-from windrow.core.keys import Encode
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
+from windrow.core.positions import Partition
+from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.core.windows import Session
-from windrow.operators.aggregate.base import Steps
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.filing import bury_broken
-from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.session_filing import Filed, file_groups, file_sessions
-from windrow.operators.aggregate.session_history import forget_messages, values_of_sessions
-from windrow.operators.aggregate.session_panes import fire, in_order
+from windrow.operators.aggregate.session_history import forget_messages
+from windrow.operators.aggregate.session_marks import HALF
+from windrow.operators.aggregate.session_panes import fire, in_order, in_order_of_parts
 from windrow.operators.aggregate.session_partials import ingest_groups_of_sessions, pushdown_sessions
-from windrow.operators.aggregate.session_rows import Rows, apart, chosen, flags, owners, together, unfolded
-from windrow.operators.aggregate.state_rows import merge_rows
-from windrow.operators.aggregations.calculation import Broken
+from windrow.operators.aggregate.session_rows import (
+    Rows,
+    Step,
+    apart,
+    chosen,
+    live,
+    owners,
+)
+from windrow.operators.aggregate.session_runs import SessionRuns
+from windrow.operators.aggregate.stored_sessions import StoredSessions
 from windrow.operators.operator import Grouping, RunAgain, numbers_of
-from windrow.operators.steps.assigners import assigner_of
-from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING, START, UPSERT
-from windrow.operators.steps.dead import DeadLetters
-from windrow.operators.steps.groups import combine, without
-from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING, START
+from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import take_in
-from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.step import StepResult, limit, passed
-from windrow.operators.view import one_key
+from windrow.operators.steps.runs import Runs
+from windrow.operators.steps.step import StepResult, limit
 from windrow.stores.kv import KV
-from windrow.stores.marks import Marks
-from windrow.stores.pages import HASH, hashes_of
-from windrow.stores.sessions import HOME, HOT, STANDS, SessionStore
+from windrow.stores.pages import hashes_of
+from windrow.stores.sessions import HOME, HOT
 from windrow.stores.spread import Hashes
-from windrow.stores.windows import Near
 
-#: A bucket of ends is this part of a gap, and no less than a second.
-BUCKETS_A_GAP, SECOND_US = 4, 1_000_000
-#: What waits for a period, by home: those that may still grow, and all others.
-_HALF = 1 << 62
+#: So many sessions are told as ended at a time, about.
+SESSIONS_AT_ONCE = 100_000
 
 
-class Step(NamedTuple):
-    """One step: what it reads and writes, and what it says. closed_us: sessions that end before it are closed already."""
-
-    kv: KV
-    progress: Progress
-    result: StepResult
-    dead: DeadLetters
-    told: list[pa.Table]
-    closed_us: int
-
-
-class SessionAggregator(Steps, Grouping):
+class SessionAggregator(StoredSessions, Grouping):
     """One definition of a session window on one store."""
-
-    def __init__(self, definition: AggregateDefinition) -> None:
-        super().__init__(definition)
-        assert isinstance(definition.window, Session)
-        self.gap_us, self.cut = definition.window.gap_us, definition.window.cut
-        self.cells = None if self.cut is None else assigner_of(self.cut)
-        width_us = max(self.gap_us // BUCKETS_A_GAP, SECOND_US)
-        self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us)
-        #: Sessions that may end, that may close with something to say, that wait for a period.
-        self.due = Marks(self.aux_cf, b"de", width_us)
-        self.closing = Marks(self.aux_cf, b"dc", width_us)
-        self.waiting = Marks(self.aux_cf, b"dw", _HALF)
-        self.writes_keys = self.history is not None and bool(definition.by)
-        if definition.ids is not None:
-            time_us = definition.retention.time_us
-            self.seen = SeenIds(definition, self.aux_cf, None if time_us is None else time_us + self.gap_us)
-
-    def _write_keys(self, encode: Encode) -> None:
-        if self.history is not None:
-            self.history.encode = encode
 
     def refiling(self) -> RunAgain | None:
         if self.history is None:
@@ -106,36 +68,6 @@ class SessionAggregator(Steps, Grouping):
             why=f"what a session of {self.definition.name!r} takes depends on all that came before",
         )
 
-    # -- time -------------------------------------------------------------------------------------------------------
-
-    def has_passed(self, ends: IntArray, watermark_us: int) -> BoolArray:
-        """True for sessions that are told as ended: where nothing can be corrected, only when nothing on time may come."""
-        waits = not self.definition.emit.tells_late
-        ended: BoolArray = ends < watermark_us if waits else ends <= watermark_us
-        return ended
-
-    def closed_before(self, watermark_us: int) -> int:
-        """Sessions that end before it are closed."""
-        return passed(watermark_us, self.definition.allowed_lateness_us)
-
-    def kept_from(self, watermark_us: int) -> int:
-        """Messages before it are out of retention by themselves."""
-        time_us = self.definition.retention.time_us
-        if time_us is None:
-            return START_OF_TIME_US
-        floor_us = passed(watermark_us, time_us)
-        first = limit(floor_us, self.gap_us)
-        return (
-            first
-            if self.cells is None or floor_us >= END_OF_TIME_US
-            else max(first, self._cell_from(floor_us))
-        )
-
-    def _cell_from(self, floor_us: int) -> int:
-        """The start of the first window of `cut` that ends at or after it."""
-        assert self.cells is not None
-        return self.cells.first_open(floor_us - 1) if floor_us > START_OF_TIME_US else START_OF_TIME_US
-
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
@@ -145,8 +77,9 @@ class SessionAggregator(Steps, Grouping):
         rows = take_in(self.definition, table, now_us, dead)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self.kept_from(progress.watermark_us))
-        step = Step(kv, progress, result, dead, [], self.closed_before(progress.watermark_us))
-        self._take(step, file_sessions(self, step, rows))
+        watermark_us = progress.watermark_us
+        step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
+        self.keep_filed(step, file_sessions(self, step, rows))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -156,23 +89,22 @@ class SessionAggregator(Steps, Grouping):
         """`take` of messages that were grouped and aggregated elsewhere: state rows without a window, first and last times."""
         progress, result, dead = self._begin(kv)
         self._learn(progress, schema)
-        step = Step(kv, progress, result, dead, [], self.closed_before(progress.watermark_us))
+        watermark_us = progress.watermark_us
+        step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
         if len(groups):
-            self._take(step, file_groups(self, step, groups, first_us, last_us))
+            self.keep_filed(step, file_groups(self, step, groups, first_us, last_us))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
-    def _take(self, step: Step, filed: Filed | None) -> None:
+    def keep_filed(self, step: Step, filed: Filed | None) -> None:
         """Judge and keep what took messages."""
         if filed is not None:
             self._note_emission(step.kv)
             after = self._judged(step, filed.rows)
             ends = combine(after.sessions.column(END)).to_numpy()
             homes = np.where(self.has_passed(ends, step.progress.watermark_us), self.store.home(ends), HOT)
-            fresh = filed.fresh & (homes == HOT)
-            hashes = hashes_of(after.sessions, self.definition.by)
-            self.due.add(step.kv, ends[fresh], hashes[fresh], step.progress.step)
-            self._keep(step, filed.near, filed.others, after, homes)
+            self.marks.ends(step.kv, after.sessions, filed.fresh & (homes == HOT), step.progress.step)
+            self.keep(step, filed.near, filed.others, after, homes)
             self._tell(step)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
@@ -181,14 +113,14 @@ class SessionAggregator(Steps, Grouping):
         before_us, now_before_us = progress.watermark_us, progress.now_us
         watermark_us = max(watermark_us, before_us)
         if progress.schema is not None:
-            step = Step(kv, progress, result, dead, [], self.closed_before(before_us))
+            step = Step(kv, progress, result, dead, [], self.closed_before(before_us), before_us)
             progress.watermark_us = watermark_us
             changed = self._emission_changed(kv)
             if changed:
                 self._look_again(step)
             if changed or watermark_us > before_us:
-                self._fire_on_time(step, before_us, watermark_us)
-            self._tell(step)
+                self._fire_on_time(step, watermark_us)
+            step = step._replace(told_us=watermark_us)
             if now_before_us is not None:
                 self._tick(step, now_before_us, now_us)
                 self._tell(step)
@@ -203,55 +135,64 @@ class SessionAggregator(Steps, Grouping):
         step.result.panes += in_order(step.told, self.definition.by)
         step.told.clear()
 
-    def _fire_on_time(self, step: Step, before_us: int, watermark_us: int) -> None:
-        """Tell the sessions that the watermark passed; they go to where they are looked for by their end."""
-        emit, by, kv = self.definition.emit, self.definition.by, step.kv
+    def _fire_on_time(self, step: Step, watermark_us: int) -> None:
+        """Tell the sessions that the watermark passed, in slices: what is in memory does not go with how many these are."""
         # What ends just where the watermark stood may have had to wait.
-        _, hashes = self.due.between(kv, before_us, watermark_us)
-        near = self._near(kv, np.full(len(hashes), HOT, dtype=np.int64), hashes)
-        if near is not None and near.rows is not None:
-            sessions = apart(near.rows, by).sessions
-            passed_ = self.has_passed(combine(sessions.column(END)).to_numpy(), watermark_us)
-            self._look_later(step, sessions.filter(pa.array(~passed_)), hashes)
-            others, rows = chosen(near.rows, by, passed_)
-            if len(rows.sessions):
-                pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
-                speaks = np.full(len(pending), emit.on_time) | (pending & (not emit.tells_late))
-                rows = self._fired(step, rows, speaks, ON_TIME)
-                homes = self.store.home(combine(rows.sessions.column(END)).to_numpy())
-                self._keep(step, near, others, rows, homes)
-        self.due.drop(kv, watermark_us)
+        _, hashes = self.marks.due.between(step.kv, step.told_us, watermark_us)
+        if len(hashes):
+            parts = self.store.parts(step.kv, hashes, SESSIONS_AT_ONCE)
+            step.result.panes += in_order_of_parts(
+                (self._end_some(step, some, watermark_us) for some in parts), self.definition.by
+            )
+        self.marks.due.drop(step.kv, watermark_us)
 
-    def _look_later(self, step: Step, sessions: pa.Table, hashes: Hashes) -> None:
-        """Mark those that were looked at, have grown since they were marked, and end in the same bucket."""
-        width, ends = self.due.width_us, combine(sessions.column(END)).to_numpy()
-        own = hashes_of(sessions, self.definition.by)
-        again = (ends // width == step.progress.watermark_us // width) & np.isin(own, hashes)
-        self.due.add(step.kv, ends[again], own[again], step.progress.step)
+    def _end_some(self, step: Step, hashes: Hashes, watermark_us: int) -> list[pa.Table]:
+        """What is told of those of these keys that the watermark passed; they go to where they are looked for by their end."""
+        emit, by, kv = self.definition.emit, self.definition.by, step.kv
+        near = self.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
+        if near is None or near.rows is None:
+            return []
+        sessions = apart(near.rows, by).sessions
+        passed_ = self.has_passed(combine(sessions.column(END)).to_numpy(), watermark_us)
+        self.marks.ends_later(kv, sessions, ~passed_, hashes, watermark_us, step.progress.step)
+        if not passed_.any():
+            return []
+        others, rows = chosen(near.rows, by, passed_)
+        pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
+        speaks = np.full(len(pending), emit.on_time) | (pending & (not emit.tells_late))
+        rows = self._fired(step, rows, speaks, ON_TIME)
+        ends = combine(rows.sessions.column(END)).to_numpy()
+        if self.history is None:
+            there = rows.sessions.select([START, *by]).filter(pa.array(ends >= watermark_us))
+            near, others = self.store.without(near, others, hashes_of(there, by))
+        self.keep(step, near, others, rows, self.store.home(ends))
+        told = list(step.told)
+        step.told.clear()
+        return told
 
     def _tick(self, step: Step, now_before_us: int, now_us: int) -> None:
         """Periods tick on one grid of `now` for the whole definition."""
         emit = self.definition.emit
         for timing, trigger, low, high in (
             (EARLY, emit.early, HOT, HOT),
-            (LATE, emit.late, START_OF_TIME_US, _HALF - 1),
+            (LATE, emit.late, START_OF_TIME_US, HALF - 1),
         ):
             if not isinstance(trigger, EveryPeriod):
                 continue
             if now_us // trigger.period_us > now_before_us // trigger.period_us:
-                homes, hashes = self.waiting.between(step.kv, low, high)
+                homes, hashes = self.marks.waiting.between(step.kv, low, high)
                 self._fire_pending(step, homes, hashes, timing)
-                self.waiting.drop_between(step.kv, low, high)
+                self.marks.waiting.drop_between(step.kv, low, high)
 
     def _fire_pending(self, step: Step, homes: IntArray, hashes: Hashes, timing: str) -> None:
         """Tell the sessions of these keys of which something was not told yet."""
-        near = self._near(step.kv, homes, hashes)
+        near = self.near(step, homes, hashes)
         if near is None or near.rows is None:
             return
         sessions = apart(near.rows, self.definition.by).sessions
         others, rows = chosen(near.rows, self.definition.by, combine(sessions.column(PENDING)).to_numpy() > 0)
         own = combine(rows.sessions.column(HOME)).to_numpy()
-        self._keep(step, near, others, self._fired(step, rows, np.ones(len(own), dtype=bool), timing), own)
+        self.keep(step, near, others, self._fired(step, rows, np.ones(len(own), dtype=bool), timing), own)
 
     def _close(self, step: Step) -> None:
         """Sessions that close: what is pending is said, and the closing pane if asked for."""
@@ -259,8 +200,8 @@ class SessionAggregator(Steps, Grouping):
         low, high = step.closed_us, self.closed_before(step.progress.watermark_us)
         if low >= high:
             return
-        ends, hashes = self.closing.between(step.kv, low, high - 1)
-        near = self._near(step.kv, self.store.home(ends), hashes)
+        ends, hashes = self.marks.closing.between(step.kv, low, high - 1)
+        near = self.near(step, self.store.home(ends), hashes)
         if near is not None and near.rows is not None:
             sessions = apart(near.rows, by).sessions
             ends = combine(sessions.column(END)).to_numpy()
@@ -270,8 +211,8 @@ class SessionAggregator(Steps, Grouping):
             others, rows = chosen(near.rows, by, closes)
             own = combine(rows.sessions.column(HOME)).to_numpy()
             rows = self._fired(step, rows, np.ones(len(own), dtype=bool), LATE, closing=True)
-            self._keep(step, near, others, rows, own)
-        self.closing.drop(step.kv, high)
+            self.keep(step, near, others, rows, own)
+        self.marks.closing.drop(step.kv, high)
 
     def _forget(self, step: Step) -> None:
         """Sessions that nothing in retention can reach any more."""
@@ -286,26 +227,25 @@ class SessionAggregator(Steps, Grouping):
             forget_messages(self.history, step.kv, self.store)
         step.progress.purged_us = kept_from
 
-    def _near(self, kv: KV, homes: IntArray, hashes: Hashes) -> Near | None:
-        """The rows of these keys at these homes, as far as these are still there."""
-        wanted = np.unique(homes).tolist()
-        if wanted and wanted[0] != HOT:
-            there = {HOT, *(bucket.home for bucket in self.store.buckets(kv, wanted[0]))}
-            wanted = [home for home in wanted if home in there]
-        if not wanted:
-            return None
-        mine = np.isin(homes, np.array(wanted, dtype=np.int64))
-        keys = pa.table({START: pa.array(homes[mine]), HASH: pa.array(hashes[mine])})
-        return self.store.near(kv, wanted, keys)
-
     def _look_again(self, step: Step) -> None:
         """Mark all that waits under another emission than before."""
-        self.waiting.drop(step.kv)
-        self.closing.drop(step.kv)
+        self.marks.waiting.drop(step.kv)
+        self.marks.closing.drop(step.kv)
         rows = self.store.read(step.kv, [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))])
         if rows is not None:
-            sessions = apart(rows, self.definition.by).sessions
-            self._mark(step, sessions, combine(sessions.column(HOME)).to_numpy())
+            sessions = apart(live(rows, self.definition.by, step.told_us), self.definition.by).sessions
+            homes = combine(sessions.column(HOME)).to_numpy()
+            self.marks.speaks(step.kv, sessions, homes, step.closed_us, step.progress.step)
+
+    def runs(
+        self,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark_us: int,
+        now_us: int | None,
+    ) -> Runs:
+        return SessionRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
 
     # -- what SQL does before -----------------------------------------------------------------------------------------
 
@@ -334,15 +274,15 @@ class SessionAggregator(Steps, Grouping):
         """Fire these sessions; all rows after, in the order in which they were."""
         if not which.any():
             return rows
-        rows = self._unfolded(rows, which)
+        rows = self.unfolded(rows, which)
         owner = owners(rows, self.definition.by)
-        chosen = rows.where(which, which[owner])
+        chosen = rows if which.all() else rows.where(which, which[owner])
         ends = combine(chosen.sessions.column(END)).to_numpy()
         is_last = (ends < self.closed_before(step.progress.watermark_us)) & (timing != EARLY)
         fired = fire(
             self.definition,
             chosen,
-            partial(self._values, step.kv),
+            partial(self.values, step.kv),
             timing=timing,
             is_last=is_last | closing,
             closing=closing,
@@ -354,91 +294,10 @@ class SessionAggregator(Steps, Grouping):
             if self.definition.emit.closing_pane and not closing:
                 last = fired.told.filter(fired.told.column(IS_LAST))
                 step.result.ended.update(self._names(last))
+        if which.all():
+            return fired.rows
         rest = rows.where(~which, ~which[owner])
         order = np.argsort(np.r_[np.flatnonzero(which), np.flatnonzero(~which)], kind="stable")
         sessions = concat([fired.rows.sessions, rest.sessions]).take(pa.array(order))
         panes = [p for p in (fired.rows.panes, rest.panes) if len(p)]
         return Rows(sessions, concat(panes) if panes else rest.panes)
-
-    def _unfolded(self, rows: Rows, which: BoolArray) -> Rows:
-        """What the last panes of these sessions said, as panes."""
-        if not (flags(rows.sessions, STANDS) & which).any():
-            return rows
-        some = unfolded(self.calculation, Rows(rows.sessions.filter(pa.array(which)), rows.panes))
-        order = np.argsort(np.r_[np.flatnonzero(which), np.flatnonzero(~which)], kind="stable")
-        sessions = concat([some.sessions, rows.sessions.filter(pa.array(~which))]).take(pa.array(order))
-        return Rows(sessions, some.panes)
-
-    def _values(self, kv: KV, state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
-        if self.history is not None:
-            return values_of_sessions(self.history, kv, state, self.calculation)
-        return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
-
-    def merged(self, rows: pa.Table, dead: DeadLetters) -> pa.Table:
-        """One row a session of parts of sessions and of what came, stored ones first."""
-        parts = rows.append_column(UPSERT, pa.array(np.zeros(len(rows), dtype=bool)))
-        merged, broken = merge_rows(self.calculation, parts)
-        bury_broken(merged, broken, self.definition, dead)
-        return merged
-
-    # -- what is kept -----------------------------------------------------------------------------------------------
-
-    def _keep(self, step: Step, near: Near, others: pa.Table | None, rows: Rows, homes: IntArray) -> None:
-        """Store `rows` in the place of `near`, of which `others` stay as they are. homes: of the sessions."""
-        self._mark(step, rows.sessions, homes)
-        everything = without(together(rows), HOME)
-        of_panes = homes[owners(rows, self.definition.by)]
-        everything = everything.append_column(HOME, pa.array(np.r_[homes, of_panes]))
-        self.store.put(step.kv, near, everything if others is None else concat([others, everything]))
-
-    def _mark(self, step: Step, sessions: pa.Table, homes: IntArray) -> None:
-        """Mark sessions with something to be told by a period, or when they close."""
-        emit, kv, number = self.definition.emit, step.kv, step.progress.step
-        hashes, hot = hashes_of(sessions, self.definition.by), homes == HOT
-        pending = combine(sessions.column(PENDING)).to_numpy() > 0
-        for trigger, mine in ((emit.early, hot), (emit.late, ~hot)):
-            if isinstance(trigger, EveryPeriod):
-                waits = mine & pending
-                self.waiting.add(kv, homes[waits], hashes[waits], number)
-        ends = combine(sessions.column(END)).to_numpy()
-        closes = ~hot & (ends >= step.closed_us)
-        if not emit.closing_pane:
-            closes &= pending & (not isinstance(emit.late, Never))
-        self.closing.add(kv, ends[closes], hashes[closes], number)
-
-    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        super().set_back(kv, progress, watermark_us)
-        progress.purged_us = min(progress.purged_us, self.kept_from(progress.watermark_us))
-
-    def states(
-        self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
-    ) -> Iterator[pa.Table]:
-        """`kept`, with the present values, sorted."""
-        rows = self.kept(kv, low_us, high_us, key)
-        if rows is not None and len(rows):
-            yield sorted_states(self.definition, rows, self._values(kv, rows)[0])
-
-    def kept(self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None) -> pa.Table | None:
-        """Sessions in retention that end after `low` and begin before `high`; of a key at least, or of all."""
-        progress = Progress.load(kv, self.aux_cf)
-        if progress.schema is None:
-            return None
-        self._bind(progress.schema)
-        time_us = self.definition.retention.time_us
-        floor_us = START_OF_TIME_US if time_us is None else passed(progress.watermark_us, time_us)
-        homes = [b.home for b in self.store.buckets(kv, max(low_us, floor_us)) if b.first_us < high_us]
-        stored = self._of_key(kv, [*homes, HOT], key, progress.schema)
-        if stored is None:
-            return None
-        rows = without(apart(stored, self.definition.by).sessions, HOME, STANDS)
-        return rows.filter(pc.greater(rows.column(END), floor_us))
-
-    def _of_key(
-        self, kv: KV, homes: list[int], key: Mapping[str, Any] | None, schema: pa.Schema
-    ) -> pa.Table | None:
-        """The rows of a key, and others, if it is given whole; else all."""
-        keys = None if key is None else one_key(self.definition.by, key, schema)
-        if keys is None:
-            return self.store.read(kv, homes)
-        each = keys.take(pa.array(np.zeros(len(homes), dtype=np.int64)))
-        return self.store.near(kv, homes, each.append_column(START, pa.array(homes, pa.int64()))).rows

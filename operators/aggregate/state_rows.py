@@ -6,7 +6,7 @@ a left fold in that order, so the same commits give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,10 +44,11 @@ def delta_rows(
     *,
     in_position_order: bool = True,
     each: bool = False,
+    groups: Groups | None = None,
 ) -> tuple[pa.Table, Groups, list[Broken]]:
     """Deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key).
 
-    each: one for each of these lines
+    each: one for each of these lines; groups: these lines by (window, key), where that is known
     """
     by = calculation.definition.by
     identity = len(row_of) == len(rows) and bool((row_of == np.arange(len(rows))).all())
@@ -55,11 +56,10 @@ def delta_rows(
     keys = [combine(rows.table.column(b)) for b in by]
     if index is not None:
         keys = [k.take(index) for k in keys]
-    groups = (
-        Groups.of_codes(np.arange(len(row_of)), len(row_of))
-        if each
-        else Groups([pa.array(starts), *keys], len(row_of))
-    )
+    if each:
+        groups = Groups.of_codes(np.arange(len(row_of)), len(row_of))
+    elif groups is None:
+        groups = Groups([pa.array(starts), *keys], len(row_of))
     lifted = calculation.lift(rows)
     if index is not None:
         lifted = {name: column.take(index) for name, column in lifted.items()}
@@ -156,18 +156,19 @@ def apart(calculation: Calculation, rows: pa.Table, touched_from: int) -> tuple[
 
 
 def merge_rows(
-    calculation: Calculation, rows: pa.Table, *, notes: bool = False
+    calculation: Calculation, rows: pa.Table, *, notes: bool = False, groups: Groups | None = None
 ) -> tuple[pa.Table, list[Broken]]:
     """One row per (window, key) of `rows`, which come oldest first.
 
-    `notes`: what last panes said is noted where what came since is merged in.
+    `notes`: what last panes said is noted where what came since is merged in. groups: the rows by (window, key), if known
     """
     by = calculation.definition.by
-    groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
+    if groups is None:
+        groups = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows))
     if groups.size == len(rows):
         return without(rows, UPSERT), []
-    upsert = rows.column(UPSERT).to_numpy(zero_copy_only=False)
-    if upsert.any():
+    upsert = rows.column(UPSERT).to_numpy(zero_copy_only=False) if UPSERT in rows.column_names else None
+    if upsert is not None and upsert.any():
         newest = np.full(groups.size, -1, dtype=np.int64)
         at = np.flatnonzero(upsert)
         newest[groups.codes[at]] = at
@@ -200,8 +201,6 @@ def _merge_some(
 def _merge_groups(
     calculation: Calculation, rows: pa.Table, groups: Groups, notes: bool
 ) -> tuple[pa.Table, list[Broken]]:
-    first = pa.array(groups.first_rows)
-    head = rows.take(first)
     sums = [MESSAGES, PENDING]
     wanted = [(rows.column(c), "sum") for c in sums]
     wanted += [(rows.column(PANES), "max"), (rows.column(EMIT_STEP), "max")]
@@ -213,15 +212,15 @@ def _merge_groups(
     accumulators = {c: combine(rows.column(c)) for c in rows.column_names if c.startswith(ACCUMULATOR)}
     merged, broken = calculation.fold(accumulators, groups)
     fresh = dict(zip(names, groups.aggregate(wanted), strict=True))
+    head = rows if notes else rows.select([n for n in rows.column_names if _stays(n, fresh)])
+    head = head.take(pa.array(groups.first_rows))
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in rows.column_names:
-        if name == UPSERT:
-            continue
         if name in fresh:
             columns[name] = fresh[name]
         elif name in merged:
             columns[name] = merged[name]
-        elif not name.startswith(ACCUMULATOR):
+        elif _stays(name, fresh):
             columns[name] = head.column(name)
     for name, column in merged.items():
         columns.setdefault(name, column)
@@ -229,14 +228,33 @@ def _merge_groups(
     return note_before_merge(calculation, head, table) if notes else table, broken
 
 
+def _stays(name: str, fresh: Mapping[str, pa.Array]) -> bool:
+    """True for a column of which a group has what its first row has."""
+    return name != UPSERT and name not in fresh and not name.startswith(ACCUMULATOR)
+
+
 def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
     """Indices that sort by (start, end, key), stably: the order of panes in a step. Null keys come first, NaN last."""
     if len(rows) < 2:
         return np.arange(len(rows), dtype=np.int64)
+    starts = combine(rows.column(START)).to_numpy()
+    if starts[0] != starts[-1]:
+        order = np.argsort(starts, kind="stable")
+        same = np.diff(starts[order]) == 0
+        tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
+        if 2 * len(tied) < len(rows):  # the start says it of most, as of sessions
+            mine = order[tied]
+            order[tied] = mine[_in_whole_order(rows.select([START, END, *by]).take(pa.array(mine)), by)]
+            return order
+    return _in_whole_order(rows, by)
+
+
+def _in_whole_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
+    """`in_window_order`, comparing all columns of all rows."""
     columns: dict[str, pa.Array] = {}
     for name in (START, END, *by):
         column = combine(rows.column(name))
-        if name in (START, END) and column[0] == column[-1] and len(set(pc.min_max(column).values())) == 1:
+        if name in (START, END) and _is_constant(column):
             continue  # of one window
         if pa.types.is_floating(column.type):
             nan = pc.is_nan(column)
@@ -250,3 +268,7 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
     columns["row"] = pa.array(np.arange(len(rows)))
     sort_keys = [(name, "ascending", "at_start") for name in columns]
     return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys).to_numpy(), dtype=np.int64)
+
+
+def _is_constant(column: pa.Array) -> bool:
+    return len(column) == 0 or (column[0] == column[-1] and len(set(pc.min_max(column).values())) == 1)

@@ -147,6 +147,11 @@ class Groups:
         made._code_array = pa.array(codes.astype(np.int32))
         return made
 
+    @classmethod
+    def numbered(cls, numbers: IntArray, span: int) -> Groups:
+        """Groups of rows that have numbers below `span`, perhaps with gaps."""
+        return cls.of_codes(*_renumber(numbers, span))
+
     @property
     def first_rows(self) -> IntArray:
         first = np.full(self.size, self.rows, dtype=np.int64)

@@ -27,6 +27,8 @@ class Run:
     nows_us: list[int] = field(default_factory=list)
     #: Where messages are known by ids: False for those that are duplicates.
     fresh: list[bool] = field(default_factory=list)
+    #: Of one message: whether it counts only its step says, so what comes after it is cut anew.
+    uncertain: bool = False
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -14,8 +14,10 @@ import pytest
 import windrow as wr
 from windrow.core.errors import BadTrigger
 from windrow.core.messages import Kind
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate import sessions
 from windrow.stores.kv import MemoryKV, Overlay
+from windrow.stores.sessions import HOT
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
@@ -101,6 +103,52 @@ def test_a_commit_of_few_messages_reads_few_of_many_open_sessions() -> None:
         logic.advance(staged, 1, 0)
         written = sum(len(value or b"") for kind, cf, _, value in staged.batch.ops if kind == "put")
         assert written < 60_000  # of two megabytes
+
+
+def test_what_ends_is_left_in_pages_of_what_goes_on_and_comes_back_to_nobody() -> None:
+    definition = visits(agg={"n": wr.count()})
+    with TestDriver(definition) as driver:
+        keys = [f"k{i}" for i in range(20_000)]
+        times = np.where(np.arange(20_000) % 100 == 0, 0, 5 * S)
+        driver.op.add_messages(pa.table({"t": pa.array(times), "k": keys}))
+        driver.next_offsets()
+        engine = driver.op.engine
+        staged, logic = Overlay(engine.shard.kv), engine.logic
+        told = logic.advance(staged, 11 * S, 0)
+        assert sum(map(len, told.panes)) == 200
+        written = sum(len(value or b"") for kind, cf, _, value in staged.batch.ops if kind == "put")
+        assert written < 100_000  # of two megabytes
+        assert len(logic.kept(staged, START_OF_TIME_US, END_OF_TIME_US, None)) == 20_000
+        assert logic.advance(staged, 12 * S, 0).panes == []
+        logic.set_back(staged, logic.progress(staged), 0)
+        hot = logic.store.read(staged, [HOT])
+        assert len(hot) == 19_800
+        assert len(logic.kept(staged, START_OF_TIME_US, END_OF_TIME_US, None)) == 20_000
+
+
+@pytest.mark.parametrize("emit", [wr.Emit.append(), wr.Emit(early=wr.every_batch, mode="retracting")])
+def test_many_sessions_that_end_at_once_are_told_in_slices(
+    emit: wr.Emit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windrow.stores.sessions.SESSION_ROWS", 4)
+    chance, told = random.Random(3), []
+    messages = rows(*((chance.randrange(300), f"k{chance.randrange(150)}") for _ in range(900)))
+    for most in (sessions.SESSIONS_AT_ONCE, 40):
+        monkeypatch.setattr(sessions, "SESSIONS_AT_ONCE", most)
+        with TestDriver(visits(emit=emit)) as driver:
+            for i in range(0, len(messages), 300):
+                driver.feed(messages[i : i + 300])
+            reads = []
+            read = driver.op.engine.logic._end_some
+            monkeypatch.setattr(driver.op.engine.logic, "_end_some", lambda *a: reads.append(1) or read(*a))  # noqa: B023
+            driver.advance_event_time(200 * S)
+            driver.drain()
+            driver.check()
+            driver.assert_state_zero()
+            panes = driver.committed_panes()
+            told.append([(p.window, p.key, p.values, p.timing, p.index, p.kind) for p in panes])
+            assert (len(reads) > 5) == (most == 40)
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("before", [wr.Emit.append(), wr.Emit(early=wr.every_batch, late=wr.never)])

@@ -241,6 +241,22 @@ KINDS: dict[str, Kind] = {
     "graph": Kind(lambda: wr.chain(of_input("orders"), of_input("payments"), both()), TWO),
     "deduplicate": Kind(deduplicate),
     "process": Kind(process),
+    "sessions": Kind(
+        lambda: aggregate(
+            window=wr.session("5 seconds"),
+            agg=NUMBERS,
+            allowed_lateness="20 seconds",
+            emit=wr.Emit(early=wr.every("4 seconds"), late=wr.every_batch, mode="retracting"),
+        )
+    ),
+    "sessions, full state": Kind(
+        lambda: aggregate(
+            window=wr.session("4 seconds", cut=wr.tumbling("30 seconds")),
+            agg=ALL,
+            by=("k", "s"),
+            emit=wr.Emit(early=wr.every(2), late=wr.every("7 seconds"), closing_pane=True),
+        )
+    ),
     "over": Kind(
         lambda: near(
             frame=wr.range_between("-8 seconds", "3 seconds", closed="left"),

@@ -6,8 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.operators.aggregate.extents import Extents, holders, joined, reached
+from windrow.operators.aggregate.extents import Extents, by_code, holders, joined, reach_of, reached
 
+#: Numbers that are sorted as one, and those that are too far apart for that.
+FAR = 1 << 61
 RANGES = st.lists(st.tuples(st.integers(0, 2), st.integers(-20, 20), st.integers(0, 6)), max_size=14)
 
 
@@ -49,3 +51,20 @@ def test_who_holds_a_moment_and_what_is_reached(
     for (code, start, width), touches in zip(asked, reached(outer, inner).tolist(), strict=True):
         near = [r for r in apart if r[0] == code and r[1] <= start + width and start <= r[1] + r[2]]
         assert touches == bool(near)
+
+
+@given(RANGES)
+def test_numbers_that_are_far_apart_are_sorted_and_joined_as_near_ones(
+    ranges: list[tuple[int, int, int]],
+) -> None:
+    near = extents(ranges)
+    order = sorted(range(len(ranges)), key=lambda i: (ranges[i][0], ranges[i][1]))
+    assert by_code(near.codes, near.starts).tolist() == order
+    wide = [(code, start + FAR * (1 if code else -1), width) for code, start, width in ranges]
+    far = extents(wide)
+    assert by_code(far.codes, far.starts).tolist() == order
+    assert joined(far).component.tolist() == joined(near).component.tolist()
+    for some in (near, far):
+        codes, ends = some.codes[order], some.ends[order]
+        furthest = [max(ends[: i + 1][codes[: i + 1] == codes[i]]) for i in range(len(codes))]
+        assert reach_of(codes, ends).tolist() == furthest

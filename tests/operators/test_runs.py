@@ -112,6 +112,8 @@ class Life:
         logic._bind(schema)
         if self.definition.tuple_window:
             rows = logic.store.read_all(kv)
+        elif self.definition.session:
+            rows = logic.kept(kv, START_OF_TIME_US, END_OF_TIME_US, None)
         else:
             stored = logic.store.read(kv, logic.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US))
             rows = None if stored is None else logic._merge(stored, DeadLetters(0), notes=False)
@@ -149,6 +151,56 @@ def test_messages_that_run_together_tell_what_single_steps_tell_bit_for_bit(data
         cases.cases(ids=data.draw(st.booleans()), full=data.draw(st.sampled_from([False] * 7 + [True])))
     )
     assume(scaled.definition.in_runs)
+    _compare(data, scaled)
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> cases.Scaled:
+    """Sessions that run together, of which few messages are enough to join, end and close some."""
+
+    def pick(*options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    kept, lateness = pick((None, None), (25, None), (25, 4), (8, 0), (0, None))
+    definition = wr.Aggregate(
+        by=pick("k", "k", (), ("k", "g")),
+        event_time="t",
+        window=wr.session(timedelta(seconds=pick(1, 2, 3)), cut=pick(None, None, wr.tumbling("10 seconds"))),
+        agg={
+            **{
+                name: cases.INCREMENTAL[name]
+                for name in pick(("n", "sumx", "avg"), ("n", "sum"), ("sumx", "any"))
+            },
+            "list": wr.collect_list("v"),
+        },
+        retention=wr.forever if kept is None else timedelta(seconds=kept),
+        allowed_lateness=None if lateness is None else timedelta(seconds=lateness),
+        watermark=pick("0 seconds", "3 seconds", wr.bounded("2 seconds", idle="20 seconds")),
+        emit=wr.Emit(
+            early=pick(wr.never, wr.every("5 seconds")),
+            late=pick(wr.never, wr.every_batch, wr.every(2), wr.every("3 seconds")),
+            mode=pick("accumulating", "retracting", "discarding"),
+            only_if_changed=draw(st.booleans()),
+            drop_late=False,
+        ),
+        null_keys=pick("group", "dead_letter"),
+        max_ahead=pick(wr.forever, "40 seconds"),
+    )
+    return cases.Scaled(definition, pick(0, 10**9 * S), S, draw(st.booleans()))
+
+
+@pytest.mark.proves(
+    "Embedded: messages added one by one run together under every trigger, as single steps bit for bit"
+)
+@given(data=st.data())
+@examples(40, deep=5_000)
+def test_sessions_of_messages_that_run_together_are_those_of_single_steps(data: st.DataObject) -> None:
+    scaled = data.draw(sessions())
+    assert scaled.definition.in_runs
+    _compare(data, scaled)
+
+
+def _compare(data: st.DataObject, scaled: cases.Scaled) -> None:
     drawn = data.draw(st.sampled_from([1, 2, 3, 128]))
     rows = cases.messages(close=data.draw(st.booleans())).map(lambda row: _drawn(scaled, row))
     action = st.one_of(
@@ -208,6 +260,23 @@ def test_a_run_is_one_ingest_whatever_it_tells_inside(name: str, tmp_path: Path)
         assert len(attempts) == 2  # the first message tells the columns
         expected = {"every message": 60, "by count": 20, "update mode": 60, "tuples": 20, "ids": 0}
         assert len(panes) == expected[name]
+
+
+def test_sessions_end_inside_a_run(tmp_path: Path) -> None:
+    definition = counts(window=wr.session("5 seconds"), watermark="2 seconds", emit=wr.Emit.append())
+    told = []
+    for together in (True, False):
+        with definition.open(str(tmp_path / str(together)), clock=ManualClock(0)) as op:
+            op._in_runs = together
+            attempts = []
+            attempt = op.engine.attempt
+            op.engine.attempt = lambda *a: attempts.append(a) or attempt(*a)  # noqa: B023
+            for i in range(300):
+                op.add_message({"t": (2 * i - i % 3) * S, "k": f"k{i * i % 7 + i // 20 % 3}", "v": 0.1 * i})
+            told.append([(p.window, p.key, p.values, p.is_last) for p in op.get_result()])
+            assert not together or len(attempts) < 8
+    assert told[0] == told[1]
+    assert len(told[0]) > 30
 
 
 def test_a_column_that_widens_inside_a_run_widens_after_the_messages_before_it(tmp_path: Path) -> None:

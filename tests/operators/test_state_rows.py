@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.operators.aggregate.state_rows import merge_rows
+from windrow.operators.aggregate.state_rows import in_window_order, merge_rows
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import (
     EMIT_STEP,
@@ -136,3 +136,12 @@ def test_all_nans_are_one_key_whatever_their_bits(kind: Any) -> None:
     assert len(set(values.view(bits.dtype).tolist())) == 4
     groups = Groups([pa.array(np.append(values, kind(0.0)))], 5)
     assert groups.codes.tolist() == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("starts", [3, 40, 4_000])
+def test_panes_are_in_the_order_of_start_end_and_key_whether_few_or_most_have_one_start(starts: int) -> None:
+    chance = np.random.default_rng(starts)
+    columns = [chance.integers(0, n, 60) for n in (starts, 3, 4)]
+    rows = pa.table(dict(zip((START, END, "k"), columns, strict=True)))
+    wanted = sorted(range(60), key=lambda i: tuple(int(column[i]) for column in columns))
+    assert in_window_order(rows, ["k"]).tolist() == wanted

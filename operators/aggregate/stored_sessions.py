@@ -1,0 +1,193 @@
+"""The stored sessions of an aggregator: which have ended, which are near, how they are merged, written back and asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.keys import Encode
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.core.windows import Session
+from windrow.operators.aggregate.base import Steps
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.filing import bury_broken
+from windrow.operators.aggregate.output import sorted_states
+from windrow.operators.aggregate.session_history import values_of_sessions
+from windrow.operators.aggregate.session_marks import SessionMarks
+from windrow.operators.aggregate.session_rows import (
+    Rows,
+    Step,
+    apart,
+    flags,
+    live,
+    owners,
+    together,
+    unfolded,
+)
+from windrow.operators.aggregate.state_rows import merge_rows
+from windrow.operators.aggregations.calculation import Broken
+from windrow.operators.steps.assigners import assigner_of
+from windrow.operators.steps.columns import END, START
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import Groups, without
+from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import limit, passed
+from windrow.operators.view import one_key
+from windrow.stores.kv import KV
+from windrow.stores.pages import HASH
+from windrow.stores.sessions import HOME, HOT, STANDS, SessionStore
+from windrow.stores.spread import Hashes
+from windrow.stores.windows import Near
+
+#: A bucket of ends is this part of a gap, and no less than a second.
+BUCKETS_A_GAP, SECOND_US = 4, 1_000_000
+
+
+class StoredSessions(Steps):
+    """Session windows of one definition."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        super().__init__(definition)
+        assert isinstance(definition.window, Session)
+        self.gap_us, self.cut = definition.window.gap_us, definition.window.cut
+        self.cells = None if self.cut is None else assigner_of(self.cut)
+        width_us = max(self.gap_us // BUCKETS_A_GAP, SECOND_US)
+        self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us)
+        self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
+        self.writes_keys = self.history is not None and bool(definition.by)
+        if definition.ids is not None:
+            time_us = definition.retention.time_us
+            self.seen = SeenIds(definition, self.aux_cf, None if time_us is None else time_us + self.gap_us)
+
+    def _write_keys(self, encode: Encode) -> None:
+        if self.history is not None:
+            self.history.encode = encode
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def has_passed(self, ends: IntArray, watermark_us: int) -> BoolArray:
+        """True for sessions that are told as ended: where nothing can be corrected, only when nothing on time may come."""
+        waits = not self.definition.emit.tells_late
+        ended: BoolArray = ends < watermark_us if waits else ends <= watermark_us
+        return ended
+
+    def closed_before(self, watermark_us: int) -> int:
+        """Sessions that end before it are closed."""
+        return passed(watermark_us, self.definition.allowed_lateness_us)
+
+    def kept_from(self, watermark_us: int) -> int:
+        """Messages before it are out of retention by themselves."""
+        time_us = self.definition.retention.time_us
+        if time_us is None:
+            return START_OF_TIME_US
+        floor_us = passed(watermark_us, time_us)
+        first = limit(floor_us, self.gap_us)
+        return (
+            first
+            if self.cells is None or floor_us >= END_OF_TIME_US
+            else max(first, self._cell_from(floor_us))
+        )
+
+    def _cell_from(self, floor_us: int) -> int:
+        """The start of the first window of `cut` that ends at or after it."""
+        assert self.cells is not None
+        return self.cells.first_open(floor_us - 1) if floor_us > START_OF_TIME_US else START_OF_TIME_US
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def near(self, step: Step, homes: IntArray, hashes: Hashes) -> Near | None:
+        """The rows of these keys at these homes, as far as these are still there."""
+        kv = step.kv
+        wanted = np.unique(homes).tolist()
+        if wanted and wanted[0] != HOT:
+            there = {HOT, *(bucket.home for bucket in self.store.buckets(kv, wanted[0]))}
+            wanted = [home for home in wanted if home in there]
+        if not wanted:
+            return None
+        mine = np.isin(homes, np.array(wanted, dtype=np.int64))
+        keys = pa.table({START: pa.array(homes[mine]), HASH: pa.array(hashes[mine])})
+        return self.alive(step, self.store.near(kv, wanted, keys))
+
+    def alive(self, step: Step, near: Near) -> Near:
+        """Without what was left behind."""
+        rows = near.rows
+        return near if rows is None else Near(live(rows, self.definition.by, step.told_us), near.held)
+
+    def unfolded(self, rows: Rows, which: BoolArray) -> Rows:
+        """What the last panes of these sessions said, as panes."""
+        if not (flags(rows.sessions, STANDS) & which).any():
+            return rows
+        some = unfolded(self.calculation, Rows(rows.sessions.filter(pa.array(which)), rows.panes))
+        order = np.argsort(np.r_[np.flatnonzero(which), np.flatnonzero(~which)], kind="stable")
+        sessions = concat([some.sessions, rows.sessions.filter(pa.array(~which))]).take(pa.array(order))
+        return Rows(sessions, some.panes)
+
+    def values(self, kv: KV, state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+        if self.history is not None:
+            return values_of_sessions(self.history, kv, state, self.calculation)
+        return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
+
+    def merged(self, rows: pa.Table, groups: Groups, dead: DeadLetters) -> pa.Table:
+        """One row a session of parts of sessions and of what came, stored ones first. groups: the rows by session."""
+        merged, broken = merge_rows(self.calculation, rows, groups=groups)
+        bury_broken(merged, broken, self.definition, dead)
+        return merged
+
+    # -- what is kept -----------------------------------------------------------------------------------------------
+
+    def keep(self, step: Step, near: Near, others: pa.Table | None, rows: Rows, homes: IntArray) -> None:
+        """Store `rows` in the place of `near`, of which `others` stay as they are. homes: of the sessions."""
+        self.marks.speaks(step.kv, rows.sessions, homes, step.closed_us, step.progress.step)
+        everything = without(together(rows), HOME)
+        of_panes = homes[owners(rows, self.definition.by)]
+        everything = everything.append_column(HOME, pa.array(np.r_[homes, of_panes]))
+        everything = everything if others is None else concat([others, everything])
+        self.store.put(step.kv, near, everything, lambda some: live(some, self.definition.by, step.told_us))
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        by, told_us, near = self.definition.by, progress.watermark_us, self.store.whole(kv)
+        if near.rows is not None:  # what was left behind would be told again
+            self.store.put(kv, near, live(near.rows, by, told_us), lambda some: live(some, by, told_us))
+        super().set_back(kv, progress, watermark_us)
+        progress.purged_us = min(progress.purged_us, self.kept_from(progress.watermark_us))
+
+    def states(
+        self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
+    ) -> Iterator[pa.Table]:
+        """`kept`, with the present values, sorted."""
+        rows = self.kept(kv, low_us, high_us, key)
+        if rows is not None and len(rows):
+            yield sorted_states(self.definition, rows, self.values(kv, rows)[0])
+
+    def kept(self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None) -> pa.Table | None:
+        """Sessions in retention that end after `low` and begin before `high`; of a key at least, or of all."""
+        progress = Progress.load(kv, self.aux_cf)
+        if progress.schema is None:
+            return None
+        self._bind(progress.schema)
+        time_us = self.definition.retention.time_us
+        floor_us = START_OF_TIME_US if time_us is None else passed(progress.watermark_us, time_us)
+        homes = [b.home for b in self.store.buckets(kv, max(low_us, floor_us)) if b.first_us < high_us]
+        stored = self._of_key(kv, [*homes, HOT], key, progress.schema)
+        if stored is None:
+            return None
+        stored = live(stored, self.definition.by, progress.watermark_us)
+        rows = without(apart(stored, self.definition.by).sessions, HOME, STANDS)
+        return rows.filter(pc.greater(rows.column(END), floor_us))
+
+    def _of_key(
+        self, kv: KV, homes: list[int], key: Mapping[str, Any] | None, schema: pa.Schema
+    ) -> pa.Table | None:
+        """The rows of a key, and others, if it is given whole; else all."""
+        keys = None if key is None else one_key(self.definition.by, key, schema)
+        if keys is None:
+            return self.store.read(kv, homes)
+        each = keys.take(pa.array(np.zeros(len(homes), dtype=np.int64)))
+        return self.store.near(kv, homes, each.append_column(START, pa.array(homes, pa.int64()))).rows
