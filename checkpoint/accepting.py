@@ -36,9 +36,10 @@ def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: s
     """
     name, growth = definition.name, grown_until(epoch, definition.name)
     fingerprint = epoch.fingerprints[name]
-    if definition.fingerprint == fingerprint:
+    same = definition.fingerprint == fingerprint
+    if same and not definition.recompute:
         return growth
-    text = epoch.meta.get(DESCRIBED, {}).get(name)
+    text = json.dumps(definition.describe()) if same else epoch.meta.get(DESCRIBED, {}).get(name)
     found = definition.growth(
         Before(fingerprint, None if text is None else json.loads(text), growth, reached_us)
     )

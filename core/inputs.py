@@ -9,6 +9,7 @@ from windrow.core import check
 from windrow.core.errors import (
     BadWindow,
 )
+from windrow.core.expressions import Expr
 from windrow.core.policy import (
     Forever,
     Watermark,
@@ -18,7 +19,7 @@ from windrow.core.policy import (
     show_max_ahead,
 )
 from windrow.core.positions import Positions
-from windrow.core.show import call
+from windrow.core.show import Raw, call
 from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import Hopping, JoinWindowSpec
 
@@ -38,6 +39,7 @@ class Input:
     event_time_unit: TimeUnit | None = None
     #: True if the operator makes its event time of other columns.
     time_made: bool = False
+    where: Expr | None = None
 
     def __repr__(self) -> str:
         return call(
@@ -51,6 +53,7 @@ class Input:
             positions=self.positions,
             static=self.static or None,
             event_time_unit=self.event_time_unit,
+            where=None if self.where is None else Raw(self.where),
         )
 
     def _shown_ahead(self) -> Any:
@@ -74,6 +77,7 @@ def make_input(
     positions: Positions | None,
     static: bool,
     event_time_unit: TimeUnit | None,
+    where: Expr | None,
 ) -> Input:
     """Check what the user wrote of one input."""
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
@@ -93,4 +97,5 @@ def make_input(
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     # A table does not hold the watermark, and may well speak of the future.
     ahead_us = None if static and max_ahead is None else max_ahead_us(max_ahead, marked)
-    return Input(name, event_time, window, marked, time_zone, ahead_us, positions, static, event_time_unit)
+    rest = (time_zone, ahead_us, positions, static, event_time_unit)
+    return Input(name, event_time, window, marked, *rest, where=where)

@@ -1,7 +1,8 @@
 """A definition that differs from the one of the state by aggregations only opens it: what it lacks, and since when.
 
 Windows that begin before the growth have null for an aggregation that came with it, whatever they hold: of their messages it
-has seen some at most. What went is remembered, so that nothing else is ever read as it.
+has seen some at most; unless these are kept, and it is computed of them. What went is remembered, so that nothing else is ever
+read as it.
 """
 
 from __future__ import annotations
@@ -24,20 +25,35 @@ def fingerprint_of(described: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Growth:
-    """since_us: by aggregation, the first start of windows in which it has seen all messages. gone: those that went."""
+    """since_us: by aggregation, the first start of windows in which it has seen all messages. gone: those that went.
+
+    recomputed_us: those that were computed of kept messages, with the first start of windows that did not need it. parts: of a
+    graph, by operator.
+    """
 
     since_us: Mapping[str, int] = field(default_factory=dict)
     gone: Mapping[str, str] = field(default_factory=dict)
+    recomputed_us: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, Growth] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.since_us or self.gone)
+        return bool(self.since_us or self.gone or self.recomputed_us or any(self.parts.values()))
 
     def dump(self) -> str:
-        return json.dumps([dict(self.since_us), dict(self.gone)], sort_keys=True)
+        return json.dumps(self._listed(), sort_keys=True)
+
+    def _listed(self) -> list[Any]:
+        further = [dict(self.recomputed_us), {name: part._listed() for name, part in self.parts.items()}]
+        return [dict(self.since_us), dict(self.gone), *(further if any(further) else [])]
 
     @classmethod
     def load(cls, text: str | None) -> Growth:
-        return cls() if text is None else cls(*json.loads(text))
+        return cls() if text is None else cls._of(json.loads(text))
+
+    @classmethod
+    def _of(cls, listed: list[Any]) -> Growth:
+        since, gone, recomputed, parts = (*listed, {}, {})[:4]
+        return cls(since, gone, recomputed, {name: cls._of(part) for name, part in parts.items()})
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.dead import TOO_LATE, DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
-from windrow.operators.steps.learning import Needs, check_keys, key_refusal, learn, missing
+from windrow.operators.steps.learning import Needs, check_filter, check_keys, key_refusal, learn, missing
 from windrow.operators.steps.passing import divided, further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult, passed
@@ -247,11 +247,7 @@ class WholeMessages:
         for needed in sorted(self.required - come):
             raise missing(f"column {needed!r} of {self._name!r}", come)
         if self._where is not None:
-            types = {name: pa.null() for name in come} | {f.name: f.type for f in known or ()}
-            try:
-                self._where.evaluate(pa.schema(types.items()).empty_table())
-            except UnknownColumn as error:
-                raise missing(error.message, come) from None
+            check_filter(self._where, known, come)
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = set(names)

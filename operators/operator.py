@@ -8,8 +8,7 @@ operator, only what stands here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
@@ -20,31 +19,22 @@ from windrow.core.policy import Retention, Watermark
 from windrow.core.positions import Partition
 from windrow.operators.growth import Before, Growth, fingerprint_of
 from windrow.operators.plain.oracle import Oracle
+from windrow.operators.refiling import FileAgain as FileAgain
+from windrow.operators.refiling import Refiling as Refiling
+from windrow.operators.refiling import RunAgain as RunAgain
+from windrow.operators.refiling import numbers_of as numbers_of
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.redone import Redone
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
+from windrow.operators.taker import Taker as Taker
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 
 #: How column families end that hold messages; the others hold metadata.
 MESSAGES = (".messages", ".message_index")
-
-
-@dataclass(frozen=True, slots=True)
-class Taker:
-    """How an operator takes what another one tells: on which input, and what columns of it it names."""
-
-    name: str
-    input: Input
-    columns: tuple[str, ...]
-
-    @property
-    def event_time(self) -> str:
-        return self.input.event_time
 
 
 class Definition(ABC):
@@ -120,6 +110,17 @@ class Definition(ABC):
     def grown(self, growth: Growth) -> Self:
         """The same definition on state that grew so."""
         return self
+
+    #: True if what comes to its state is computed from kept messages, too.
+    recompute = False
+
+    def recomputing(self) -> Self:
+        """The same definition, where that is so."""
+        return self
+
+    def tells_until_us(self, reached_us: int) -> int:
+        """How far the times go of what it may have told, where its messages go to `reached_us`."""
+        return reached_us
 
     def filing(self) -> dict[str, Any]:
         """What decides besides the fingerprint which messages are filed, and kept, as the log notes it of each commit."""
@@ -214,6 +215,19 @@ class Definition(ABC):
     @abstractmethod
     def check_followed(self, taker: Taker) -> None:
         """Refuse to be followed by an operator that would count twice, or too late, what this one tells."""
+
+    @property
+    def tells_again(self) -> bool:
+        """True if rows may stand in place of rows that were told before, or take them back: who counts them has to know."""
+        return False
+
+    def telling_back(self) -> Self:
+        """The same definition where it hands on, before a row that stands in place of another, that this one is taken back."""
+        return self
+
+    def taking_back(self) -> Self:
+        """The same definition where messages are taken back."""
+        raise ConfigurationError(f"{self.name!r} takes no message back: use an aggregate")
 
     @abstractmethod
     def behind_us(self, event_time: str) -> int:
@@ -314,7 +328,7 @@ class Logic(ABC):
 
     @abstractmethod
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        """What it told, with the columns that the next operator sees."""
+        """What it told, with the columns that the next operator sees, and `SIGN` where one may take back another."""
 
     @abstractmethod
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
@@ -398,53 +412,3 @@ class Grouping(Logic):
 
     def grouping(self) -> Grouping | None:
         return self
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refiling:
-    """How messages come back, from their source, where a shard has lost them. One of its two kinds."""
-
-    logic: Logic
-    #: The event time below which no message is kept.
-    kept_from: Callable[[KV], int]
-    #: Why steps are needed that took nothing of what is kept.
-    why: str = ""
-    #: False if there cannot be messages yet.
-    begun: Callable[[KV], bool] = lambda kv: True
-    #: (the shard's store, an empty one): write what steps that are run again need, and the shard has from its beginning.
-    prepare: Callable[[KV, KV], None] = lambda kv, scratch: None
-
-    @property
-    def every_step(self) -> bool:
-        """True if all steps there were are needed, not only those that took what is kept."""
-        return isinstance(self, RunAgain)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileAgain(Refiling):
-    """The messages that are kept are filed as they were."""
-
-    #: (store, messages by input, taken by steps (`STEP`, their index), those steps): the metadata that belongs to them is
-    #: there. How many could not be counted, for what they are themselves.
-    file: Callable[[KV, Mapping[str, pa.Table], Redone], int]
-    #: What was filed again and is kept no more goes.
-    drop_expired: Callable[[KV], None]
-    #: So many steps can be filed again at once.
-    steps_at_once: int = 1
-    #: True if it has to be known how many messages did not count: what decided that may depend on others of then.
-    checks_uncounted: bool = False
-    #: True if messages lie under the numbers of the steps that took them.
-    by_number: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunAgain(Refiling):
-    """Which messages are kept depends on every step there was: all of them are run again, on a store of its own."""
-
-    #: What all steps have come to, which they have to come to again.
-    reached: Callable[[KV], Any]
-
-
-def numbers_of(logic: Logic, first: bytes, last: bytes) -> Callable[[KV], Any]:
-    """What steps have come to: how many there were, and what progress says under the keys [first, last)."""
-    return lambda kv: (logic.progress(kv).step, list(kv.scan(logic.aux_cf, first, last)))

@@ -31,6 +31,7 @@ from windrow.operators.join.given import normalise_join
 from windrow.operators.operator import Definition
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.process.definition import ProcessDefinition
+from windrow.operators.steps.passing import filter_of
 from windrow.runners.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -361,6 +362,7 @@ def Input(
     positions: Positions | None = None,
     static: bool = False,
     event_time_unit: TimeUnit | None = None,
+    where: pc.Expression | None = None,
 ) -> JoinInput:
     """One input of a join: its event time, and the window of it that the other side sees.
 
@@ -370,6 +372,8 @@ def Input(
     watermark, time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`
     static: a table that is there from the beginning or changes slowly (weather, prices, a dimension): none of its messages is
         late, and it does not hold the watermark back
+    where: a filter of the input, e.g. `wr.col("kind") == "sale"`, as for `wr.Aggregate`: a message that does not pass moves the
+        watermark, finds no partner and is told nowhere
 
     Raises `BadWindow` (WR105), `ConfigurationError` (WR100).
 
@@ -387,4 +391,5 @@ def Input(
         positions=positions,
         static=static,
         event_time_unit=event_time_unit,
+        where=filter_of(where),
     )

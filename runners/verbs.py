@@ -45,6 +45,7 @@ class Verbs(Definition):
         dead_letters: Any = None,
         log: Transport = FILES,
         store: str = "rocksdb",
+        recompute: bool = False,
     ) -> Embedded:
         """Open the operator on a folder, in this process. It goes on where its last commit stood.
 
@@ -63,6 +64,8 @@ class Verbs(Definition):
         log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
         store: "rocksdb", on disk, or "memory": for small state, which is read from snapshot and log whenever the job is opened,
             and is as durable; a snapshot writes all of it. It may differ from run to run
+        recompute: an aggregation that comes to the state is computed for windows of before, too, from kept messages, and what
+            was told of those that still take messages is corrected; else, and where none are kept, it is null there
 
         Where there are several inputs, `add_message(message, input)` names the message's.
 
@@ -80,7 +83,7 @@ class Verbs(Definition):
         from windrow.runners.embedded import Embedded
 
         return Embedded(
-            self,
+            self.recomputing() if check.flag(recompute, "recompute") else self,
             location,
             clock=clock,
             sink=sink,
@@ -162,6 +165,7 @@ class Verbs(Definition):
         replay: Callable[[], DataFrame | Mapping[str, DataFrame]] | None = None,
         source: KafkaSource | None = None,
         log: Transport = FILES,
+        recompute: bool = False,
     ) -> BatchFunction:
         """The function for `DataStreamWriter.foreachBatch`: Spark, bare. Several inputs come as the stream that
         `together` gives.
@@ -179,6 +183,7 @@ class Verbs(Definition):
             messages that the operators keep are lost with their snapshots and segments; {input: frame} where these have names
         source: wr.KafkaSource(...), whom to ask which silent partitions have more that was not read
         log: as in `open`; sinks that read panes on executors need a `location` that these see
+        recompute: as in `open`
 
         Raises `SparkUnsupported` (WR501), and while it runs WR2xx, `OffsetGap` (WR301), `PositionsMissing` (WR302),
         `SinkFailed` (WR403).
@@ -186,7 +191,7 @@ class Verbs(Definition):
         from windrow.runners.spark.batch import BatchFunction
 
         return BatchFunction(
-            [self],
+            [self.recomputing() if check.flag(recompute, "recompute") else self],
             location,
             static=static,
             sink=sink,

@@ -31,7 +31,7 @@ from windrow.operators.steps.learning import (
 )
 from windrow.operators.steps.making import made, made_schema, raw
 from windrow.operators.steps.passing import divided
-from windrow.operators.steps.progress import EMISSION, KEYS_EQUAL, KEYS_MARK, Progress
+from windrow.operators.steps.progress import EMISSION, KEYS_EQUAL, KEYS_MARK, RECOMPUTED, Progress
 from windrow.operators.steps.step import StepResult, keys_mark
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
@@ -122,10 +122,19 @@ class Steps(Logic):
             batch.put(self.aux_cf, EMISSION, repr(self.definition.emit).encode())
             kv.write(batch)
 
+    def _owes(self, kv: KV) -> bool:
+        """True until the first step in which aggregations of kept messages are there, and were not before."""
+        own = repr(self.definition.recomputed_us).encode()
+        return bool(self.definition.recomputed_us) and kv.get(self.aux_cf, RECOMPUTED) != own
+
     def _notes(self, unsaid: bool) -> bool:
         """True if merging has to note what last panes said: rows may be stored with more than that, `unsaid`, or told anew."""
         emit = self.definition.emit
-        return not self.definition.full_state and emit.mode != "discarding" and (unsaid or emit.remembers)
+        return (
+            not self.definition.full_state
+            and emit.mode != "discarding"
+            and (unsaid or self.definition.remembers)
+        )
 
     def _ended(self, rows: pa.Table, ended: set[tuple[int, bytes]]) -> BoolArray:
         """True for rows whose last pane was sent in this step."""

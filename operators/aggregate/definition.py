@@ -68,6 +68,14 @@ class AggregateDefinition(Definition):
     #: Aggregations that came to a state, with the first start of windows in which they have seen all messages.
     since_us: tuple[tuple[str, int], ...] = ()
 
+    #: Those that were computed of kept messages, with the first start of windows that did not need it.
+    recomputed_us: tuple[tuple[str, int], ...] = ()
+    #: True if what comes is computed of them.
+    recompute: bool = False
+    #: In a graph: that it takes messages back, and that it hands on what its panes stand in place of.
+    takes_back: bool = False
+    hands_back: bool = False
+
     #: Keys and event time that are made of columns of the input.
     makes: Makes = ()
 
@@ -127,7 +135,14 @@ class AggregateDefinition(Definition):
         return growing.growth(self, before)
 
     def grown(self, growth: Growth) -> Self:
-        return self._changed(since_us=tuple(sorted(growth.since_us.items()))) if growth else self
+        since, recomputed = (tuple(sorted(us.items())) for us in (growth.since_us, growth.recomputed_us))
+        return self._changed(since_us=since, recomputed_us=recomputed, recompute=False)
+
+    def recomputing(self) -> Self:
+        return self._changed(recompute=True)
+
+    def tells_until_us(self, reached_us: int) -> int:
+        return handing.tells_until_us(self, reached_us)
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
@@ -211,8 +226,8 @@ class AggregateDefinition(Definition):
     @property
     def in_runs(self) -> bool:
         """Not those that hold code that may fail for one message, that compute early results from kept messages, or that limit
-        windows of time by their number, which each message may change. Of sessions only those that tell nothing early, or by a
-        period, and nothing when they close.
+        windows of time by their number, which each message may change; nor windows of messages to which an aggregation has
+        come. Of sessions only those that tell nothing early, or by a period, and nothing when they close.
         """
         retention = self.retention
         limited = retention.windows is not None or retention.messages is not None
@@ -220,6 +235,7 @@ class AggregateDefinition(Definition):
         singly = any(isinstance(trigger, (EveryBatch, EveryCount)) for trigger in triggers)
         return (
             (not self.session or self._sessions_in_runs)
+            and not (self.tuple_window and self.since_us)
             and self.where is None
             and not self.makes
             and all(isinstance(t, (Never, EveryBatch, EveryCount, EveryPeriod)) for t in triggers)
@@ -235,6 +251,26 @@ class AggregateDefinition(Definition):
         early = isinstance(emit.early, (Never, EveryPeriod))
         return early and emit.on_time and not emit.closing_pane and not self.full_state and self.ids is None
 
+    @property
+    def tells_again(self) -> bool:
+        return handing.tells_again(self)
+
+    def telling_back(self) -> Self:
+        return self._changed(hands_back=True)
+
+    def taking_back(self) -> Self:
+        return self._changed(takes_back=True)
+
+    @property
+    def takes_back_panes(self) -> bool:
+        """True if a pane that another one of its window stands in place of is taken back."""
+        return self.emit.mode == "retracting" or self.hands_back
+
+    @property
+    def remembers(self) -> bool:
+        """True if what the last pane said has to be known when the next one is told."""
+        return self.emit.remembers or self.hands_back or self.takes_back
+
     def taker(self, before: str) -> Taker:
         return handing.taker(self, before)
 
@@ -242,8 +278,9 @@ class AggregateDefinition(Definition):
         handing.check_followed(self, taker)
 
     def behind_us(self, event_time: str) -> int:
-        # A session that can never be corrected is told a moment after its end, not at it.
-        return 1 if self.session and not self.emit.tells_late else 0
+        # A session that can never be corrected is told a moment after its end, not at it; one that is taken back may be taken
+        # back at the very moment at which its end is late.
+        return 1 if self.session and (not self.emit.tells_late or self.tells_again) else 0
 
     def of_handed_rows(self, given: Input) -> Self:
         return self._changed(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -26,9 +28,11 @@ from windrow.operators.steps.columns import (
     INSERT,
     IS_LAST,
     KIND,
+    MESSAGES,
     ON_TIME,
     PANES,
     PENDING,
+    REPLACED,
     RETRACT,
     SINCE,
     START,
@@ -79,25 +83,41 @@ def fire(
             bury(definition, rows, b, dead)
         speaks[b.group] = False
 
-    retracts = np.zeros(size, dtype=bool)
+    empty = _empty(definition, rows)
     told: dict[str, pa.Array] = {}
     known = np.zeros(size, dtype=bool)
-    if emit.remembers:
+    if definition.remembers:
         told, known = told_by(rows, dict(zip(aliases, columns, strict=True)), speaks, told_of)
-        changed = any_differ([told[a] for a in aliases], columns, size) | ~known
+        changed = any_differ([told[a] for a in aliases], columns, size) | ~known | empty
         if emit.only_if_changed and not (closing and emit.closing_pane):
             speaks &= changed
-        if emit.mode == "retracting":
-            if timing != ON_TIME and not closing and not always:
-                speaks &= changed
-            retracts = speaks & known
+        if emit.mode == "retracting" and timing != ON_TIME and not closing and not always:
+            speaks &= changed
     elif emit.only_if_changed and not (closing and emit.closing_pane):
         speaks &= combine(rows.column(PENDING)).to_numpy() > 0
 
-    panes = _panes(definition, rows, columns, told, speaks, retracts, timing, is_last)
+    goes = speaks & known & empty
+    speaks &= ~empty
+    back = _Back(told, goes | (speaks & known & definition.takes_back_panes), goes)
+    panes = _panes(definition, rows, columns, speaks, back, timing, is_last)
     for alias, column in zip(aliases, columns, strict=True):
         told[alias] = choose(speaks, column, told[alias]) if alias in told else column
-    return Fired(panes, _after(definition, rows, told, known, speaks, step))
+    return Fired(panes, _after(definition, rows, told, known & ~goes, speaks, step))
+
+
+class _Back(NamedTuple):
+    """What is taken back. told: what stood; retracts: of which rows; goes: those of which nothing comes in its place."""
+
+    told: Mapping[str, pa.Array]
+    retracts: BoolArray
+    goes: BoolArray
+
+
+def _empty(definition: AggregateDefinition, rows: pa.Table) -> BoolArray:
+    """True where all messages were taken back: such a window is as one that has had none."""
+    if not definition.takes_back:
+        return np.zeros(len(rows), dtype=bool)
+    return np.asarray(combine(rows.column(MESSAGES)).to_numpy() <= 0, dtype=bool)
 
 
 def bury(
@@ -121,46 +141,52 @@ def _panes(
     definition: AggregateDefinition,
     rows: pa.Table,
     columns: list[pa.Array],
-    told: Mapping[str, pa.Array],
     speaks: BoolArray,
-    retracts: BoolArray,
+    taken: _Back,
     timing: str,
     is_last: BoolArray,
 ) -> pa.Table | None:
     order = in_window_order(rows, definition.by)
-    order = order[speaks[order]]
-    if len(order) == 0:
+    says, goes = np.flatnonzero(speaks[order]), np.flatnonzero(taken.retracts[order])
+    if not len(says) and not len(goes):
         return None
     index = combine(rows.column(PANES)).to_numpy()
     fixed = [START, END, *definition.by]
-    take = pa.array(order)
-    n = len(order)
-    inserts = rows.select(fixed).take(take)
+    at = order[says]
+    inserts = rows.select(fixed).take(pa.array(at))
     for alias, column in zip(definition.agg, columns, strict=True):
-        inserts = inserts.append_column(alias, column.take(take))
-    inserts = label(inserts, timing, index[order], is_last[order], INSERT)
-    back = order[retracts[order]]
-    if len(back) == 0:
+        inserts = inserts.append_column(alias, column.take(pa.array(at)))
+    inserts = label(inserts, timing, index[at], is_last[at], INSERT)
+    if not len(goes):
         return inserts
+    back = order[goes]
     retractions = rows.select(fixed).take(pa.array(back))
     for alias in definition.agg:
-        retractions = retractions.append_column(alias, told[alias].take(pa.array(back)))
-    retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), RETRACT)
+        retractions = retractions.append_column(alias, taken.told[alias].take(pa.array(back)))
+    kinds = back_kinds(definition, taken.goes[back])
+    retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), kinds)
     # A retraction stands directly before the pane that replaces it.
-    place = np.empty(n, dtype=np.int64)
-    paired = retracts[order]
-    place = np.arange(n) + np.cumsum(paired)
     both = pa.concat_tables([inserts, retractions])
-    positions = np.concatenate([place, place[paired] - 1])
+    positions = np.concatenate([2 * says + 1, 2 * goes])
     return both.take(pa.array(np.argsort(positions, kind="stable")))
 
 
-def label(panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str) -> pa.Table:
+def back_kinds(definition: AggregateDefinition, alone: BoolArray) -> pa.Array:
+    """What retractions are. alone: those in whose place nothing comes, which everybody is told."""
+    if definition.emit.mode == "retracting":
+        alone = np.ones(len(alone), dtype=bool)
+    return pc.if_else(pa.array(alone), RETRACT, REPLACED)
+
+
+def label(
+    panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str | pa.Array
+) -> pa.Table:
     n = len(panes)
     panes = panes.append_column(TIMING, pa.array([timing] * n, pa.string()))
     panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))
     panes = panes.append_column(IS_LAST, pa.array(is_last))
-    return panes.append_column(KIND, pa.array([kind] * n, pa.string()))
+    kinds = pa.array([kind] * n, pa.string()) if isinstance(kind, str) else kind
+    return panes.append_column(KIND, kinds)
 
 
 def _after(
@@ -183,7 +209,7 @@ def _after(
     names = [n for n in rows.column_names if not n.startswith(gone) and n not in (TOLD, SINCE)]
     table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
     lost = (before > 0) & ~speaks & ~known
-    if emit.remembers:
+    if definition.remembers:
         return note(table, told, marks(speaks | known, lost))
     # Nothing pending, and yet the accumulators do not say what was told.
     return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,9 @@ class StoredWindows(Steps):
         *,
         closing: bool = False,
         always: bool = False,
+        untold: Collection[str] = (),
     ) -> pa.Table:
+        """untold: aggregations that no pane has told yet."""
         emit, watermark_us = self.definition.emit, progress.watermark_us
         ends = combine(rows.column(END)).to_numpy()
         is_last = ends <= passed(watermark_us, self.definition.allowed_lateness_us)
@@ -172,7 +174,8 @@ class StoredWindows(Steps):
 
         def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             assert self.history is not None
-            return self.history.values(kv, state, self.calculation, self.assigner, told=True)
+            told, broken = self.history.values(kv, state, self.calculation, self.assigner, told=True)
+            return {a: pa.nulls(len(v), v.type) if a in untold else v for a, v in told.items()}, broken
 
         fired = fire(
             self.definition,

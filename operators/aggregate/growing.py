@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregations.needs import expressions_of, keeps_whole, lacks
 from windrow.operators.growth import Before, Growth, fingerprint_of
 
 if TYPE_CHECKING:
@@ -25,12 +27,43 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     old, new = described.get("agg", {}), own["agg"]
     former = {**before.growth.gone, **old}
     changed = [alias for alias, text in new.items() if former.get(alias, text) != text]
-    fixed = definition.tuple_window or definition.session
-    if fixed or changed or list(_others(own, described)):
+    # Messages that are kept do not say which of them came before.
+    fixed = definition.session or (definition.tuple_window and definition.full_state)
+    if changed or list(_others(own, described)) or (fixed and old != new):
         return "".join(f"\n  - {change}" for change in _changes(own, described, former, fixed))
+    whole_us = before.reached_us + 1
     since = {alias: us for alias, us in before.growth.since_us.items() if alias in new}
-    since |= dict.fromkeys((alias for alias in new if alias not in old), before.reached_us + 1)
-    return Growth(since, {alias: text for alias, text in former.items() if alias not in new})
+    since |= dict.fromkeys((alias for alias in new if alias not in old), whole_us)
+    gone = {alias: text for alias, text in former.items() if alias not in new}
+    recomputed = {
+        alias: us for alias, us in before.growth.recomputed_us.items() if alias in new and alias in old
+    }
+    if definition.recompute and definition.full_state and not fixed and definition.emit.mode != "discarding":
+        kept = {alias: _kept_since_us(definition, alias, since) for alias in since}
+        better = {alias: us for alias, us in kept.items() if us < since[alias]}
+        recomputed |= dict.fromkeys(better, whole_us)
+        since = {alias: us for alias, us in {**since, **better}.items() if us > START_OF_TIME_US}
+    return Growth(since, gone, recomputed)
+
+
+def _kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[str, int]) -> int:
+    """The event time from which kept messages have all columns that an aggregation takes."""
+    aggregation = definition.agg[alias]
+    stays = {a: since.get(a, START_OF_TIME_US) for a in definition.agg if a != alias}
+    never_us = since[alias]
+    whole_us = min([never_us, *(us for a, us in stays.items() if keeps_whole(definition.agg[a]))])
+    if aggregation.kind == "table_function":
+        return whole_us
+    known = dict.fromkeys(definition.columns_of(definition.inputs[0]), START_OF_TIME_US)
+    for other, us in stays.items():
+        for column in definition.agg[other].columns:
+            known[column] = min(us, known.get(column, never_us))
+    uses = expressions_of(aggregation)
+    columns = [*aggregation.columns, *(c for c in known if any(use.mentions(c) for use in uses))]
+    found_us = max([START_OF_TIME_US, *(known.get(c, never_us) for c in columns)])
+    if any(lacks(use, known) for use in uses):
+        found_us = never_us
+    return min(found_us, whole_us)
 
 
 def _changes(

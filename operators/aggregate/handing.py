@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windrow.core.emit import Never
+import numpy as np
+
+from windrow.core.emit import EveryBatch, Never
 from windrow.core.errors import (
     BadTrigger,
     BadWatermark,
@@ -13,9 +15,12 @@ from windrow.core.errors import (
     ReservedColumn,
     UnknownColumn,
 )
-from windrow.core.policy import bounded
+from windrow.core.policy import UNBOUNDED_US, bounded
+from windrow.core.time import START_OF_TIME_US, show_duration
 from windrow.core.windows import Global, Session
+from windrow.operators.aggregations import RETRACTABLE
 from windrow.operators.operator import Taker
+from windrow.operators.steps.assigners import assigner_of
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.definition import AggregateDefinition
@@ -45,27 +50,59 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
             f"these columns in by= or agg= of {before!r}"
         )
     wanted = dict.fromkeys([*definition.by, *(c for a in definition.agg.values() for c in a.columns)])
-    return Taker(definition.name, definition.inputs[0], tuple(wanted))
+    late_us = definition.allowed_lateness_us
+    return Taker(definition.name, definition.inputs[0], tuple(wanted), _keeps(definition), late_us)
+
+
+def _keeps(definition: AggregateDefinition) -> str:
+    """Why an aggregate cannot take a message back; "" where it can."""
+    if definition.tuple_window or definition.session:
+        return f"it has windows of {definition.window!r}, which messages make: use windows that are known beforehand"
+    if definition.retention.windows is not None or definition.retention.messages is not None:
+        return f"retention={definition.retention!r} lets go of what may still be taken back: keep windows by time"
+    if definition.emit.mode == "discarding":
+        return "in mode 'discarding' what it has told is no part of its state: use another mode"
+    for alias, aggregation in definition.agg.items():
+        if aggregation.kind not in RETRACTABLE:
+            return f"{alias!r} is {aggregation!r}, which takes no value back: use one of {', '.join(RETRACTABLE)}"
+    return ""
+
+
+def tells_again(definition: AggregateDefinition) -> bool:
+    """True if panes may stand in place of panes of before."""
+    mode = definition.emit.mode
+    return mode == "retracting" or (mode == "accumulating" and not _once(definition))
+
+
+def _once(definition: AggregateDefinition) -> bool:
+    """True if each window is told once, as it ends."""
+    emit = definition.emit
+    no_late, in_time = isinstance(emit.late, Never), definition.allowed_lateness_us == 0
+    # A session that was told may still grow unless nothing late is taken at all.
+    settled = no_late and in_time if definition.session else no_late or in_time
+    return isinstance(emit.early, Never) and settled and emit.on_time and not emit.closing_pane
+
+
+def tells_until_us(definition: AggregateDefinition, reached_us: int) -> int:
+    """The last moment of the newest window that holds a time."""
+    if reached_us <= START_OF_TIME_US or definition.tuple_window or isinstance(definition.window, Global):
+        return reached_us
+    if isinstance(definition.window, Session):
+        return reached_us + definition.window.gap_us
+    _, _, ends = assigner_of(definition.window).assign(np.array([reached_us], dtype=np.int64))
+    return int(ends.max(initial=reached_us + 1)) - 1
 
 
 def check_followed(first: AggregateDefinition, second: Taker) -> None:
-    """Panes that are each a contribution of their own: none says again what another one said."""
+    """Panes of which each is a contribution of its own, or takes back the one that it stands in place of."""
     if first.tuple_window or isinstance(first.window, Global):
         raise BadWindow(
             f"{first.window!r} of {first.name!r} has no end in event time, by which {second.name!r} could file its panes: use "
             "wr.tumbling, wr.hopping, wr.calendar or wr.session"
         )
-    emit = first.emit
-    no_late, in_time = isinstance(emit.late, Never), first.allowed_lateness_us == 0
-    # A session that was told may still grow unless nothing late is taken at all.
-    settled = no_late and in_time if isinstance(first.window, Session) else no_late or in_time
-    once = isinstance(emit.early, Never) and settled
-    told_once = emit.mode == "discarding" or (emit.mode == "accumulating" and once)
-    if not told_once or not emit.on_time or emit.closing_pane:
-        raise BadTrigger(
-            f"{emit!r} of {first.name!r}, before {second.name!r}: {_trouble(first)}; use emit=wr.Emit.append(), or "
-            "mode='discarding' with on_time=True and no closing pane"
-        )
+    trouble = _trouble(first, second)
+    if trouble:
+        raise BadTrigger(f"{first.emit!r} of {first.name!r}, before {second.name!r}: {trouble}")
     if second.event_time != WINDOW_TIME:
         raise UnknownColumn(
             f"event_time={second.event_time!r} of {second.name!r}: a pane of {first.name!r} has the time {WINDOW_TIME!r}, the "
@@ -86,12 +123,35 @@ def check_followed(first: AggregateDefinition, second: Taker) -> None:
             )
 
 
-def _trouble(first: AggregateDefinition) -> str:
+def _trouble(first: AggregateDefinition, second: Taker) -> str:
+    """Why panes of the one would be counted twice, or too late, by the other; "" where they would not."""
     emit = first.emit
-    if emit.mode == "retracting":
-        return "panes are taken back, and no operator takes a message back"
-    if emit.closing_pane:
-        return "a closing pane tells a window again"
-    if not emit.on_time:
-        return "without ON_TIME panes what is left of a window is told when it is late"
-    return "early and late panes tell a window several times, and it would be counted as often"
+    if not emit.on_time and emit.tells_late and first.allowed_lateness_us:
+        return (
+            "without ON_TIME panes what is left of a window is told when it is late; use on_time=True, or "
+            "emit=wr.Emit.append()"
+        )
+    if not first.tells_again:
+        discarding = emit.mode == "discarding" and emit.closing_pane
+        return "a closing pane tells a window again; leave it out" if discarding else ""
+    if second.keeps:
+        return (
+            f"it tells a window several times, each time in place of what it told before, and {second.name!r} cannot take "
+            f"that back: {second.keeps}; or use emit=wr.Emit.append() for {first.name!r}"
+        )
+    if first.session and not (isinstance(emit.early, EveryBatch) and isinstance(emit.late, EveryBatch)):
+        return (
+            "a session that was told may go on for any time before it is told again, and is then taken back where nothing "
+            "late is taken any more; use early=wr.every_batch, late=wr.every_batch, or emit=wr.Emit.append()"
+        )
+    if first.session and second.allowed_lateness_us < first.allowed_lateness_us:
+        theirs, own = map(_shown, (second.allowed_lateness_us, first.allowed_lateness_us))
+        return (
+            f"a session may grow for {own}, and is then taken back where it was; {second.name!r} takes nothing that is later "
+            f"than {theirs}, and would count it twice: allow as much"
+        )
+    return ""
+
+
+def _shown(late_us: int) -> str:
+    return "any time" if late_us >= UNBOUNDED_US else show_duration(late_us)

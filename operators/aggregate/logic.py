@@ -28,16 +28,16 @@ from windrow.operators.aggregate.state_rows import Windows, apart, delta_rows, m
 from windrow.operators.aggregate.ticking import Ticking, chunks
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.operator import FileAgain, Grouping
-from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PENDING, SINCE, START, UPSERT
+from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PENDING, SINCE, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.passing import further
-from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.progress import RECOMPUTED, Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Batch
 
 
 class WindowAggregator(Ticking, Grouping):
@@ -54,6 +54,7 @@ class WindowAggregator(Ticking, Grouping):
             if self._emission_changed(kv):
                 progress.dirty = self._unsaid(kv, dead)
                 self.due.begin(kv, progress.dirty)
+            result.panes += self._corrections(kv, progress, dead)
             last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
             self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
             if now_before_us is not None:
@@ -70,6 +71,7 @@ class WindowAggregator(Ticking, Grouping):
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """File messages and fire what they fill."""
         progress, result, dead = self._begin(kv)
+        corrections = self._corrections(kv, progress, dead)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = take_in(self.definition, table, now_us, dead)
         if self.seen is not None:
@@ -78,6 +80,7 @@ class WindowAggregator(Ticking, Grouping):
             self._file(kv, progress, result, dead, rows, now_us)
         if others is not None:
             self._hear(kv, progress, result, others)
+        result.panes[:0] = corrections
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -129,7 +132,9 @@ class WindowAggregator(Ticking, Grouping):
         seen_us: Mapping[Partition, int],
         watermark_us: int,
         now_us: int | None,
-    ) -> Runs:
+    ) -> Runs | None:
+        if self._owes(kv):
+            return None
         return WindowRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
 
     # -- ingest -----------------------------------------------------------------------------------------------------
@@ -280,6 +285,33 @@ class WindowAggregator(Ticking, Grouping):
                 waiting = combine(rows.column(PENDING)).to_numpy() > 0
                 found.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
         return found
+
+    def _corrections(self, kv: KV, progress: Progress, dead: DeadLetters) -> list[pa.Table]:
+        """What was told of windows that still take messages is told again, with aggregations that were not there."""
+        if progress.schema is None or not self._owes(kv):
+            return []
+        said, recomputed = StepResult(), dict(self.definition.recomputed_us)
+        watermark_us, emit = progress.watermark_us, self.definition.emit
+        open_us = passed(watermark_us, self.definition.allowed_lateness_us)
+
+        def again(told: StepResult, rows: pa.Table) -> pa.Table:
+            ends = combine(rows.column(END)).to_numpy()
+            early = ends > watermark_us
+            speaks = (
+                (combine(rows.column(PANES)).to_numpy() > 0) & (ends > open_us) & (early | emit.tells_late)
+            )
+            parts = [rows.filter(pa.array(~speaks))]
+            for timing, mask in ((EARLY, early & speaks), (LATE, ~early & speaks)):
+                chosen = rows.filter(pa.array(mask))
+                parts.append(self._fire(kv, progress, told, dead, chosen, timing, untold=recomputed))
+            return concat([part for part in parts if len(part)])
+
+        starts = self.store.starts(kv, progress.purged_us, max(recomputed.values()))
+        self._fire_whole(kv, said, dead, starts, watermark_us, again)
+        batch = Batch()
+        batch.put(self.aux_cf, RECOMPUTED, repr(self.definition.recomputed_us).encode())
+        kv.write(batch)
+        return together(said.panes, self.definition.by)
 
     def _close(
         self,

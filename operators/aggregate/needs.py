@@ -9,7 +9,7 @@ import pyarrow as pa
 from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregations.needs import check_columns, expressions_of, mentioned, refusal_of
+from windrow.operators.aggregations.needs import check_columns, keeps_whole, mentioned, refusal_of
 from windrow.operators.steps.learning import key_refusal, missing
 from windrow.operators.steps.making import made_schema, raw
 
@@ -19,7 +19,7 @@ class AggregateNeeds:
 
     def __init__(self, definition: AggregateDefinition) -> None:
         self.definition = definition
-        self.whole = definition.full_state and any(_whole(a) for a in definition.agg.values())
+        self.whole = definition.full_state and any(map(keeps_whole, definition.agg.values()))
         ids = () if definition.ids is None else definition.ids.columns
         self.keys = (*definition.by, *ids)
         self._names = {definition.event_time, *self.keys}
@@ -86,8 +86,3 @@ class AggregateNeeds:
             types = {f.name: f.type for f in seen}
         filtered = self.definition._changed(agg={**self._where, **self.definition.agg})
         return refusal_of(filtered, name, types[name], types)
-
-
-def _whole(aggregation: Aggregation) -> bool:
-    """True if messages are kept with all of their columns for it."""
-    return aggregation.kind == "table_function" or bool(expressions_of(aggregation))

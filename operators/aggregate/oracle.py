@@ -47,11 +47,18 @@ class AggregateOracle(PlainIntake):
         self._numbers: dict[Key, int] = {}  # tuple windows: messages of each key so far
         self._floors_us: dict[Key | None, int] = {}  # newest end dropped by size, per key (None: the job)
         self._step = 0
+        self._recomputed: tuple[tuple[str, int], ...] = ()
 
     def redefine(self, definition: AggregateDefinition) -> None:
         """What was a last pane under the former definition need not stay the last."""
         self.definition = definition
         self._arguments = self._arguments.of_others(dict(definition.agg))
+        kept = [message for cell in self._cells.values() for message in cell.messages]
+        if definition.recomputed_us:
+            self._arguments.learn([message.payload for message in kept])
+        for message in kept:
+            new = [alias for alias, _ in definition.recomputed_us if alias not in message.arguments]
+            message.arguments |= self._arguments.of_kept(message.payload, new)
         for cell in self._cells.values():
             cell.ended = False
             if cell.sent is not None:
@@ -64,7 +71,7 @@ class AggregateOracle(PlainIntake):
         ticked = now if self._ticked_us is None else self._ticked_us
         before, after = self.watermark_us, max(watermark_us, self.watermark_us)
         self.watermark_us, self._ticked_us = after, now
-        emit, panes = self.definition.emit, list[Pane]()
+        emit, panes = self.definition.emit, self._corrections(before)
 
         expiry = self._drop_by_size(before, after)
         for cell in self._sorted():
@@ -97,7 +104,7 @@ class AggregateOracle(PlainIntake):
         messages, self._dead, self._step = listed(messages), [], self._step + 1
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
-        self.counted = []
+        self.counted, corrections = [], self._corrections(watermark_us)
         self._made.learn([dict(m.payload) for m in messages])
         made = [m for placed in self._in_order(messages) if (m := self._with_made(placed)) is not None]
         timed = [t for m in made if (t := self._timed(m, now)) is not None]
@@ -129,7 +136,20 @@ class AggregateOracle(PlainIntake):
         panes: list[Pane] = []
         for cell in sorted([cell for cell in cells if cell is not None], key=place):
             panes += self._judge(cell, watermark_us, now)
-        return Outcome(panes, self._buried())
+        return Outcome(corrections + panes, self._buried())
+
+    def _corrections(self, watermark_us: int) -> list[Pane]:
+        """What was told of windows that still take messages, again, where aggregations of kept messages have come."""
+        recomputed, emit, panes = self.definition.recomputed_us, self.definition.emit, list[Pane]()
+        if not recomputed or recomputed == self._recomputed:
+            return []
+        self._recomputed = recomputed
+        for cell in self._sorted():
+            early = self._is_early(cell, watermark_us)
+            told = cell.panes > 0 and cell.first_us < max(us for _, us in recomputed)
+            if told and not self._closed(cell, watermark_us) and (early or emit.tells_late):
+                panes += self._emit(cell, Timing.EARLY if early else Timing.LATE, False)
+        return panes
 
     def windows(self) -> list[WindowInfo]:
         """Every window that is kept, sorted by (start, end, key).
@@ -140,7 +160,7 @@ class AggregateOracle(PlainIntake):
             WindowInfo(
                 window=shown(cell.window),
                 key=self._key(cell),
-                messages=len(cell.messages),
+                messages=len(cell.standing),
                 first=min(m.position for m in cell.messages),
                 last=max(m.position for m in cell.messages),
                 values={alias: self._value_or_none(alias, cell) for alias in self.definition.agg},
@@ -148,6 +168,7 @@ class AggregateOracle(PlainIntake):
                 fired=cell.fired,
             )
             for cell in self._sorted()
+            if cell.standing
         ]
 
     def handed(self, row: Any) -> dict[str, Any]:
@@ -269,6 +290,8 @@ class AggregateOracle(PlainIntake):
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
         cell.pending, cell.since_us = [], None
+        if not cell.standing:
+            return self._vanished(cell, timing)
         unchanged = cell.sent is not None and same(cell.sent, values)
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
@@ -287,14 +310,24 @@ class AggregateOracle(PlainIntake):
         cell.ended = is_last
         return panes
 
+    def _vanished(self, cell: Cell, timing: Timing) -> list[Pane]:
+        """All of its messages were taken back: so is what it told, and nothing comes in its place."""
+        sent, cell.sent = cell.sent, None
+        if sent is None:
+            return []
+        index = cell.panes - 1
+        return [Pane(shown(cell.window), self._key(cell), sent, timing, index, False, Kind.RETRACT)]
+
     def _value(self, alias: str, cell: Cell) -> Any:
         if isinstance(cell.window, Window) and cell.first_us < dict(self.definition.since_us).get(
             alias, cell.first_us
         ):
             return None  # it came to the state when the window had, or could have had, messages
         discarding = self.definition.emit.mode == "discarding"
-        rows = []
-        for message in cell.pending if discarding else cell.messages:
+        rows, messages = [], cell.pending if discarding else cell.standing
+        if isinstance(cell.window, TupleWindow) and any(alias not in m.arguments for m in messages):
+            return None  # it came to the state when the window had messages
+        for message in messages:
             arguments = message.arguments[alias]
             if arguments is not None:
                 rows.append(Row(message.time_us, message.position, message.payload, arguments))
@@ -350,7 +383,7 @@ class AggregateOracle(PlainIntake):
         last_words = []
         for group, cells in groups.items():
             windows = sorted({(cell.end_us, cell.first_us) for cell in cells})
-            count, total = len(windows), sum(len(cell.messages) for cell in cells)
+            count, total = len(windows), sum(len(cell.standing) for cell in cells)
             for window in windows:
                 too_many = retention.windows is not None and count > retention.windows
                 too_large = retention.messages is not None and total > retention.messages
@@ -360,7 +393,7 @@ class AggregateOracle(PlainIntake):
                 dropped = [cell for cell in here if not isinstance(cell.window, TupleWindow) or cell.fired]
                 count -= len(dropped) == len(here)
                 for cell in dropped:
-                    total -= len(cell.messages)
+                    total -= len(cell.standing)
                     del self._cells[cell.key, cell.window]
                     if isinstance(cell.window, Window):
                         self._floors_us[group] = max(window[0], self._floors_us.get(group, START_OF_TIME_US))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.message_keys import decode_position
 from windrow.core.messages import Position, WindowInfo
@@ -19,11 +20,14 @@ from windrow.operators.steps.columns import (
     END,
     FIRST,
     INDEX,
+    INSERT,
     IS_LAST,
     KIND,
     LAST,
     MESSAGES,
     PANES,
+    REPLACED,
+    SIGN,
     START,
     TIMING,
 )
@@ -69,6 +73,8 @@ def pane_rows(
 ) -> pa.Table:
     """Panes of steps as rows of `schema`."""
     tables = []
+    if definition.hands_back:
+        panes = [table.filter(pc.not_equal(table.column(KIND), REPLACED)) for table in panes]
     parts = [part for table in panes for part in _contiguous(table)]
     commits = pa.array(np.full(max(map(len, parts), default=0), commit, dtype=np.int64))
     for table in parts:
@@ -112,7 +118,11 @@ def pane_messages(
         columns = [
             as_type(combine(table.column(f.name)), f.type) for f in schema if f.name in table.column_names
         ]
-        tables.append(pa.table([*columns, *map(stamps, times)], schema=schema))
+        told = pa.table([*columns, *map(stamps, times)], schema=schema)
+        if definition.tells_again:
+            inserted = pc.equal(table.column(KIND), INSERT)
+            told = told.append_column(SIGN, pc.if_else(inserted, pa.scalar(1), pa.scalar(-1)))
+        tables.append(told)
     return pa.concat_tables(tables)
 
 
@@ -120,6 +130,9 @@ def sorted_states(
     definition: AggregateDefinition, rows: pa.Table, values: Mapping[str, pa.Array]
 ) -> pa.Table:
     """What windows tell of merged state rows, and their values, sorted by start, end and key."""
+    if definition.takes_back:  # of windows whose messages were all taken back there is nothing to tell
+        holds = pc.greater(rows.column(MESSAGES), 0)
+        rows, values = rows.filter(holds), {a: v.filter(holds) for a, v in values.items()}
     told = rows.select([START, END, *definition.by, MESSAGES, PANES, FIRST, LAST])
     for alias in definition.agg:
         told = told.append_column(VALUE + alias, values[alias])

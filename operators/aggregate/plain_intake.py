@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from windrow.core.aggregation import Aggregation
@@ -11,7 +12,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.plain_ids import PlainIds
 from windrow.operators.plain.arrow import Arguments, Filter, Raised
 from windrow.operators.plain.cells import Key, Taken, key_field
-from windrow.operators.plain.oracle import Oracle
+from windrow.operators.plain.oracle import Oracle, TakenBack
 from windrow.operators.plain.times import event_time_us
 
 
@@ -53,7 +54,7 @@ class PlainIntake(Oracle):
             self._bury("malformed", str(error), position, None, dict(message.payload))
             return None
         columns = {name: values[0] for name, values in found.items() if values is not None}
-        return position, Message({**message.payload, **columns}, message.position)
+        return position, replace(message, payload={**message.payload, **columns})
 
     def _timed(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:
         position, message = placed
@@ -65,7 +66,8 @@ class PlainIntake(Oracle):
             )
             self._bury("malformed", detail, position, None, payload)
             return None
-        return Taken(time_us, position, payload, {})
+        sign = -1 if isinstance(placed[1], TakenBack) else 1
+        return Taken(time_us, position, payload, {}, sign=sign)
 
     def _admit(self, message: Taken) -> bool:
         position, time_us, payload = message.position, message.time_us, message.payload

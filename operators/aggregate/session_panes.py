@@ -18,7 +18,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emission import bury, label
+from windrow.operators.aggregate.emission import back_kinds, bury, label
 from windrow.operators.aggregate.session_rows import Rows, owners, standing
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregate.told import Values, choose
@@ -33,7 +33,6 @@ from windrow.operators.steps.columns import (
     ON_TIME,
     PANES,
     PENDING,
-    RETRACT,
     START,
 )
 from windrow.operators.steps.dead import DeadLetters
@@ -54,6 +53,13 @@ class Fired(NamedTuple):
     told: pa.Table | None
     rows: Rows
     speaks: BoolArray
+
+
+class _Back(NamedTuple):
+    """panes: which of them are taken back. alone: those in whose place no pane of their window comes."""
+
+    panes: BoolArray
+    alone: BoolArray
 
 
 def fire(
@@ -89,8 +95,8 @@ def fire(
             emit.mode == "retracting" and timing != ON_TIME and not closing
         ):
             speaks &= ~unchanged
-    retracts = speaks[owner] & (~same | (emit.mode == "retracting"))
-    told = _told(definition, rows, columns, owner, retracts, speaks, timing, is_last)
+    retracts = speaks[owner] & (~same | definition.takes_back_panes)
+    told = _told(definition, rows, columns, owner, _Back(retracts, ~same), speaks, timing, is_last)
     after = _after(definition, sessions, speaks, step)
     left = panes.filter(pa.array(~speaks[owner]))
     if emit.mode == "discarding":
@@ -178,7 +184,7 @@ def _told(
     rows: Rows,
     columns: Sequence[pa.Array],
     owner: IntArray,
-    retracts: BoolArray,
+    taken_back: _Back,
     speaks: BoolArray,
     timing: str,
     is_last: BoolArray,
@@ -194,9 +200,9 @@ def _told(
     index = combine(sessions.column(PANES)).to_numpy()
     inserts = label(inserts, timing, index[speaks], is_last[speaks], INSERT)
     inserts = _on_account(inserts, sessions.take(at))
-    if not retracts.any():
+    if not taken_back.panes.any():
         return inserts
-    back = np.flatnonzero(retracts)
+    back = np.flatnonzero(taken_back.panes)
     back = back[np.argsort(combine(panes.column(START)).to_numpy()[back], kind="stable")]
     taken = panes.take(pa.array(back))
     retractions = taken.select(fixed)
@@ -205,7 +211,8 @@ def _told(
             alias, as_type(combine(taken.column(EMITTED + alias)), column.type)
         )
     former = combine(taken.column(PANES)).to_numpy() - 1
-    retractions = label(retractions, timing, former, np.zeros(len(back), dtype=bool), RETRACT)
+    kinds = back_kinds(definition, taken_back.alone[back])
+    retractions = label(retractions, timing, former, np.zeros(len(back), dtype=bool), kinds)
     return concat([_on_account(retractions, sessions.take(pa.array(owner[back]))), inserts])
 
 

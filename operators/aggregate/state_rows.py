@@ -66,6 +66,7 @@ def delta_rows(
     merged, broken = calculation.merge(lifted, groups)
     first, last = groups.first_rows, groups.last_rows
     counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
+    stands = counts if rows.sign is None else _stands(rows.sign[row_of], groups)
     if rows.has_positions:
         if in_position_order or each:
             where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
@@ -84,7 +85,7 @@ def delta_rows(
         START: pa.array(starts[first]),
         END: pa.array(ends[first]),
         **{b: k.take(pa.array(first)) for b, k in zip(by, keys, strict=True)},
-        MESSAGES: pa.array(counts),
+        MESSAGES: pa.array(stands),
         PENDING: pa.array(counts),
         PANES: zeros,
         EMIT_STEP: pa.nulls(groups.size, pa.int64()),
@@ -93,6 +94,13 @@ def delta_rows(
         **merged,
     }
     return pa.table(columns), groups, broken
+
+
+def _stands(sign: IntArray, groups: Groups) -> IntArray:
+    """Of each group, how many messages came less those that went."""
+    net = np.zeros(groups.size, dtype=np.int64)
+    np.add.at(net, groups.codes, sign)
+    return net
 
 
 class Windows(NamedTuple):

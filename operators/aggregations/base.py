@@ -31,12 +31,14 @@ class Arguments:
     """Input rows to be lifted, in position order.
 
     time_us: int64 event times; order: binary, encoded positions (sort order = position order), or None where
-    the rows have no positions. values: the argument columns, already evaluated.
+    the rows have no positions. values: the argument columns, already evaluated. sign: 1 for each that counts once more, -1
+    for each that counts once less; None where all count once more.
     """
 
     time_us: pa.Array
     order: pa.Array | None
     values: tuple[pa.Array, ...]
+    sign: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.time_us)
@@ -44,9 +46,9 @@ class Arguments:
     def take(self, indices: pa.Array) -> Arguments:
         """These rows, in the order of `indices`."""
         order = None if self.order is None else self.order.take(indices)
-        return Arguments(
-            self.time_us.take(indices), order, tuple(plain(v).take(indices) for v in self.values)
-        )
+        sign = None if self.sign is None else self.sign[indices.to_numpy()]
+        values = tuple(plain(v).take(indices) for v in self.values)
+        return Arguments(self.time_us.take(indices), order, values, sign)
 
 
 @dataclass

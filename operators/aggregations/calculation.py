@@ -16,13 +16,16 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.arrays import BoolArray
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
-from windrow.operators.aggregations import KERNELS, Arguments, Failure, Kernel
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregations import KERNELS, RETRACTABLE, Arguments, Failure, Kernel
 from windrow.operators.aggregations.base import Parts, fold, lift_where, take_or_null
 from windrow.operators.aggregations.user import evaluate_table_functions
-from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS, START
+from windrow.operators.steps.columns import ACCUMULATOR, MESSAGES, PENDING, POSITION_COLUMNS, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, user_columns
 
+#: A part that is no kernel's: how many messages an aggregation has seen that came to windows of messages.
+SEEN = "#"
 #: Kinds that look at the order of positions.
 _ORDERED = frozenset(
     {"first", "last", "earliest", "latest", "any_value", "max_by", "min_by"}
@@ -61,10 +64,15 @@ class Calculation:
     def __init__(self, definition: Aggregating, schema: pa.Schema) -> None:
         self.definition = definition
         #: What came to a state that there was, with the first start of windows in which it has seen all messages.
-        self._since_us: tuple[tuple[str, int], ...] = getattr(definition, "since_us", ())
+        recomputed = dict.fromkeys(dict(getattr(definition, "recomputed_us", ())), START_OF_TIME_US)
+        since: dict[str, int] = {**recomputed, **dict(getattr(definition, "since_us", ()))}
+        self._since_us = tuple(since.items())
+        #: Those whose windows are of messages: it is counted of how many they have seen.
+        self._counted = tuple(since) if getattr(definition, "tuple_window", False) else ()
         self.given, self.schema = schema, _with_new([definition.agg[a] for a, _ in self._since_us], schema)
         schema = self.schema
         self.kernels: dict[str, Kernel | None] = {}
+        kinds = RETRACTABLE if getattr(definition, "takes_back", False) else KERNELS
         options = {"integer_overflow": definition.integer_overflow}
         empty = schema.empty_table()
         for alias, aggregation in definition.agg.items():
@@ -72,7 +80,7 @@ class Calculation:
             if aggregation.kind == "table_function":
                 self.kernels[alias] = None
             else:
-                self.kernels[alias] = KERNELS[aggregation.kind](aggregation, types, options)
+                self.kernels[alias] = kinds[aggregation.kind](aggregation, types, options)
             if aggregation.condition is not None:
                 aggregation.condition.evaluate(empty)
         self.ordered = any(a.kind in _ORDERED for a in definition.agg.values())
@@ -120,7 +128,7 @@ class Calculation:
         """Accumulators of single rows. kept: they were counted, perhaps before an aggregation came that raises on them."""
         rows = self._whole(rows)
         times = pa.array(rows.times)
-        order = rows.order if self.ordered else None
+        order, sign = rows.order if self.ordered else None, rows.sign
         columns: dict[str, pa.Array] = {}
         arguments: dict[str | Expr, pa.Array] = {}
         since = dict(self._since_us) if kept else {}
@@ -134,7 +142,7 @@ class Calculation:
                 if argument not in arguments:
                     made = partial(self._argument, argument=argument, aggregation=aggregation)
                     arguments[argument] = _of_seen(made, rows, since.get(alias))
-            lifted = Arguments(times, order, tuple(arguments[a] for a in aggregation.args))
+            lifted = Arguments(times, order, tuple(arguments[a] for a in aggregation.args), sign)
             if aggregation.condition is None:
                 parts = kernel.lift(lifted)
             else:
@@ -142,6 +150,8 @@ class Calculation:
                 parts = lift_where(kernel, lifted, combine(mask))
             for part, column in parts.items():
                 columns[f"{ACCUMULATOR}{alias}.{part}"] = column
+        for alias in self._counted:
+            columns[f"{ACCUMULATOR}{alias}.{SEEN}"] = pa.array(np.ones(len(rows), dtype=np.int64))
         return columns
 
     def parts_of(self, alias: str, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
@@ -149,7 +159,7 @@ class Calculation:
         return {
             name[len(prefix) :]: combine(column)
             for name, column in columns.items()
-            if name.startswith(prefix)
+            if name.startswith(prefix) and name != prefix + SEEN
         }
 
     def merge(
@@ -179,6 +189,9 @@ class Calculation:
             for part, column in merge(kernel, parts, groups, failures).items():
                 merged[f"{ACCUMULATOR}{alias}.{part}"] = column
             broken += [Broken(alias, f.group, f.error) for f in failures]
+        for name in (f"{ACCUMULATOR}{alias}.{SEEN}" for alias in self._counted):
+            if name in columns:
+                merged[name] = groups.aggregate([(pc.fill_null(combine(columns[name]), 0), "sum")])[0]
         return merged, broken
 
     def finish(self, columns: Mapping[str, pa.Array], size: int) -> tuple[dict[str, pa.Array], list[Broken]]:
@@ -197,21 +210,26 @@ class Calculation:
                     broken.append(Broken(alias, g, OverflowError(f"{alias}: the sum does not fit int64")))
             values[alias] = value
         ordered = {a: values[a] for a in self.kernels if a in values}
+        if self._counted and MESSAGES in columns:
+            return _of_whole(
+                ordered, broken, {alias: self._saw_all(alias, columns) for alias in self._counted}
+            )
         return self.masked(ordered, broken, columns[START]) if START in columns else (ordered, broken)
+
+    def _saw_all(self, alias: str, columns: Mapping[str, pa.Array]) -> BoolArray:
+        """True for windows of messages that all came after their aggregation."""
+        discarding = self.definition.emit.mode == "discarding"  # type: ignore[attr-defined]
+        there = combine(columns[PENDING if discarding else MESSAGES]).to_numpy()
+        seen = columns.get(f"{ACCUMULATOR}{alias}.{SEEN}")
+        zero = np.zeros(len(there), dtype=np.int64)
+        return np.asarray((zero if seen is None else pc.fill_null(combine(seen), 0).to_numpy()) == there)
 
     def masked(
         self, values: Mapping[str, pa.Array], broken: list[Broken], starts: pa.Array | pa.ChunkedArray
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Null in windows that begin before their aggregation came to the state, whatever is broken there."""
-        masked, since = dict(values), dict(self._since_us)
-        broken = [b for b in broken if b.alias not in since or starts[b.group].as_py() >= since[b.alias]]
-        for alias, since_us in self._since_us:
-            if alias in masked:
-                value = combine(masked[alias])
-                whole = pc.greater_equal(combine(starts), since_us)
-                rows = np.where(whole.to_numpy(zero_copy_only=False), np.arange(len(value)), -1)
-                masked[alias] = take_or_null(value, rows)
-        return masked, broken
+        begins = combine(starts).to_numpy()
+        return _of_whole(values, broken, {alias: begins >= us for alias, us in self._since_us})
 
     def _whole(self, rows: Slice) -> Slice:
         """Rows with the columns that only what came to the state takes; they are null where messages had none yet."""
@@ -250,10 +268,22 @@ class Calculation:
         return values, broken
 
 
+def _of_whole(
+    values: Mapping[str, pa.Array], broken: list[Broken], whole: Mapping[str, BoolArray]
+) -> tuple[dict[str, pa.Array], list[Broken]]:
+    """Null where an aggregation has not seen all messages of a window, whatever is broken there."""
+    left = dict(values)
+    for alias, saw in whole.items():
+        if alias in left:
+            left[alias] = take_or_null(combine(left[alias]), np.where(saw, np.arange(len(saw)), -1))
+    return left, [b for b in broken if b.alias not in whole or whole[b.alias][b.group]]
+
+
 def _of_seen(
     evaluate: Callable[[pa.Table], pa.Array | pa.ChunkedArray], rows: Slice, since_us: int | None
 ) -> pa.Array | pa.ChunkedArray:
-    """Of rows, null of those before `since_us` where it raises on them: in their windows the aggregation has no value."""
+    """Of rows that were counted, null where it raises on those before `since_us`, in whose windows the aggregation has no
+    value, and on those that were taken when there was no such aggregation."""
     try:
         return evaluate(rows.table)
     except pa.ArrowException:
@@ -262,7 +292,19 @@ def _of_seen(
     seen = np.flatnonzero(rows.times >= since_us)
     places = np.full(len(rows.times), -1)
     places[seen] = np.arange(len(seen))
-    return take_or_null(combine(evaluate(rows.table.take(pa.array(seen)))), places)
+    return take_or_null(_where_it_can(evaluate, rows.table.take(pa.array(seen))), places)
+
+
+def _where_it_can(evaluate: Callable[[pa.Table], pa.Array | pa.ChunkedArray], table: pa.Table) -> pa.Array:
+    """Null where it raises."""
+    try:
+        return combine(evaluate(table))
+    except pa.ArrowException:
+        if len(table) == 1:
+            return pa.nulls(1, evaluate(table.slice(0, 0)).type)
+        half = len(table) // 2
+        parts = (_where_it_can(evaluate, t) for t in (table.slice(0, half), table.slice(half)))
+        return pa.concat_arrays(list(parts))
 
 
 def _with_new(came: Sequence[Aggregation], schema: pa.Schema) -> pa.Schema:

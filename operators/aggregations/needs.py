@@ -62,3 +62,19 @@ def expressions_of(aggregation: Aggregation) -> list[Expr]:
     """Its arguments that are expressions, and its filter."""
     uses = [a for a in aggregation.args if isinstance(a, Expr)]
     return uses if aggregation.condition is None else [*uses, aggregation.condition]
+
+
+def keeps_whole(aggregation: Aggregation) -> bool:
+    """True if messages are kept with all of their columns for it, where messages are kept."""
+    return aggregation.kind == "table_function" or bool(expressions_of(aggregation))
+
+
+def lacks(expression: Expr, names: Iterable[str]) -> bool:
+    """True if it takes a column that is none of these."""
+    try:
+        expression.evaluate(pa.schema([(name, pa.null()) for name in names]).empty_table())
+    except UnknownColumn:
+        return True
+    except TypeClash:
+        return False  # of a column without a type
+    return False

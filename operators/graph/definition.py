@@ -17,17 +17,22 @@ from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
 from windrow.core.show import call
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.graph import growing
+from windrow.operators.growth import Before, Growth
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.plain.oracle import Oracle
 
 
 @dataclass(frozen=True)
 class Feed:
-    """That an operator takes the rows of another one. part: which one tells them; input: on which they are taken."""
+    """That an operator takes the rows of another one. part: which one tells them; input: on which they are taken; again: rows
+    may take back others.
+    """
 
     part: int
     input: Input
     behind_us: int
+    again: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,6 +87,10 @@ class ChainDefinition(Definition):
             feeds = tuple(_feeds(self.parts, i, [before for _, before in found]))
             for feed in feeds:
                 part = part.of_handed_rows(feed.input)
+                if feed.again:
+                    part = part.taking_back()
+                    before, first = found[feed.part]
+                    found[feed.part] = (before, first.telling_back())
             found.append((feeds, part))
         return tuple(found)
 
@@ -130,6 +139,20 @@ class ChainDefinition(Definition):
     @property
     def dead_letter_limit(self) -> int:  # type: ignore[override]
         return self.first.dead_letter_limit
+
+    def growth(self, before: Before) -> Growth | str:
+        return growing.growth(self, before)
+
+    def grown(self, growth: Growth) -> Self:
+        parts = (p.grown(growth.parts.get(p.name, Growth())) for p in self.operators)
+        return replace(self, operators=tuple(parts)) if growth or self.recompute else self
+
+    @property
+    def recompute(self) -> bool:  # type: ignore[override]
+        return any(p.recompute for p in self.operators)
+
+    def recomputing(self) -> Self:
+        return replace(self, operators=tuple(p.recomputing() for p in self.operators))
 
     def filing(self) -> dict[str, Any]:
         return {f"{p.name}.{fact}": value for p in self.parts for fact, value in p.filing().items()}
@@ -211,7 +234,13 @@ class ChainDefinition(Definition):
     # -- what it is -------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        return {"operator": "chain", "parts": [{"name": p.name, **p.describe()} for p in self.parts]}
+        parts = [{"name": p.name, **p.describe()} for p in self.parts]
+        for i, feeds in enumerate(self.feeds):
+            if any(feed.again for feed in feeds):
+                # A message that came too late must not be taken back when more is allowed.
+                late_us = self.parts[i].taker(self.parts[feeds[0].part].name).allowed_lateness_us
+                parts[i] |= {"takes_back": True, "allowed_lateness_us": late_us}
+        return {"operator": "chain", "parts": parts}
 
     def __repr__(self) -> str:
         return call("chain", *self.parts)
@@ -293,7 +322,7 @@ def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition
         given, times = taker.input, taking[earlier[name]].times_of(taker.event_time)
         if times is not None:
             given = replace(given, time_zone=times.time_zone, event_time_unit=times.event_time_unit)
-        yield Feed(earlier[name], given, before.behind_us(taker.event_time))
+        yield Feed(earlier[name], given, before.behind_us(taker.event_time), before.tells_again)
 
 
 def _begins(parts: tuple[Definition, ...], part: int) -> bool:
@@ -328,10 +357,11 @@ def check_inputs(chain: ChainDefinition) -> None:
     for i, part in enumerate(chain.parts):
         for given in chain.inputs_of(i):
             same = known.setdefault(given.name, given)
-            if replace(same, window=given.window) != given:
+            if replace(same, window=given.window, where=given.where) != given:
                 raise ConfigurationError(
                     f"input {given.name!r} is taken by several operators, as {same!r} and as {given!r}: it has one event "
-                    "time and one watermark; make them equal but for the window, or give the inputs names of their own"
+                    "time and one watermark; make them equal but for the window and the filter, or give the inputs names of "
+                    "their own"
                 )
             own = part.name if not part.by_input else None
             if given.name != own and given.name in [p.name for p in chain.parts]:

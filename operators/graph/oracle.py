@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windrow.core.messages import Message, Position
+from windrow.core.messages import Kind, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.graph.definition import ChainDefinition, Feed
-from windrow.operators.plain.oracle import Messages, Oracle, Outcome, by_input
+from windrow.operators.plain.aggregates import same
+from windrow.operators.plain.oracle import Messages, Oracle, Outcome, TakenBack, by_input
 
 
 class ChainOracle(Oracle):
@@ -23,14 +24,14 @@ class ChainOracle(Oracle):
         super().__init__(definition)
         self._oracles = [self._oracle(i, schemas) for i in range(len(definition.parts))]
         self._steps = [0] * len(self._oracles)
+        #: (an operator, one whose rows it takes, where these may take back others): what stands of them.
+        self._standing: dict[tuple[int, int], list[Any]] = {}
         for i, feeds in enumerate(definition.feeds if schemas is not None else ()):
             for feed in feeds:
                 self._oracles[i].know(feed.input.name, self._oracles[feed.part].columns)
 
     def _oracle(self, i: int, schemas: Mapping[str, Any] | None) -> Oracle:
-        part = self.definition.parts[i]
-        for feed in self.definition.feeds[i]:
-            part = part.of_handed_rows(feed.input)
+        part = self.definition.taking[i]
         outside = [n.name for n in self.definition.inputs_of(i)]
         known = {name: schema for name, schema in (schemas or {}).items() if name in outside}
         return part.oracle(known)
@@ -62,7 +63,7 @@ class ChainOracle(Oracle):
 
     def redefine(self, definition: ChainDefinition) -> None:
         self.definition = definition
-        for oracle, part in zip(self._oracles, definition.parts, strict=True):
+        for oracle, part in zip(self._oracles, definition.taking, strict=True):
             oracle.redefine(part)
 
     def part(self, name: str) -> Oracle:
@@ -77,9 +78,12 @@ class ChainOracle(Oracle):
                 self.definition.parts[feed.part].name,
                 self._steps[feed.part],
             )
+            standing = self._standing.setdefault((i, feed.part), [])
+            rows = [(Message, row) for row in done[feed.part].rows]
+            if feed.again:
+                rows = _with_taken_back(done[feed.part].rows, standing)
             handed[feed.input.name] = [
-                Message(before.handed(row), Position(name, 0, step, n))
-                for n, row in enumerate(done[feed.part].rows)
+                kind(before.handed(row), Position(name, 0, step, n)) for n, (kind, row) in enumerate(rows)
             ]
         return handed
 
@@ -111,3 +115,15 @@ class ChainOracle(Oracle):
         if watermark_us == END_OF_TIME_US:
             return watermark_us
         return max(watermark_us - feed.behind_us, START_OF_TIME_US)
+
+
+def _with_taken_back(rows: Sequence[Any], standing: list[Any]) -> list[tuple[type[Message], Any]]:
+    """Rows, and before each that stands in place of another this one, taken back. standing: what was told and is not."""
+    found: list[tuple[type[Message], Any]] = []
+    for row in rows:
+        places = [n for n, one in enumerate(standing) if one.window == row.window and same(one.key, row.key)]
+        found += [(TakenBack, standing.pop(n)) for n in places]  # one at most
+        if row.kind is Kind.INSERT:
+            found.append((Message, row))
+            standing.append(row)
+    return found

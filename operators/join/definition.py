@@ -115,6 +115,7 @@ class JoinDefinition(Definition):
                     "window": repr(i.window),
                     "time_zone": i.time_zone,
                     **({} if i.event_time_unit is None else {"event_time_unit": i.event_time_unit}),
+                    **({} if i.where is None else {"where": repr(i.where)}),
                 }
                 for i in (self.left, self.right)
             ],

@@ -17,6 +17,7 @@ from windrow.core.byte_order import encode_i64, encode_u64
 from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.errors import CorruptState, InputError
 from windrow.core.message_keys import message_keys
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.join.output import NOBODY, Columns
@@ -29,6 +30,7 @@ from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters
 from windrow.operators.steps.filed_rows import empty_rows, with_positions
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.passing import divided, further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (
     StepResult,
@@ -88,11 +90,12 @@ class JoinOperator(StoredSides):
                 # Messages of a join with itself are judged once.
                 letters = DeadLetters(0) if again else dead
                 letters.input = given.name
-                new.append(self._take(side, table, now_us, progress.watermark_us, letters))
+                rows, marks = self._take(side, table, now_us, progress.watermark_us, letters)
+                new.append(rows)
+                if not again:
+                    result.marks.update(marks)
             else:
                 new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
-            if not again:
-                result.marks.update(event_time_marks(new[-1]))
         new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
         columns = self.inputs.called(kv, sides)
         if len(new[LEFT]) or len(new[RIGHT]):
@@ -121,9 +124,21 @@ class JoinOperator(StoredSides):
             result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
 
-    def _take(self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters) -> Slice:
-        """The messages that count; the others are dead letters."""
-        rows = take_in(self.intakes[side], table, now_us, dead)
+    def _take(
+        self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters
+    ) -> tuple[Slice, Mapping[Partition, int]]:
+        """(the messages that count, how far partitions have come). Those that do not pass the filter move the watermark as if
+        they had; the others are dead letters."""
+        where, heard = (self.definition.left, self.definition.right)[side].where, dict[Partition, int]()
+        if where is not None:
+            table, others = divided(where, table)
+            silent = take_in(self.intakes[side], others, now_us, dead)
+            heard = dict(event_time_marks(self._on_time(side, silent, watermark_us, DeadLetters(0))))
+        rows = self._on_time(side, take_in(self.intakes[side], table, now_us, dead), watermark_us, dead)
+        return rows, further(event_time_marks(rows), heard)
+
+    def _on_time(self, side: int, rows: Slice, watermark_us: int, dead: DeadLetters) -> Slice:
+        """The messages that the watermark has not passed by more than they may wait."""
         if (self.definition.left, self.definition.right)[side].static:
             return rows
         until = self.reach.open_until(side, rows.times)

@@ -10,7 +10,7 @@ from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import widened
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Names, prefixes
-from windrow.operators.steps.learning import key_refusal, missing
+from windrow.operators.steps.learning import check_filter, key_refusal, missing
 
 
 class JoinNeeds:
@@ -25,6 +25,7 @@ class JoinNeeds:
         self._input = given.name
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
+        self._filter = given.where
         #: Keys and event time.
         self.required = {given.event_time, *(pair[side] for pair in definition.on)}
         self._prefixes = {prefixes(definition)[side]}
@@ -37,9 +38,16 @@ class JoinNeeds:
         come = {f.name for f in known or () if not pa.types.is_null(f.type)} | set(names)
         for needed in sorted(self.required - come):
             raise missing(f"column {needed!r} of {self._input!r}", names)
+        if self._filter is not None:
+            check_filter(self._filter, known, come)
 
     def named(self, names: Iterable[str]) -> set[str]:
-        return {n for n in names if n in self.required or self._mentioned(n)}
+        asked = self._filter
+        return {
+            n
+            for n in names
+            if n in self.required or self._mentioned(n) or (asked is not None and asked.mentions(n))
+        }
 
     def _mentioned(self, name: str) -> bool:
         where = self._where

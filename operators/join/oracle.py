@@ -20,6 +20,7 @@ from windrow.core.windows import Rows
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.plain_columns import JoinColumns
 from windrow.operators.join.plain_pairs import fits, latest_partner, open_until
+from windrow.operators.plain.arrow import Filter, Raised
 from windrow.operators.plain.cells import Key, key_field
 from windrow.operators.plain.oracle import Messages, Oracle, Outcome, by_input
 from windrow.operators.plain.times import event_time_us
@@ -51,6 +52,7 @@ class JoinOracle(Oracle):
         self._now_us: int | None = None
         self._ticked_us: int | None = None  # `now` of the last advance, or of the very first step
         self._held: dict[str, list[Held]] = {"left": [], "right": []}  # in order of arrival
+        self._filters = {source.name: Filter(source.where) for source in definition.inputs}
         self._totals: dict[tuple[str, Key], int] = {}
         self._pending: list[JoinedRow] = []
         self._dead: list[DeadLetter] = []
@@ -135,6 +137,7 @@ class JoinOracle(Oracle):
     ) -> list[tuple[int, Message]]:
         """The messages of an input that are no dead letters, in position order, with their event times."""
         taken = []
+        self._filters[source.name].learn([dict(m.payload) for m in messages.get(source.name, ())])
         for message in sorted(messages.get(source.name, ()), key=lambda m: m.position or ()):
             position, value = message.position, message.payload.get(source.event_time)
             assert position is not None
@@ -150,6 +153,8 @@ class JoinOracle(Oracle):
                 self._bury("malformed", f"event time {source.event_time!r} is {value!r}", message, None)
                 continue
             until = open_until(source, time_us)
+            if not self._passes(source, message, time_us, until, watermark_us):
+                continue
             if not source.static and until <= self._too_late_us(watermark_us):
                 kept = self.definition.retention.time_us
                 gone = kept is not None and until <= watermark_us - kept
@@ -161,6 +166,19 @@ class JoinOracle(Oracle):
             payload = {**message.payload, source.event_time: to_datetime(time_us)}
             taken.append((time_us, Message(payload, position)))
         return taken
+
+    def _passes(self, source: Input, message: Message, time_us: int, until: float, watermark_us: int) -> bool:
+        """The filter of an input. What does not pass is nothing, but it was heard, as if it had passed."""
+        try:
+            if self._filters[source.name].passes(message.payload):
+                return True
+        except Raised:
+            self._bury("malformed", "the filter raised", message, time_us)
+            return False
+        assert message.position is not None
+        if source.static or until > self._too_late_us(watermark_us):
+            self.counted.append((*message.position[:2], time_us))
+        return False
 
     def _too_late_us(self, watermark_us: int) -> float:
         """W': the watermark less the allowed lateness; at the end of time there is no later."""

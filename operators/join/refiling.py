@@ -13,6 +13,7 @@ from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead import MALFORMED, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.passing import divided
 from windrow.operators.steps.redone import Redone
 from windrow.stores.kv import KV, Batch
 
@@ -30,8 +31,13 @@ def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone
     for side, given in enumerate((definition.left, definition.right)):
         if given.name not in tables:
             continue
-        dead = DeadLetters(0)
-        rows = take_in(operator.intakes[side], tables[given.name], int(nows_us.max()), dead)
+        dead, table = DeadLetters(0), tables[given.name]
+        if given.where is not None:
+            table, others = divided(given.where, table)
+            take_in(
+                operator.intakes[side], others, int(nows_us.max()), dead
+            )  # one without a time did not count either
+        rows = take_in(operator.intakes[side], table, int(nows_us.max()), dead)
         step = combine(rows.table.column(STEP)).to_numpy()
         good = np.ones(len(rows), dtype=bool)
         if given.max_ahead_us is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
@@ -19,6 +20,7 @@ from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic, Taker
 from windrow.operators.plain.oracle import Oracle
+from windrow.operators.steps.passing import filter_of
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -34,7 +36,8 @@ class OverDefinition(OneInput):
         remembered; or wr.forever
     select: the columns of a message that its row has, beside key and event time; by default all
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
-    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input: as for `wr.Aggregate`
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`; a message
+        that does not pass has no row, and is no neighbour
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     A row is told once, when the watermark says that nothing can come any more that would change it: it is past the message and
@@ -79,7 +82,9 @@ class OverDefinition(OneInput):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
+        where: pc.Expression | None = None,
     ) -> None:
+        where = filter_of(where)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         framed = _framed(agg, None if frame is None else make_frame(frame))
         if integer_overflow not in ("dead_letter", "decimal"):

@@ -106,6 +106,23 @@ class Arguments:
         except pa.ArrowException as error:
             raise Raised(str(error)) from error
 
+    def of_kept(self, payload: dict[str, Any], aliases: Sequence[str]) -> dict[str, tuple[Any, ...] | None]:
+        """The same, by some aliases, of a message that was taken already: null, or false, is what an expression raises on."""
+        table = self._columns.typed(payload) if self._expressions else None
+
+        def value(argument: str | Expr) -> Any:
+            try:
+                return _value(argument, payload, table)
+            except pa.ArrowException:
+                return None
+
+        return {
+            alias: tuple(map(value, self._aggregations[alias].args))
+            if (condition := self._aggregations[alias].condition) is None or value(condition) is True
+            else None
+            for alias in aliases
+        }
+
     def _of(self, payload: dict[str, Any]) -> dict[str, tuple[Any, ...] | None]:
         table = self._columns.typed(payload) if self._expressions else None
         found: dict[str, tuple[Any, ...] | None] = {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.core.messages import Position, TupleWindow, Window
-from windrow.operators.plain.aggregates import is_nan
+from windrow.operators.plain.aggregates import is_nan, same
 
 Key = tuple[Any, ...]
 
@@ -20,6 +21,7 @@ class Taken:
     payload: dict[str, Any]
     arguments: dict[str, tuple[Any, ...] | None]
     step: int = 0  # which step took it, where that counts
+    sign: int = 1  # -1: it takes back one that was as it is
 
 
 @dataclass
@@ -38,12 +40,28 @@ class Cell:
     ended: bool = False  # a pane marked `is_last` was sent
 
     @property
+    def standing(self) -> list[Taken]:
+        """The messages that were not taken back, in order of arrival."""
+        return standing(self.messages)
+
+    @property
     def first_us(self) -> int:
         return self.window.first if isinstance(self.window, TupleWindow) else self.window.start_us
 
     @property
     def end_us(self) -> int:
         return self.window.last if isinstance(self.window, TupleWindow) else self.window.end_us
+
+
+def standing(messages: Sequence[Taken]) -> list[Taken]:
+    """Those of the messages that none after them takes back."""
+    left: list[Taken] = []
+    for message in messages:
+        if message.sign > 0:
+            left.append(message)
+        else:
+            left.pop(next(i for i, one in enumerate(left) if same(one.payload, message.payload)))
+    return left
 
 
 def place(cell: Cell) -> tuple[Any, ...]:

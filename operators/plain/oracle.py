@@ -14,6 +14,11 @@ from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, Message, WindowInfo
 from windrow.core.time import START_OF_TIME_US
 
+
+class TakenBack(Message):
+    """A message that takes back one of before, which was as it is."""
+
+
 #: By the name of their input, or a list where there is but one.
 Messages: TypeAlias = "Mapping[str, Sequence[Message]] | Sequence[Message]"
 

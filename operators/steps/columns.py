@@ -10,6 +10,8 @@ POSITION_COLUMNS = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
 #: of a row that never was one: what is wrong with it, and its payload as it came
 MALFORMED_ROW, RAW = "__malformed", "__raw"
+#: of a row that another operator told: 1, or -1 for one that takes back another; missing where none does
+SIGN = "__sign"
 #: of a row of a run of single messages: which of them it is
 ARRIVED = "__arrived"
 #: What is wrong with a row that is only passed over, without a dead letter.
@@ -42,6 +44,8 @@ STATE_FIELDS = (
 TIMING, INDEX, IS_LAST, KIND = "__timing", "__index", "__is_last", "__kind"
 EARLY, ON_TIME, LATE = "EARLY", "ON_TIME", "LATE"
 INSERT, RETRACT = "INSERT", "RETRACT"
+#: As RETRACT, of a pane that the next one stands in place of: only who takes the panes as messages is told.
+REPLACED = "REPLACED"
 #: Which step took a message that is filed again.
 STEP = "__step"
 

@@ -30,6 +30,7 @@ from windrow.operators.steps.columns import (
     PASSED_OVER,
     POSITION_COLUMNS,
     RAW,
+    SIGN,
     SOURCE,
 )
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, DeadLetters
@@ -76,6 +77,12 @@ class Slice:
     @property
     def has_positions(self) -> bool:
         return OFFSET in self.table.column_names
+
+    @property
+    def sign(self) -> IntArray | None:
+        """1 for each row, -1 for one that takes back another; None where no row does."""
+        there = SIGN in self.table.column_names
+        return np.asarray(combine(self.table.column(SIGN)).to_numpy()) if there else None
 
     @cached_property
     def order(self) -> pa.Array | None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.expressions import Expr
 from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, widened
 
 
@@ -68,6 +69,15 @@ def missing(what: str, names: Iterable[str]) -> UnknownColumn:
         f"{what} is in no message so far, which have {sorted(map(str, names))}: use one of these names, or tell the columns "
         "that are to come by open(schema=)"
     )
+
+
+def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> None:
+    """Raise `UnknownColumn` where a filter is of a column that neither the stream nor messages with these names have."""
+    types = dict.fromkeys(names, pa.null()) | {f.name: f.type for f in known or ()}
+    try:
+        where.evaluate(pa.schema(types.items()).empty_table())
+    except UnknownColumn as error:
+        raise missing(error.message, types) from None
 
 
 class Needs(Protocol):

@@ -18,6 +18,8 @@ KEY = b"\x00progress"
 KEYS_MARK, KEYS_EQUAL, KEYS_BY_TYPE = b"\x00keys", b"\x01", b"\x00"
 #: The emission of the last `advance`: under another one, other windows may wait.
 EMISSION = b"\x00emission"
+#: The aggregations computed of kept messages with which windows of before have been told again.
+RECOMPUTED = b"\x00recomputed"
 
 
 @dataclass

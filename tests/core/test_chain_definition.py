@@ -60,6 +60,18 @@ def test_its_fingerprint_is_of_the_parts_and_their_order() -> None:
     assert one().then(two(retention="2 minutes")).fingerprint == one().then(two()).fingerprint
 
 
+def test_what_is_taken_back_shapes_the_state_and_how_late_it_may_be() -> None:
+    """Else what was counted would be taken back that was not, or the other way round."""
+    again = one(emit=wr.Emit.update())
+    prints = {
+        chain.fingerprint
+        for chain in (one().then(two()), again.then(two()), again.then(two(allowed_lateness="1 second")))
+    }
+    assert len(prints) == 3
+    others = [one(emit=wr.Emit(mode="retracting")), one(emit=wr.Emit(early=wr.every(5)))]
+    assert {o.then(two()).fingerprint for o in others} == {again.then(two()).fingerprint}
+
+
 @pytest.mark.parametrize(
     ("first", "event_time", "seconds"),
     [
@@ -127,13 +139,35 @@ ROWS = wr.Input("one", event_time="t")
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "one operator": (lambda: wr.chain(one()), e.ConfigurationError, ["1", "two or more"]),
     "one name": (lambda: one().then(two(name="one")), e.ConfigurationError, ["['one', 'one']", "name="]),
-    "early panes": (
-        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(two()), e.BadTrigger, ["'one'", "several times", "append()"],
+    "early panes for a join": (
+        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(later(event_time="window_time")), e.BadTrigger,
+        ["'one'", "several times", "it is no aggregate", "append()"],
     ),
-    "late panes": (lambda: one(emit=wr.Emit()).then(two()), e.BadTrigger, ["wr.Emit()", "'two'", "discarding"]),
-    "update mode": (lambda: one(emit=wr.Emit.update()).then(two()), e.BadTrigger, ["wr.Emit.update()", "append()"]),
-    "retracting": (
-        lambda: one(emit=wr.Emit(mode="retracting", late=wr.never)).then(two()), e.BadTrigger, ["'retracting'", "taken back"],
+    "a value that nothing takes back": (
+        lambda: one(emit=wr.Emit()).then(two(agg={"x": wr.first("n")})), e.BadTrigger,
+        ["wr.Emit()", "'two'", "'x' is wr.first('n')", "one of count, sum, avg"],
+    ),
+    "corrections of what was discarded": (
+        lambda: one(emit=wr.Emit.update()).then(two(emit=wr.Emit(mode="discarding"))), e.BadTrigger,
+        ["wr.Emit.update()", "'two'", "mode 'discarding'", "another mode"],
+    ),
+    "corrections in sessions": (
+        lambda: one(emit=wr.Emit(mode="retracting")).then(two(window=wr.session("1 second"))), e.BadTrigger,
+        ["'retracting'", "wr.session('1 second')", "known beforehand"],
+    ),
+    "corrections of what size lets go of": (
+        lambda: one(emit=wr.Emit.update()).then(two(retention=wr.Retain(windows=5))), e.BadTrigger,
+        ["windows=5", "taken back", "by time"],
+    ),
+    "sessions that are told now and then": (
+        lambda: one(window=wr.session("1 second"), emit=wr.Emit()).then(two()), e.BadTrigger,
+        ["go on for any time", "early=wr.every_batch, late=wr.every_batch"],
+    ),
+    "sessions that are corrected later than is counted": (
+        lambda: one(
+            window=wr.session("1 second"), emit=wr.Emit(early=wr.every_batch, late=wr.every_batch)
+        ).then(two(allowed_lateness="3 seconds")), e.BadTrigger,
+        ["may grow for 1 minute", "later than 3 seconds", "allow as much"],
     ),
     "closing pane": (
         lambda: one(emit=wr.Emit(mode="discarding", closing_pane=True)).then(two()), e.BadTrigger,
@@ -200,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     ),
     "a join of panes that are taken back": (
         lambda: one(emit=wr.Emit(mode="retracting", late=wr.never)).then(later(event_time="window_time")), e.BadTrigger,
-        ["'retracting'", "'two'", "taken back"],
+        ["'retracting'", "'two'", "take that back"],
     ),
     "a join of early panes": (
         lambda: one(emit=wr.Emit(early=wr.every_batch)).then(later(event_time="window_time")), e.BadTrigger, ["several times"],

@@ -79,3 +79,51 @@ def test_a_filter_is_part_of_the_fingerprint_and_names_columns_that_there_are(tm
         sales(where="kind")
     with sales().open(str(tmp_path)) as op, pytest.raises(UnknownColumn, match="kind"):
         op.add_messages([{"t": 1, "k": "a"}])
+
+
+def joined(**more: Any) -> wr.Join:
+    options: dict[str, Any] = {
+        "left": wr.Input("orders", event_time="t", where=wr.col("kind") == "sale"),
+        "right": wr.Input("paid", event_time="t", where=wr.col("x") > 0),
+        "on": "k", "within": ("0 seconds", "5 seconds"), "how": "left", "allowed_lateness": "0 seconds",
+    }  # fmt: skip
+    return wr.Join(**options | more)
+
+
+@pytest.mark.proves(
+    "Definitions: a filter of the input; what does not pass moves the watermark and is nothing else"
+)
+def test_each_input_of_a_join_is_filtered_and_heard(tmp_path: Path) -> None:
+    with joined().open(str(tmp_path), clock=ManualClock(0)) as op:
+        op.add_messages({"orders": [row(1, "sale"), row(2, "offer"), row(3, "sale", k="b")]})
+        op.add_messages({"paid": [{"t": 4 * S, "k": "a", "x": 7}, {"t": 5 * S, "k": "b", "x": -7}]})
+        assert [(r["k"], r["x"]) for r in op.get_result()] == [("a", 7)]
+        assert [m.payload["k"] for m in op.get_messages(input="orders")] == ["a", "b"]
+        op.add_messages(
+            {"orders": [row(20, "offer"), row(1, "offer")], "paid": [{"t": 20 * S, "k": "c", "x": 0}]}
+        )
+        assert op.watermark == 20 * S
+        assert [(r["k"], r["x"]) for r in op.get_result()] == [("a", 7), ("b", None)]
+        assert op.dead_letters() == []
+
+
+def test_a_filter_of_an_input_is_part_of_what_a_join_is(tmp_path: Path) -> None:
+    assert 'where=(kind == "sale")' in repr(joined())
+    other = wr.Input("orders", event_time="t")
+    assert joined(left=other).fingerprint != joined().fingerprint
+    with pytest.raises(ConfigurationError, match=r"where='kind': use an expression"):
+        wr.Input("orders", event_time="t", where="kind")  # type: ignore[arg-type]
+    with joined().open(str(tmp_path)) as op, pytest.raises(UnknownColumn, match="kind"):
+        op.add_messages({"orders": [{"t": 1, "k": "a"}]})
+
+
+def test_what_does_not_pass_is_no_neighbour(tmp_path: Path) -> None:
+    over = wr.Over(
+        by="k", event_time="t", agg={"n": wr.count().over(3)}, ttl="1 hour", where=wr.col("kind") == "sale"
+    )
+    with over.open(str(tmp_path), clock=ManualClock(0)) as op:
+        op.add_messages(
+            [row(1, "sale"), row(2, "offer"), row(3, "sale"), row(4, None), row(5, "sale"), row(9, "offer")]
+        )
+        assert [(r["t"].second, r["n"]) for r in op.get_result()] == [(5, 3)]
+        assert op.dead_letters() == [] and op.watermark == 9 * S

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.operators.contract import Case, Drawn, Operator, S
+from windrow.core.time import duration_us
+from windrow.core.windows import Session
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("g", pa.int64()), ("v", pa.int64())]
@@ -240,6 +242,60 @@ def rows_told_once(draw: st.DrawFn) -> wr.Chain:
     return wr.chain(*parts, draw(aggregates(("t", "v"), "second", last=True)))
 
 
+TAKING = {
+    "n": wr.sum("n"), "rows": wr.count(), "least": wr.min("n"), "most": wr.max("n"), "mean": wr.avg("n"),
+    "spread": wr.stddev("n"), "kinds": wr.collect_set("n"), "high": wr.count().where(wr.col("n") > 1),
+}  # fmt: skip
+
+
+def corrected(name: str, draw: st.DrawFn, lateness: list[str], **settings: Any) -> wr.Aggregate:
+    """An aggregate that tells a window again and again, each time in place of what it told before."""
+    triggers = st.sampled_from([wr.never, wr.every_batch, wr.every(2), wr.every("3 seconds")])
+    session = isinstance(settings["window"], Session)
+    early, late = (wr.every_batch, wr.every_batch) if session else (draw(triggers), draw(triggers))
+    mode = draw(st.sampled_from(["accumulating", "retracting"]))
+    emit = wr.Emit(
+        early=early, late=late, mode=mode, only_if_changed=draw(st.booleans()), closing_pane=draw(st.booleans())
+    )  # fmt: skip
+    own = draw(st.sampled_from(lateness))
+    return wr.Aggregate(retention="20 seconds", allowed_lateness=own, emit=emit, name=name, **settings)
+
+
+@st.composite
+def corrections(draw: st.DrawFn) -> wr.Chain:
+    """An aggregate whose panes are corrected, and one or two that count them again, by key, by value, or all of them."""
+    window = draw(
+        st.sampled_from(
+            [wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds"), wr.session("1 second")]
+        )
+    )
+    lateness = ["0 seconds", "3 seconds", "20 seconds"]
+    first = corrected(
+        "first", draw, lateness, by="k", event_time="t", window=window, agg={"n": wr.sum("v")}, watermark=draw(WATERMARKS)
+    )  # fmt: skip
+    parts, columns = [first], ["k", "n"]
+    for name in ("second", "third")[: draw(st.sampled_from([1, 1, 2]))]:
+        # What is taken back after all is where more is allowed than before.
+        theirs = [
+            late for late in lateness if duration_us(late, "") >= parts[-1].allowed_lateness_us
+        ] if isinstance(window, Session) else lateness  # fmt: skip
+        by = draw(st.sampled_from([(), *((c,) for c in columns)]))
+        window = draw(st.sampled_from([wr.tumbling("4 seconds"), wr.hopping("6 seconds", "4 seconds")]))
+        chosen = draw(st.sets(st.sampled_from(sorted(TAKING)), max_size=3)) | {"n"}
+        agg = {alias: TAKING[alias] for alias in sorted(chosen) if alias not in by}
+        settings = {
+            "by": by,
+            "event_time": "window_time",
+            "window": window,
+            "agg": agg or {"rows": wr.count()},
+        }
+        parts.append(corrected(name, draw, theirs, **settings))
+        columns = [c for c in (*by, "n") if (c == "n" and c in agg) or c in by]
+        if "n" not in agg:
+            break
+    return wr.chain(*parts)
+
+
 def drawn(graph: wr.Chain, row: dict[str, Any]) -> Drawn:
     """Times are in half seconds."""
     payload = {"t": row["t"] * S // 2, "k": row["k"], "g": row["g"], "v": row["v"]}
@@ -263,7 +319,7 @@ def schema_of(graph: wr.Chain) -> Any:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Case:
-    graph = draw(st.one_of(chains(), chains_of_joins(), graphs(), rows_told_once()))
+    graph = draw(st.one_of(chains(), chains_of_joins(), graphs(), rows_told_once(), corrections()))
     return Case(
         definition=graph,
         messages=rows.map(lambda row: drawn(graph, row)),

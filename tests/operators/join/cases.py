@@ -106,9 +106,20 @@ def cases(
         beside = pick(None, wr.unbounded(), wr.rows(pick(1, 2)))
         windows = [counted, beside] if pick(True, False) else [beside, counted]
     alone = pick(True, False, False, False)
-    left = wr.Input("l", event_time="t", window=windows[0], max_ahead=pick(wr.forever, wr.forever, units(40)))
+    filters = pick(
+        (None, None),
+        (None, None),
+        (wr.col("v") > 1, None),
+        (None, wr.col("g") == 0),
+        (wr.col("v") > 0, wr.col("v") < 3),
+    )
+    left = wr.Input(
+        "l", event_time="t", window=windows[0], max_ahead=pick(wr.forever, wr.forever, units(40)), where=filters[0]
+    )  # fmt: skip
     static = pick(True, False, False, False)
-    right = wr.Input("r", event_time=pick("t", "u"), window=windows[1], max_ahead=wr.forever, static=static)
+    right = wr.Input(
+        "r", event_time=pick("t", "u"), window=windows[1], max_ahead=wr.forever, static=static, where=filters[1]
+    )  # fmt: skip
     right = left if alone else right
     low, high = sorted((draw(st.integers(-6, 6)), draw(st.integers(-6, 6))))
     within = pick((low, high), None)

@@ -116,6 +116,7 @@ def cases(draw: st.DrawFn) -> Case:
         max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
         integer_overflow=draw(st.sampled_from(["dead_letter", "decimal"])),
         input=draw(st.sampled_from([None, None, "readings"])),
+        where=draw(st.sampled_from([None, None, wr.col("y") > 0, wr.lit(4) / wr.col("x") > 1])),
     )
     start_us = draw(st.sampled_from([0, 10 * S]))
     named = rows.map(drawn).map(lambda one: one._replace(input=definition.input_name))

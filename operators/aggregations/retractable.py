@@ -1,0 +1,275 @@
+"""Aggregations that take messages back: over rows each of which counts once more, or once less.
+
+Whole numbers and decimals are added and subtracted, exactly. Floats are subtracted, too, but for NaN and the infinities, which
+would stay for good: they are counted apart. A variance keeps what came apart from what went, since a mean of a negative number
+of values is none. What looks for single values keeps each with how often it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.aggregation import Aggregation
+from windrow.core.arrays import IntArray
+from windrow.core.types import as_type
+from windrow.operators.aggregations.arrays import (
+    flatten,
+    floats,
+    group_lists,
+    integers,
+    sort_key,
+    sort_rows,
+    unit_lists,
+    validity,
+)
+from windrow.operators.aggregations.base import (
+    Arguments,
+    Failure,
+    Kernel,
+    KernelFactory,
+    Parts,
+    plain,
+    present,
+)
+from windrow.operators.aggregations.basic import Avg, Count, Extreme, Sum, extremes
+from windrow.operators.aggregations.collections import CollectSet
+from windrow.operators.aggregations.moments import Variance
+from windrow.operators.steps.groups import Groups, stable_order
+
+#: How many values stand that are no finite numbers.
+_NAN, _UP, _DOWN = "nan", "up", "down"
+_ODD = (_NAN, _UP, _DOWN)
+#: What ends the names of parts of what went.
+_GONE = "-"
+
+
+def signs(rows: Arguments) -> IntArray:
+    """1 for a row that counts once more, -1 for one that counts once less."""
+    return np.ones(len(rows), dtype=np.int64) if rows.sign is None else rows.sign
+
+
+def _times(values: pa.Array, sign: IntArray) -> pa.Array:
+    return pc.multiply(values, pa.array(sign))
+
+
+def _counts(parts: Mapping[str, pa.Array], name: str, size: int) -> IntArray:
+    return integers(present(parts, name, size, pa.int64()))
+
+
+class NetCount(Count):
+    """Part: n."""
+
+    def lift(self, rows: Arguments) -> Parts:
+        return {"n": _times(super().lift(rows)["n"], signs(rows))}
+
+
+class NetSum(Sum):
+    """Parts of the sum; n: how many values stand; of floats how many of them are no finite numbers."""
+
+    def lift(self, rows: Arguments) -> Parts:
+        parts, sign = super().lift(rows), signs(rows)
+        n = {"n": _times(pc.is_valid(rows.values[0]).cast(pa.int64()), sign)}
+        if "f" in parts:
+            return {**_odd_apart(parts["f"], sign), **n}
+        if "d" in parts:
+            return {"d": pc.if_else(pa.array(sign < 0), pc.negate(parts["d"]), parts["d"]), **n}
+        return {name: _times(part, sign) for name, part in parts.items()} | n
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        return {**super().merge(parts, groups, failures), **_summed(parts, groups, ("n", *_ODD))}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        total = super().finish(parts, size)
+        if "f" in parts:  # where nothing stands there is not what rounding has left
+            nothing = _counts(parts, "n", size) == 0
+            total = pc.if_else(pa.array(nothing), pa.scalar(0.0), total)
+        return _with_odd(total, parts, size)
+
+
+class NetAvg(Avg):
+    """Parts of the sum, n among them."""
+
+    def __init__(
+        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
+    ) -> None:
+        super().__init__(aggregation, types, options)
+        self._sum = NetSum(aggregation, types, {"integer_overflow": "decimal"})
+
+    def lift(self, rows: Arguments) -> Parts:
+        return self._sum.lift(rows)
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return _with_odd(super().finish(parts, size), parts, size)
+
+
+def _odd_apart(values: pa.Array, sign: IntArray) -> Parts:
+    """The parts of floats."""
+    numbers, valid = floats(values), validity(values)
+    finite = np.isfinite(numbers)
+    kinds = zip(_ODD, (np.isnan(numbers), numbers == np.inf, numbers == -np.inf), strict=True)
+    return {
+        "f": pa.array(np.where(finite, numbers, 0.0) * sign, mask=~valid),
+        **{name: pa.array(np.where(valid & odd, sign, 0)) for name, odd in kinds},
+    }
+
+
+def _summed(parts: Mapping[str, pa.Array], groups: Groups, names: tuple[str, ...]) -> Parts:
+    there = [name for name in names if name in parts]
+    sums = groups.aggregate([(pc.fill_null(parts[name], 0), "sum") for name in there])
+    return dict(zip(there, sums, strict=True))
+
+
+def _with_odd(values: pa.Array, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
+    """A sum, or a mean, of floats, as what stands that is no finite number makes it."""
+    if _NAN not in parts:
+        return values
+    nan, up, down = (_counts(parts, name, size) > 0 for name in _ODD)
+    for stands, value in ((up, np.inf), (down, -np.inf), (nan | (up & down), np.nan)):
+        if stands.any():
+            values = pc.if_else(pa.array(stands), pa.scalar(float(value)), values)
+    return values
+
+
+class NetVariance(Variance):
+    """Parts of what came; the same of what went, with a minus; nan: how many stand that are no finite numbers."""
+
+    def lift(self, rows: Arguments) -> Parts:
+        parts, sign = super().lift(rows), signs(rows)
+        numbers = floats(plain(rows.values[0]))
+        valid = validity(rows.values[0])
+        finite = valid & np.isfinite(numbers)
+        made: Parts = {}
+        for mark, mine in (("", sign > 0), (_GONE, sign < 0)):
+            keep = pa.array(finite & mine)
+            for name, part in parts.items():
+                made[name + mark] = pc.if_else(keep, part, pa.scalar(None, part.type))
+        made[_NAN] = pa.array(np.where(valid & ~finite, sign, 0))
+        return made
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        came, went = (super(NetVariance, self).merge(_of(parts, m), groups, failures) for m in ("", _GONE))
+        merged = {**came, **{name + _GONE: part for name, part in went.items()}}
+        return {**merged, **_summed(parts, groups, (_NAN,))}
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        (n_came, mean_came, m2_came), (n_went, mean_went, m2_went) = (
+            _moments(_of(parts, mark), size) for mark in ("", _GONE)
+        )
+        n = n_came - n_went
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            share = n_went / np.where(n > 0, n, 1)
+            # The mean of what stands is as far beyond that of what came as that of what went is on its other side.
+            apart = (mean_came - mean_went) * share
+            between = n * apart * apart + n_went * (mean_went - mean_came) ** 2
+            m2 = np.where(n_went == 0, m2_came, np.maximum(m2_came - m2_went - between, 0.0))
+        odd = _counts(parts, _NAN, size)
+        m2 = np.where(odd > 0, np.nan, m2)
+        n = n + odd
+        return super().finish({"n": pa.array(n), "m2": pa.array(m2)}, size, failures)
+
+
+def _of(parts: Mapping[str, pa.Array], mark: str) -> Parts:
+    return {name: parts[name + mark] for name in ("n", "mean", "m2") if name + mark in parts}
+
+
+def _moments(parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, Any, Any]:
+    n = _counts(parts, "n", size)
+    mean, m2 = (floats(present(parts, name, size, pa.float64())) for name in ("mean", "m2"))
+    return n, np.where(n > 0, mean, 0.0), np.where(n > 0, m2, 0.0)
+
+
+class _Standing(Kernel):
+    """What is computed of single values. Parts, lists of equal length: v, the distinct ones; c, how often each stands."""
+
+    _kind: pa.DataType
+
+    def _values(self, rows: Arguments) -> pa.Array:
+        raise NotImplementedError
+
+    def lift(self, rows: Arguments) -> Parts:
+        values = self._values(rows)
+        keep = validity(values)
+        return {"v": unit_lists(values, keep), "c": unit_lists(pa.array(signs(rows)), keep)}
+
+    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+        codes, values = flatten(parts["v"], groups.codes)
+        each = flatten(parts["c"], groups.codes)[1]
+        known = [] if pa.types.is_null(values.type) else [values]
+        same = Groups([pa.array(codes), *known], len(values))
+        [counts] = same.aggregate([(each, "sum")])
+        stands = np.flatnonzero(integers(counts) != 0)
+        first = same.first_rows[stands]
+        order = stable_order(codes[first], groups.size)
+        first, counts = first[order], counts.take(pa.array(stands[order]))
+        return {
+            "v": group_lists(codes[first], groups.size, values.take(pa.array(first))),
+            "c": group_lists(codes[first], groups.size, counts),
+        }
+
+    def standing(self, parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, pa.Array]:
+        """(group, value) of each that stands."""
+        codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
+        counts = integers(flatten(present(parts, "c", size, pa.list_(pa.int64())), np.arange(size))[1])
+        stands = np.flatnonzero(counts > 0)
+        return codes[stands], values.take(pa.array(stands))
+
+
+class NetExtreme(_Standing, Extreme):
+    """min, max."""
+
+    def _values(self, rows: Arguments) -> pa.Array:
+        return Extreme.lift(self, rows)["v"]
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        codes, values = self.standing(parts, size)
+        if len(values) == 0:
+            return pa.nulls(size, self._kind)
+        return as_type(extremes(values, self.fn, Groups.of_codes(codes, size)), self._kind)
+
+
+class NetSet(_Standing, CollectSet):
+    """collect_set, count_distinct."""
+
+    def _values(self, rows: Arguments) -> pa.Array:
+        lists = CollectSet.lift(self, rows)["v"]
+        codes, values = flatten(lists, np.arange(len(rows)))
+        places = np.full(len(rows), -1, dtype=np.int64)
+        places[codes] = np.arange(len(codes))
+        return values.take(pa.array(places, mask=places < 0))
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        codes, values = self.standing(parts, size)
+        if self._count:
+            return pa.array(np.bincount(codes, minlength=size).astype(np.int64))
+        order = sort_rows(codes, size, [sort_key(values)])
+        found = group_lists(codes[order], size, values.take(pa.array(order)))
+        return as_type(found, self.output_type())
+
+
+#: By kind: what takes messages back. The other kinds cannot.
+RETRACTABLE: dict[str, KernelFactory] = {
+    "count": NetCount,
+    "sum": NetSum,
+    "avg": NetAvg,
+    "variance": NetVariance,
+    "stddev": NetVariance,
+    "min": NetExtreme,
+    "max": NetExtreme,
+    "collect_set": NetSet,
+    "count_distinct": NetSet,
+}
