@@ -125,7 +125,7 @@ def peak_mib() -> float:
             open(f"/proc/{pid}/cmdline", encoding="utf-8") as line,
             open(f"/proc/{pid}/status", encoding="ascii") as status,
         ):
-            if "pyspark" in line.read() and pid != os.getpid():
+            if "pyspark.daemon" in line.read():  # not the JVM, whose line names pyspark too
                 peaks += [int(x.split()[1]) / 1024 for x in status if x.startswith("VmHWM")]
     return round(max(peaks), 1)
 

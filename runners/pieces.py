@@ -23,7 +23,7 @@ from windrow.stores.spread import hashes
 
 #: So many rows of a shard are taken at once, and of those that an operator keeps. More are divided into pieces of so many, or a
 #: little more.
-WHOLE_ROWS, WHOLE_KEPT, PIECE_ROWS = 1_000_000, 400_000, 100_000
+WHOLE_ROWS, WHOLE_KEPT, PIECE_ROWS = 1_500_000, 400_000, 100_000
 #: Rows come so many at a time.
 CHUNK_ROWS = 100_000
 #: Keys go to so many buckets, 2 to a power, and a piece is of whole ones.

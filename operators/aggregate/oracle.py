@@ -156,20 +156,19 @@ class AggregateOracle(PlainIntake):
 
         In discarding mode the values are of the messages since the last pane: the rest was discarded with it.
         """
-        return [
-            WindowInfo(
-                window=shown(cell.window),
-                key=self._key(cell),
-                messages=len(cell.standing),
-                first=min(m.position for m in cell.messages),
-                last=max(m.position for m in cell.messages),
-                values={alias: self._value_or_none(alias, cell) for alias in self.definition.agg},
-                panes=cell.panes,
-                fired=cell.fired,
-            )
-            for cell in self._sorted()
-            if cell.standing
-        ]
+        return [self._info(cell, cell.fired) for cell in self._sorted() if cell.standing]
+
+    def _info(self, cell: Cell, fired: bool) -> WindowInfo:
+        return WindowInfo(
+            window=shown(cell.window),
+            key=self._key(cell),
+            messages=len(cell.standing),
+            first=min(m.position for m in cell.messages),
+            last=max(m.position for m in cell.messages),
+            values={alias: self._value_or_none(alias, cell) for alias in self.definition.agg},
+            panes=cell.panes,
+            fired=fired,
+        )
 
     def handed(self, row: Any) -> dict[str, Any]:
         assert isinstance(row.window, Window)

@@ -112,16 +112,7 @@ class SessionOracle(AggregateOracle):
     def windows(self) -> list[WindowInfo]:
         kept = self.definition.retention.time_us
         return [
-            WindowInfo(
-                window=shown(cell.window),
-                key=self._key(cell),
-                messages=len(cell.messages),
-                first=min(m.position for m in cell.messages),
-                last=max(m.position for m in cell.messages),
-                values={alias: self._value_or_none(alias, cell) for alias in self.definition.agg},
-                panes=cell.panes,
-                fired=cell.end_us <= self.watermark_us,
-            )
+            self._info(cell, cell.end_us <= self.watermark_us)
             for cell in self._all()
             if kept is None or not past(cell.end_us, kept, self.watermark_us)
         ]

@@ -303,12 +303,13 @@ def jobs(draw: st.DrawFn) -> Case:
     )
 
 
-def _shown() -> Operator:
+def shown(cases: st.SearchStrategy[Case], window: Any, **agg: Any) -> Operator:
+    """What the suites ask of one plain definition of the kind."""
     definition = wr.Aggregate(
         by="k",
         event_time="t",
-        window=wr.hopping("10 seconds", "5 seconds"),
-        agg={"n": wr.count(), "sum": wr.sum("x"), "middle": wr.median("v"), "list": wr.collect_list("v")},
+        window=window,
+        agg={"n": wr.count(), "sum": wr.sum("x"), **agg, "list": wr.collect_list("v")},
         watermark="1 second",
         retention="1 minute",
         emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
@@ -319,7 +320,7 @@ def _shown() -> Operator:
     some = [
         {"p": 0, "t": t, "k": k, "g": None, "f": None, "x": n / 4, "v": n} for n, (t, k) in enumerate(stand)
     ]
-    return Operator(jobs(), definition, SCHEMA, [scaled.drawn(row) for row in some])
+    return Operator(cases, definition, SCHEMA, [scaled.drawn(row) for row in some])
 
 
-OPERATOR = _shown()
+OPERATOR = shown(jobs(), wr.hopping("10 seconds", "5 seconds"), middle=wr.median("v"))

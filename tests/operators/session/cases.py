@@ -9,8 +9,17 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.aggregate.cases import FULL, INCREMENTAL, SCHEMA, TRIGGERS, Scaled, messages, trigger
-from tests.operators.contract import Case, Operator, S
+from tests.operators.aggregate.cases import (
+    FULL,
+    INCREMENTAL,
+    SCHEMA,
+    TRIGGERS,
+    Scaled,
+    messages,
+    shown,
+    trigger,
+)
+from tests.operators.contract import Case, S
 
 
 @st.composite
@@ -77,23 +86,4 @@ def jobs(draw: st.DrawFn) -> Case:
     )
 
 
-def _shown() -> Operator:
-    definition = wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.session("5 seconds"),
-        agg={"n": wr.count(), "sum": wr.sum("x"), "list": wr.collect_list("v")},
-        watermark="1 second",
-        retention="1 minute",
-        emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
-        max_ahead=wr.forever,
-    )
-    scaled = Scaled(definition, 0, S, True)
-    stand = [(1, "a"), (2, None), (9, "a"), (17, "b"), (5, "a"), (90, "a"), (3, "b"), (91, "b")]
-    some = [
-        {"p": 0, "t": t, "k": k, "g": None, "f": None, "x": n / 4, "v": n} for n, (t, k) in enumerate(stand)
-    ]
-    return Operator(jobs(), definition, SCHEMA, [scaled.drawn(row) for row in some])
-
-
-OPERATOR = _shown()
+OPERATOR = shown(jobs(), wr.session("5 seconds"))
