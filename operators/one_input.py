@@ -132,7 +132,7 @@ class OneInput(Definition):
         return changed
 
     def __repr__(self) -> str:
-        kind = str(self.describe()["operator"]).capitalize()
+        kind = "".join(word.capitalize() for word in str(self.describe()["operator"]).split("_"))
         return call(kind, **{n: Raw(text) for n, text in self.written})
 
     def _described(self, operator: str, **own: Any) -> dict[str, Any]:
@@ -323,7 +323,7 @@ class OneInputLogic(Logic):
             marks = self._heard(work, others)
         rows = self._on_time(work, take_in(definition, table, now_us, work.dead))
         if len(rows):
-            rows = self.take(work, Slice(_conformed(rows.table, work.schema), rows.times))
+            rows = self.take(work, Slice(conformed(rows.table, work.schema), rows.times))
         work.result.marks.update(further(event_time_marks(rows), marks))
         progress.begin(now_us)
         return self._end(work)
@@ -425,7 +425,7 @@ class OneInputLogic(Logic):
         return OneInputView(self, stores, watermark_us, prefix)
 
 
-def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` in their types, and positions where there are any."""
     n = len(table)
     columns = [

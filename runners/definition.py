@@ -28,6 +28,7 @@ from windrow.operators.aggregate.given import normalise
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
 from windrow.operators.join.definition import How, JoinDefinition, Where
 from windrow.operators.join.given import normalise_join
+from windrow.operators.join_window.definition import JoinWindowDefinition
 from windrow.operators.operator import Definition
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.process.definition import ProcessDefinition
@@ -279,6 +280,9 @@ class Process(ProcessDefinition, Verbs): ...
 
 
 class Over(OverDefinition, Verbs): ...
+
+
+class JoinWindow(JoinWindowDefinition, Verbs): ...
 
 
 class Join(JoinDefinition, Verbs):

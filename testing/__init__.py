@@ -4,6 +4,7 @@ from windrow.operators.aggregate.oracle import AggregateOracle as AggregateOracl
 from windrow.operators.deduplicate.oracle import DeduplicateOracle as DeduplicateOracle
 from windrow.operators.graph.oracle import ChainOracle as ChainOracle
 from windrow.operators.join.oracle import JoinOracle as JoinOracle
+from windrow.operators.join_window.oracle import JoinWindowOracle as JoinWindowOracle
 from windrow.operators.over.oracle import OverOracle as OverOracle
 from windrow.operators.plain.watermark import WatermarkOracle as WatermarkOracle
 from windrow.operators.process.oracle import ProcessOracle as ProcessOracle

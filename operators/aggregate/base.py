@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import BoolArray
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.keys import Encode, encode_columns, encode_equal
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
@@ -16,11 +16,12 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.history import History
 from windrow.operators.aggregate.needs import AggregateNeeds
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
-from windrow.operators.aggregate.state_rows import in_window_order
-from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.aggregate.state_rows import delta_rows, in_window_order
+from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import START
 from windrow.operators.steps.dead import DeadLetters, letters_by_input
+from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, in_known_times, take_in
 from windrow.operators.steps.learning import (
@@ -259,6 +260,16 @@ class Steps(Logic):
         definition = self.definition
         kind = TupleView if definition.tuple_window else SessionView if definition.session else AggregateView
         return kind(self, stores, watermark_us, prefix)
+
+    def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
+        """Messages that are filed, with what else of them is calculated with. numbers: of tuple windows."""
+        return rows
+
+    def deltas(
+        self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray
+    ) -> tuple[pa.Table, Groups, list[Broken]]:
+        """What messages bring to their windows."""
+        return delta_rows(self.calculation, rows, row_of, starts, ends)
 
     @property
     def calculation(self) -> Calculation:

@@ -54,6 +54,8 @@ class History:
             layout = Layout.FIELDS_TIME_OFFSET
         self.store = MessageStore(layout, self.cf, self.index_cf)
         self.cfs: tuple[str, ...] = self.store.cfs
+        #: The columns by which messages lie, where they do.
+        self.fields = definition.by
         self.encode: Encode = encode_equal
 
     def add(
@@ -103,14 +105,20 @@ class History:
                 head + pack((schema_id, s, None, *v))
                 for s, v in zip(steps, zip(*columns, strict=True), strict=True)
             ]
-        fields = [rows.table.column(b) for b in self.definition.by]
+        self.store.put_rows(batch, *self.places(rows, step, numbers), values)
+        kv.write(batch)
+
+    def places(
+        self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None
+    ) -> tuple[IntArray | None, tuple[Any, Any, Any, Any], list[bytes] | None]:
+        """(times, positions, encoded fields) of rows: where in the store they lie."""
+        fields = [rows.table.column(name) for name in self.fields]
         keys = self.encode(fields) if self.store.layout.has_fields else None
         if numbers is None:
-            self.store.put_rows(batch, rows.times, self._positions(rows, step), keys, values)
-        else:
-            zeros = np.zeros(n, dtype=np.int64)
-            self.store.put_rows(batch, None, (pa.array([""] * n), zeros, numbers, zeros), keys, values)
-        kv.write(batch)
+            return rows.times, self._positions(rows, step), keys
+        n = len(rows)
+        zeros = np.zeros(n, dtype=np.int64)
+        return None, (pa.array([""] * n), zeros, numbers, zeros), keys
 
     def _positions(self, rows: Slice, step: int | IntArray) -> tuple[object, object, object, object]:
         n = len(rows)

@@ -24,7 +24,7 @@ from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_ro
 from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.runs import WindowRuns
-from windrow.operators.aggregate.state_rows import Windows, apart, delta_rows, merge_slices
+from windrow.operators.aggregate.state_rows import Windows, apart, merge_slices
 from windrow.operators.aggregate.ticking import Ticking, chunks
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.operator import FileAgain, Grouping
@@ -147,8 +147,8 @@ class WindowAggregator(Ticking, Grouping):
         result.marks = filed.marks
         if len(filed.row_of) == 0:
             return
-        rows, row_of = filed.rows, filed.row_of
-        deltas, groups, broken = delta_rows(self.calculation, rows, row_of, filed.starts, filed.ends)
+        rows, row_of = self.noted(filed.rows, progress.step), filed.row_of
+        deltas, groups, broken = self.deltas(rows, row_of, filed.starts, filed.ends)
         if broken:
             deltas = bury_failed(rows, row_of, groups, deltas, broken, dead)
         if self.history is not None:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.operators.aggregate.filing import file_rows
-from windrow.operators.aggregate.state_rows import delta_rows
 from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -54,9 +53,9 @@ def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping
     filed = file_rows(operator.definition, operator.assigner, rows, watermark_us, size_floor, silent)
     if len(filed.row_of) == 0:
         return
-    # It raises where it did: a message on which it does was not filed.
-    delta_rows(operator.calculation, filed.rows, filed.row_of, filed.starts, filed.ends)
     step = np.asarray(redone.numbers[combine(filed.rows.table.column(STEP)).to_numpy()], dtype=np.int64)
+    # It raises where it did: a message on which it does was not filed.
+    operator.deltas(operator.noted(filed.rows, step), filed.row_of, filed.starts, filed.ends)
     history.add(kv, filed.rows, step, operator.calculation, closed=filed.closed)
 
 

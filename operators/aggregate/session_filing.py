@@ -127,6 +127,7 @@ def _file(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Fi
         rows, given = _without(step, rows, given, lost, detail)
         if len(rows) == 0:
             return None
+    rows = logic.noted(rows, step.progress.step)
     parts = _joined_rows(logic, step, rows, given)
     lost = parts.joined.ends[parts.piece] < step.closed_us
     if lost.any():

@@ -25,7 +25,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.runs import TupleRuns
-from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
+from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregate.triggers import Judged, Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import RunAgain, numbers_of
@@ -129,9 +129,8 @@ class TupleAggregator(Steps):
         counted = Batch()
         numbers = self._number(kv, rows, counted)
         row_of, firsts = self._assign(numbers)
-        deltas, delta_groups, broken = delta_rows(
-            self.calculation, rows, row_of, firsts, firsts + self.size - 1
-        )
+        rows = self.noted(rows, progress.step, numbers)
+        deltas, delta_groups, broken = self.deltas(rows, row_of, firsts, firsts + self.size - 1)
         if broken:
             rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
             if len(rows):

@@ -25,7 +25,7 @@ from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.labels import LABELS, POSITION
+from windrow.operators.steps.labels import POSITION
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
     Bound,
@@ -95,9 +95,10 @@ class AggregateView(View):
         self.input(input)
         definition = self.definition
         rows = self._rows(start, end, key)
+        told = ("window", *definition.by, *definition.agg)
         schema = pa.schema(
             [
-                *(f for f in self.schema() if f.name not in LABELS),
+                *(f for f in self.schema() if f.name in told),
                 ("messages", pa.int64()),
                 ("first", POSITION),
                 ("last", POSITION),
@@ -183,13 +184,14 @@ class AggregateView(View):
         """Messages of a shard; their sources have our prefix."""
         if self._known(kv) is None:
             return None
-        rows = self._between(kv, low, high)
+        rows = self.between(kv, low, high)
         return None if rows is None else rows.take(np.flatnonzero(of_key(rows.table, wanted)))
 
-    def _between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any]) -> Slice | None:
+    def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
+        """Kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
         purged_us = Progress.load(kv, self.logic.aux_cf).purged_us
         low = max(low, (purged_us, None), key=lambda bound: bound[0])
-        keys, values = self.logic.history.store.scan_between(kv, low, high)
+        keys, values = self.logic.history.store.scan_between(kv, low, high, **fields)
         rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
         return rows
 
@@ -270,8 +272,8 @@ class TupleView(AggregateView):
     def _fired(self, rows: pa.Table) -> BoolArray:
         return np.asarray(combine(rows.column(MESSAGES)).to_numpy() >= self.definition.window.size)
 
-    def _between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any]) -> Slice | None:
-        keys, values = self.logic.history.store.scan_between(kv, (0, None), (0, None))
+    def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
+        keys, values = self.logic.history.store.scan_between(kv, (0, None), (0, None), **fields)
         rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
         if rows is None:
             return None
@@ -301,8 +303,8 @@ class SessionView(AggregateView):
         found: Iterator[pa.Table] = self.logic.states(kv, low, _after(high), key)
         return found
 
-    def _between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any]) -> Slice | None:
-        keys, values = self.logic.history.store.scan_between(kv, low, high)
+    def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
+        keys, values = self.logic.history.store.scan_between(kv, low, high, **fields)
         rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
         if rows is None:
             return None

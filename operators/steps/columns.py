@@ -8,6 +8,8 @@ import pyarrow as pa
 SOURCE, PARTITION, OFFSET, ORDINAL = "__source", "__partition", "__offset", "__ordinal"
 POSITION_COLUMNS = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
+#: of a message that is kept: its key in the message store
+KEPT = "__kept"
 #: of a row that never was one: what is wrong with it, and its payload as it came
 MALFORMED_ROW, RAW = "__malformed", "__raw"
 #: of a row that another operator told: 1, or -1 for one that takes back another; missing where none does

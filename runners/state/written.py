@@ -15,7 +15,7 @@ from typing import Any
 from windrow.core import aggregations, emit, frames, policy, positions, windows
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
-from windrow.runners.definition import Aggregate, Deduplicate, Input, Join, Over
+from windrow.runners.definition import Aggregate, Deduplicate, Input, Join, JoinWindow, Over
 from windrow.runners.verbs import chain
 
 #: No definition comes near; what is longer or deeper was not written by us.
@@ -76,6 +76,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Aggregate": Aggregate,
     "wr.Deduplicate": Deduplicate,
     "wr.Join": Join,
+    "wr.JoinWindow": JoinWindow,
     "wr.Over": Over,
     "wr.Input": Input,
     "wr.chain": chain,
@@ -97,6 +98,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.tumbling": windows.tumbling,
     "wr.hopping": windows.hopping,
     "wr.calendar": windows.calendar,
+    "wr.session": windows.session,
     "wr.tuples": windows.tuples,
     "wr.global_window": windows.global_window,
     "wr.rows_between": frames.rows_between,

@@ -87,6 +87,7 @@ from windrow.runners.definition import Aggregate as Aggregate
 from windrow.runners.definition import Deduplicate as Deduplicate
 from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join
+from windrow.runners.definition import JoinWindow as JoinWindow
 from windrow.runners.definition import Over as Over
 from windrow.runners.definition import Process as Process
 from windrow.runners.definition import foreach_batch as foreach_batch

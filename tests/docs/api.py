@@ -24,6 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Operators": (
         "Aggregate",
         "Join",
+        "JoinWindow",
         "Deduplicate",
         "Over",
         "Process",
@@ -100,6 +101,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "Aggregate": ("open", "run", "foreach_batch", "writeStream", "apply", "then"),
     "Deduplicate": (),
     "Over": (),
+    "JoinWindow": (),
     "Process": (),
     "Join": ("open", "run", "together", "foreach_batch", "writeStream", "apply", "then"),
     "Chain": ("open", "run", "together", "foreach_batch", "writeStream", "apply", "then"),

@@ -169,6 +169,11 @@ def near(**changes: Any) -> Any:
     return wr.Over(**(options | changes))
 
 
+def listed(**changes: Any) -> Any:
+    options: dict[str, Any] = {"by": "k", "event_time": "t", "watermark": "4 seconds", "retention": "1 minute"}
+    return wr.JoinWindow(**(options | changes))
+
+
 TWO = ("orders", "payments")
 KINDS: dict[str, Kind] = {
     "incremental": Kind(
@@ -265,6 +270,21 @@ KINDS: dict[str, Kind] = {
     ),
     "over, waiting": Kind(
         lambda: near(frame=wr.rows_between(-2, 2, partial="null"), agg=NUMBERS, select=("s", "x"))
+    ),
+    "join window": Kind(
+        lambda: listed(
+            window=wr.hopping("10 seconds", "5 seconds"),
+            join_keys="s",
+            emit=wr.Emit(early=wr.every(3), late=wr.every("7 seconds")),
+        )
+    ),
+    "join window, sessions": Kind(
+        lambda: listed(window=wr.session("3 seconds"), join_keys="x", emit=wr.Emit(early=wr.every("4 seconds")))
+    ),
+    "join window, tuples": Kind(
+        lambda: listed(
+            by=(), window=wr.tuples(4, step=2), retention=wr.Retain(windows=3), emit=wr.Emit(early=wr.never)
+        )
     ),
     "chain, any": Kind(
         lambda: wr.chain(

@@ -35,6 +35,7 @@ class Silence:
 
 
 NEAR = wr.Over(by="k", event_time="t", agg={"n": wr.sum("v").over("2 seconds")}, select=())
+LISTED = wr.JoinWindow(by="k", event_time="t", window=wr.session("3 seconds"), retention="1 hour", emit=wr.Emit(early=wr.never))
 SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.int64()}, ttl="1 hour")
 
 
@@ -48,6 +49,11 @@ SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.in
             NEAR,
             [("a", n) for n in (0, 2, 2, 5, 5, 5, 8, 11)] + [("b", 9), ("c", 14), ("c", 14)],
             id="over",
+        ),
+        pytest.param(
+            LISTED,
+            [("a", n) for n in (0, 1, 1, 1, 2, 2, 3, 3)] + [("b", 9), ("c", 7), ("c", 7)],
+            id="join window",
         ),
         pytest.param(ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1), ("c", 1)], id="one after the other"),
     ],

@@ -61,6 +61,11 @@ def rendered() -> dict[str, Any]:
         "aggregations": aggregate(agg=agg),
         "keys": aggregate(by=("a", "b"), positions=wr.positions("o", partition="p", source="s"), ids=wr.ids("i", "j")),
         "once": wr.Deduplicate(by="k", event_time="t", ids=wr.ids("i"), within="1 hour"),
+        "sessions": aggregate(window=wr.session("90 seconds", cut=wr.tumbling("1 day"))),
+        "join window": wr.JoinWindow(
+            by="user", event_time="t", window=wr.session("1 hour"), retention="1 day", join_keys=("id", "site"),
+            emit=wr.Emit(early=wr.every(3)), ids="n", name="visits",
+        ),
         "around": wr.Over(
             by="k", event_time="t", frame=wr.rows_between(-2, 1, closed="left", partial="null"), ttl="1 hour",
             agg={"n": wr.count(), "so far": wr.sum("x").over(), "ten": wr.stddev("x", ddof=0).over(10)}, select=("x", "y"),

@@ -1,0 +1,233 @@
+"""The definition of a join window: a frozen value, checked when built, whose `repr` builds it again.
+
+Seed 003 "Configuration of A Join Window Operator".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core import check
+from windrow.core.aggregations import collect_list
+from windrow.core.emit import Emit, EveryBatch, EveryCount, EveryPeriod, Never, every_batch
+from windrow.core.errors import BadTrigger, ConfigurationError
+from windrow.core.expressions import col
+from windrow.core.inputs import Input
+from windrow.core.messages import JoinedRow
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.positions import Ids, Positions
+from windrow.core.time import DAY_US, Duration, TimeUnit
+from windrow.core.windows import Calendar, Hopping, Tumbling, WindowSpec
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.given import normalise
+from windrow.operators.aggregate.panes import make_window
+from windrow.operators.one_input import OneInput
+from windrow.operators.operator import Logic, Taker
+from windrow.operators.plain.oracle import Oracle
+from windrow.operators.steps.columns import KEPT
+from windrow.operators.steps.told import to_rows
+
+#: What a window gathers: the names of the messages that it has to tell.
+NEW = "new"
+_TIME = "name the column that holds the time of the event"
+_DAYS = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
+
+
+class Windowing(AggregateDefinition):
+    """The windows of a join window: an aggregate that gathers, since it told last, which messages came."""
+
+    @property
+    def full_state(self) -> bool:
+        """Messages are kept."""
+        return True
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class JoinWindowDefinition(OneInput):
+    """Tells the messages that are new in each window, each message once, and keeps them all for joins of your own.
+
+    by: key columns (one name or several), each key with windows of its own; () for no key. Sessions are of these keys
+    event_time: the column of event time
+    window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
+    retention: how long windows and their messages are kept past the watermark ("7 days"), wr.Retain(...) by size too, or
+        wr.forever
+    join_keys: the columns by which kept messages are looked up (one name or several): they lie together by these
+    allowed_lateness: how long past the watermark a window takes messages; default: its retention
+    emit: wr.Emit(early=..., late=...), each wr.every_batch (the default of both: at once), a count, a period or wr.never;
+        what is not told by then is told when the window ends
+    ids: the columns by which a message is known, as for `wr.Aggregate`
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
+    dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
+
+    Rows are the messages, with the column `window`: the first window that takes the message, and no other tells it. So a join
+    that goes from rows to the messages that another operator keeps meets each pair once.
+
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import tempfile, windrow as wr
+    >>> orders = wr.JoinWindow(event_time="t", window=wr.hopping("2 minutes", "1 minute"), retention="1 hour", join_keys="id")
+    >>> with tempfile.TemporaryDirectory() as folder, orders.open(folder) as op:
+    ...     for minute, order in ((0, 1), (0, 3), (1, 9)):
+    ...         op.add_message({"t": f"2013-07-01 09:0{minute}Z", "id": order})
+    ...     [row["id"] for row in op.get_result()], [m.payload["id"] for m in op.get_messages(key=3)]
+    ([1, 3, 9], [3])
+    """
+
+    window: WindowSpec
+    join_keys: tuple[str, ...]
+    emit: Emit
+    retention: Retention
+    windowing: Windowing = field(compare=False)
+
+    @check.suggests
+    def __init__(
+        self,
+        *,
+        by: str | Sequence[str] = (),
+        event_time: str,
+        window: WindowSpec,
+        retention: Duration | Retention | Forever | None = None,
+        join_keys: str | Sequence[str] = (),
+        watermark: Duration | Watermark = "0 seconds",
+        allowed_lateness: Duration | None = None,
+        emit: Emit | None = None,
+        name: str = "join_window",
+        null_keys: str = "group",
+        time_zone: str | None = None,
+        event_time_unit: TimeUnit | None = None,
+        max_ahead: Duration | Forever | None = None,
+        positions: Positions | None = None,
+        ids: Ids | str | Sequence[str] | None = None,
+        dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
+        input: str | None = None,
+        where: pc.Expression | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        joined = check.names(join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()")
+        by = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
+        twice = [column for column in (*by, *joined) if (*by, *joined).count(column) > 1]
+        if twice:
+            raise ConfigurationError(
+                f"by={by!r} and join_keys={joined!r} name {twice[0]!r} twice: messages lie by all of them, name each once"
+            )
+        options = {n: v for n, v in given.items() if n != "join_keys"}
+        emit = Emit(early=every_batch, late=every_batch) if emit is None else emit
+        options |= {"by": by, "event_time": check.of_type(event_time, str, "event_time", _TIME), "emit": _of_rows(emit)}
+        made = normalise(
+            **options, agg={NEW: collect_list(col(KEPT))}, scale="large", integer_overflow="dead_letter"
+        )
+        windowing = object.__new__(Windowing)
+        for option, value in made.items():
+            object.__setattr__(windowing, option, value)
+        own = {n: made[n] for n in ("window", "retention", "ids", "where")}
+        self._fill(
+            {**given, "ids": made["ids"], "where": made["where"]},
+            **own,
+            join_keys=joined,
+            emit=emit,
+            late_us=made["allowed_lateness_us"],
+            windowing=windowing,
+        )
+
+    def _changed(self, **changes: Any) -> Self:
+        return super()._changed(**changes, windowing=self.windowing._changed(**_shared(changes)))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns by which kept messages lie, and are looked up: session keys, then join keys."""
+        return (*self.by, *self.join_keys)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ("windows", "messages")
+
+    @property
+    def periods(self) -> frozenset[int] | None:
+        return self.emit.periods
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        return (*super().columns_of(given), *self.join_keys)
+
+    def describe(self) -> dict[str, Any]:
+        return self._described(
+            "join_window", window=repr(self.window), join_keys=list(self.join_keys) if self.join_keys else None
+        )
+
+    def filing(self) -> dict[str, Any]:
+        return self.windowing.filing()
+
+    def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+        """The window as a value too."""
+        tuples = self.windowing.tuple_window
+        if len(rows) == 0:
+            return
+        window = rows.column("window").combine_chunks()
+        bounds = [window.field(i).cast(pa.int64()).to_pylist() for i in (0, 1)]
+        for row, start, end in zip(to_rows(rows, job), *bounds, strict=True):
+            row.values["window"] = make_window(start, end, tuples=tuples)
+            yield row
+
+    def times_of(self, event_time: str) -> Input | None:
+        return self.inputs[0]
+
+    def behind_us(self, event_time: str) -> int:
+        """A message is told when its window ends at the latest."""
+        return 0 if isinstance(self.emit.early, EveryBatch) else _span_us(self.window)
+
+    def check_followed(self, taker: Taker) -> None:
+        super().check_followed(taker)
+        if self.behind_us(taker.event_time) >= UNBOUNDED_US:
+            raise ConfigurationError(
+                f"{taker.name!r} follows {self.name!r}, which tells messages under {self.emit!r} when windows of {self.window!r} "
+                "end, however long after them that is: its watermark would never move; use emit=wr.Emit(early=wr.every_batch)"
+            )
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.join_window.logic import JoinWindows
+
+        return JoinWindows(self)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.join_window.oracle import JoinWindowOracle, SessionJoinWindowOracle
+
+        oracle = SessionJoinWindowOracle(self) if self.windowing.session else JoinWindowOracle(self)
+        for name, schema in (schemas or {}).items():
+            oracle.know(name, schema.names)
+        return oracle
+
+
+def _shared(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What of these changes the windows have, too."""
+    return {name: value for name, value in changes.items() if name in AggregateDefinition.__dataclass_fields__}
+
+
+def _of_rows(emit: Emit) -> Emit:
+    """An emission of messages, each told once. Refuses what tells again."""
+    check.of_type(emit, Emit, "emit", "use wr.Emit(...)", BadTrigger)
+    plain = Emit(early=emit.early, late=emit.late, on_time=emit.on_time, drop_late=emit.drop_late)
+    if emit != plain:
+        raise BadTrigger(f"{emit!r} of a join window: a message is told once and never taken back, use {plain!r}")
+    for trigger in (emit.early, emit.late):
+        simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))
+        if not simple or getattr(trigger, "always", False):
+            raise BadTrigger(
+                f"{trigger!r} of a join window: use wr.every_batch (at once), wr.every(100), wr.every('10 seconds') or wr.never"
+            )
+    return replace(emit, mode="discarding", only_if_changed=True)
+
+
+def _span_us(window: WindowSpec) -> int:
+    """No window lasts longer."""
+    match window:
+        case Tumbling(size_us=size_us) | Hopping(size_us=size_us):
+            return size_us
+        case Calendar(unit=unit, n=n):
+            return (n * _DAYS[unit] + 1) * DAY_US  # a change of clocks, too
+        case _:
+            return UNBOUNDED_US

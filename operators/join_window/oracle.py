@@ -1,0 +1,106 @@
+"""What a join window must tell and keep, in lists and loops. Seed 003 "Adding Message to Join Window Operator".
+
+Windows take messages as those of an aggregate do, and early, full and late are judged in the same way; but only the first window
+that takes a message has it to tell, and what is told are the messages themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from windrow.core.messages import JoinedRow, Message, Position, Timing, TupleWindow, Window
+from windrow.core.time import to_datetime
+from windrow.operators.aggregate.oracle import AggregateOracle
+from windrow.operators.aggregate.session_oracle import SessionCell, SessionOracle
+from windrow.operators.join_window.definition import JoinWindowDefinition
+from windrow.operators.plain.cells import Cell, Key, Taken
+from windrow.operators.plain.times import shown
+
+
+class JoinWindowOracle(AggregateOracle):
+    """The expected behaviour of one `JoinWindowDefinition` over windows of time or of messages."""
+
+    def __init__(self, definition: JoinWindowDefinition) -> None:
+        super().__init__(definition.windowing._changed(agg={}))
+        #: The window that tells a message.
+        self._first: dict[Position, Window | TupleWindow] = {}
+
+    def redefine(self, definition: Any) -> None:
+        super().redefine(definition.windowing._changed(agg={}))
+
+    def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
+        windows = super()._windows_for(message, key, watermark_us)
+        if windows:
+            self._first[message.position] = windows[0]
+        return windows
+
+    def _file(self, key: Key, window: Window | TupleWindow, new: list[Taken], now_us: int) -> Cell | None:
+        cell = super()._file(key, window, new, now_us)
+        if cell is not None:
+            cell.pending = [m for m in cell.pending if self._first[m.position] == window]
+        return cell
+
+    def _emit(self, cell: Cell, timing: Timing, *args: Any, **more: Any) -> list[Any]:
+        new = list(cell.pending)
+        return _rows(self.definition, cell, new, timing) if super()._emit(cell, timing, *args, **more) else []
+
+    def kept(self, input: str) -> list[Message] | None:
+        retention = self.definition.retention
+        sizes = retention.windows is not None or retention.messages is not None
+        # Of windows of time that go by their number the messages may stay for windows of other keys.
+        return None if sizes and not self.definition.tuple_window else _messages(self._cells.values())
+
+    def handed(self, row: Any) -> dict[str, Any]:
+        return _handed(row)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ()
+
+
+class SessionJoinWindowOracle(SessionOracle):
+    """The expected behaviour of one `JoinWindowDefinition` over sessions, which tell what they have not told of any part."""
+
+    def __init__(self, definition: JoinWindowDefinition) -> None:
+        super().__init__(definition.windowing._changed(agg={}))
+
+    def redefine(self, definition: Any) -> None:
+        super().redefine(definition.windowing._changed(agg={}))
+
+    def _tell(self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False) -> list[Any]:
+        new = list(cell.pending)
+        return _rows(self.definition, cell, new, timing) if super()._tell(cell, timing, is_last, closing) else []
+
+    def kept(self, input: str) -> list[Message] | None:
+        windows = [info.window for info in self.windows()]
+        return _messages(cell for cell in self._all() if shown(cell.window) in windows)
+
+    def handed(self, row: Any) -> dict[str, Any]:
+        return _handed(row)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ()
+
+
+def _rows(definition: Any, cell: Cell, new: list[Taken], timing: Timing) -> list[JoinedRow]:
+    """Messages of a window, in the order of their positions."""
+    return [
+        JoinedRow(
+            {"window": shown(cell.window), **m.payload, definition.event_time: to_datetime(m.time_us)}, timing
+        )
+        for m in sorted(new, key=lambda m: m.position)
+    ]
+
+
+def _messages(cells: Iterable[Cell]) -> list[Message]:
+    """The messages of these windows, each once."""
+    found: Mapping[Position, Message] = {
+        m.position: Message(m.payload, m.position) for cell in cells for m in cell.messages
+    }
+    return [found[position] for position in sorted(found)]
+
+
+def _handed(row: JoinedRow) -> dict[str, Any]:
+    return {name: value for name, value in row.values.items() if name != "window"}

@@ -1,0 +1,96 @@
+"""What may be asked of a join window: its windows, and the messages that are kept. Seed 003 "Get Windows", "Get Messages"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.messages import WindowInfo
+from windrow.core.time import Instant
+from windrow.operators.aggregate.views import AggregateView, SessionView, TupleView
+from windrow.operators.one_input_view import OneInputView
+from windrow.operators.steps.intake import Slice
+from windrow.operators.view import (
+    Bound,
+    bounds_between,
+    key_of,
+    merged,
+    message_columns,
+    of_key,
+    one_key,
+    rows_without_prefix,
+)
+from windrow.stores.kv import KV
+
+
+class JoinWindowView(OneInputView):
+    """Windows as an aggregate has them, without values; messages by session keys and join keys."""
+
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+        super().__init__(logic, stores, watermark_us, prefix)
+        windowing = logic.windows.definition
+        kind = SessionView if windowing.session else TupleView if windowing.tuple_window else AggregateView
+        self._windows = kind(logic.windows, stores, watermark_us, prefix)
+        self._windows.definition = windowing._changed(agg={})
+
+    def timed(self, table: str) -> str | None:
+        return self._windows.timed(table)
+
+    def windows(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> Sequence[WindowInfo]:
+        return self._windows.windows(start, end, key, input)
+
+    def windows_table(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> pa.Table:
+        return self._windows.windows_table(start, end, key, input)
+
+    def messages(
+        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
+    ) -> list[Slice]:
+        self.input(input)
+        low, high = bounds_between(start, end)
+        wanted = self._wanted(key)
+        found = []
+        for kv in self.stores:
+            known = self._windows._known(kv)
+            rows = None if known is None else self._windows.between(kv, low, high, **self._lookup(known, wanted))
+            if rows is not None:
+                found.append(rows.take(np.flatnonzero(of_key(rows.table, wanted))))
+        kept = self.logic.windows.filed
+        layout = kept.store.layout
+        by = kept.fields if layout.has_fields else ()
+        return [
+            rows_without_prefix(rows, self.prefix) for rows in merged(found, by, fields_first=layout.fields_first)
+        ]
+
+    def message_schema(self, input: str | None = None) -> pa.Schema:
+        self.input(input)
+        return message_columns([self.logic.progress(kv).schema for kv in self.stores])
+
+    def _wanted(self, key: Any) -> dict[str, Any] | None:
+        """The keys that are asked for: by name any of them; else those of `by`, or the join keys, or all, as many as are given."""
+        by, joined = self.definition.by, self.definition.join_keys
+        values = len(key) if isinstance(key, (tuple, list, Mapping)) else 1
+        names = by if by and not isinstance(key, Mapping) and values == len(by) else (*by, *joined)
+        return key_of(names, key)
+
+    def _lookup(self, schema: pa.Schema, wanted: Mapping[str, Any] | None) -> dict[str, bytes]:
+        """Where in the store messages of these keys lie together; nothing if they do not."""
+        kept = self.logic.windows.filed
+        if wanted is None or not kept.store.layout.has_fields:
+            return {}
+        leading = []
+        for name in kept.fields:
+            if name not in wanted:
+                break
+            leading.append(name)
+        found = one_key(leading, {name: wanted[name] for name in leading}, schema)
+        if found is None:
+            return {}
+        encoded = kept.encode([found.column(name) for name in leading])[0]
+        return {"key" if len(leading) == len(kept.fields) else "key_prefix": encoded}

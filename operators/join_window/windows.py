@@ -1,0 +1,175 @@
+"""The windows of a join window: those of an aggregate, which gather messages, each in the first window that takes it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.types import concat
+from windrow.operators.aggregate.logic import WindowAggregator
+from windrow.operators.aggregate.needs import AggregateNeeds
+from windrow.operators.aggregate.sessions import SessionAggregator
+from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
+from windrow.operators.aggregate.tuples import TupleAggregator
+from windrow.operators.aggregations.calculation import Broken, Calculation
+from windrow.operators.join_window.definition import JoinWindowDefinition
+from windrow.operators.join_window.kept import Kept
+from windrow.operators.one_input import WholeMessages
+from windrow.operators.steps.columns import KEPT, MESSAGES, PENDING, UPSERT
+from windrow.operators.steps.groups import Groups
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV
+
+Values = tuple[dict[str, pa.Array], list[Broken]]
+Deltas = tuple[pa.Table, Groups, list[Broken]]
+
+
+class TimeWindows(WindowAggregator):
+    """Windows that are known beforehand."""
+
+    def __init__(self, definition: JoinWindowDefinition) -> None:
+        super().__init__(definition.windowing)
+        self.history = self.filed = Kept(definition)
+        self.needs = JoinWindowNeeds(definition)
+
+    def seen_schema(self, schema: pa.Schema) -> pa.Schema:
+        return with_names(super().seen_schema(schema))
+
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return WindowAggregator.take(of_one_step(self), kv, table, now_us)
+
+    def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
+        return self.filed.noted(rows, step, numbers)
+
+    def deltas(self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray) -> Deltas:
+        return first_deltas(self.calculation, rows, row_of, starts, ends)
+
+    def _values(self, kv: KV, state: pa.Table) -> Values:
+        return self.filed.gathered(kv, state, self.calculation)
+
+
+class TupleWindows(TupleAggregator):
+    """Windows of so many messages."""
+
+    def __init__(self, definition: JoinWindowDefinition) -> None:
+        super().__init__(definition.windowing)
+        self.history = self.filed = Kept(definition)
+        self.needs = JoinWindowNeeds(definition)
+
+    def seen_schema(self, schema: pa.Schema) -> pa.Schema:
+        return with_names(super().seen_schema(schema))
+
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return TupleAggregator.take(of_one_step(self), kv, table, now_us)
+
+    def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
+        return self.filed.noted(rows, step, numbers)
+
+    def deltas(self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray) -> Deltas:
+        return first_deltas(self.calculation, rows, row_of, starts, ends)
+
+    def _values(self, kv: KV, state: pa.Table, *, told: bool = False) -> Values:
+        return self.filed.gathered(kv, state, self.calculation)
+
+
+class SessionWindows(SessionAggregator):
+    """Sessions, of which each message is in one."""
+
+    def __init__(self, definition: JoinWindowDefinition) -> None:
+        super().__init__(definition.windowing)
+        self.history = self.filed = Kept(definition)
+        self.needs = JoinWindowNeeds(definition)
+
+    def seen_schema(self, schema: pa.Schema) -> pa.Schema:
+        return with_names(super().seen_schema(schema))
+
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return SessionAggregator.take(of_one_step(self), kv, table, now_us)
+
+    def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
+        return self.filed.noted(rows, step, numbers)
+
+    def values(self, kv: KV, state: pa.Table) -> Values:
+        return self.filed.gathered(kv, state, self.calculation)
+
+
+AnyWindows = TimeWindows | TupleWindows | SessionWindows
+W = TypeVar("W", TimeWindows, TupleWindows, SessionWindows)
+
+
+def windows_of(definition: JoinWindowDefinition) -> AnyWindows:
+    """What files messages into the windows of a definition."""
+    if definition.windowing.session:
+        return SessionWindows(definition)
+    return TupleWindows(definition) if definition.windowing.tuple_window else TimeWindows(definition)
+
+
+def of_one_step(windows: W) -> W:
+    """The same, with a memory of the messages of a step."""
+    made = copy.copy(windows)
+    made.history = made.filed = windows.filed.of_one_step()
+    return made
+
+
+def with_names(schema: pa.Schema) -> pa.Schema:
+    """Columns of messages, and the one that names them."""
+    return schema.append(pa.field(KEPT, pa.binary()))
+
+
+def first_deltas(
+    calculation: Calculation, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray
+) -> Deltas:
+    """What messages bring to their windows: all of these count them, the first of each has it to tell."""
+    first = _first(row_of, starts)
+    if first.all():
+        return delta_rows(calculation, rows, row_of, starts, ends)
+    column = rows.table.column_names.index(KEPT)
+    nameless = Slice(rows.table.set_column(column, KEPT, pa.nulls(len(rows), pa.binary())), rows.times)
+    counted, _, _ = delta_rows(calculation, nameless, row_of, starts, ends)
+    told, _, _ = delta_rows(calculation, rows, row_of[first], starts[first], ends[first])
+    both = concat([_zeroed(counted, PENDING), _zeroed(told, MESSAGES)])
+    both = both.append_column(UPSERT, pa.array(np.zeros(len(both), dtype=bool)))
+    merged, broken = merge_rows(calculation, both)
+    return merged, Groups.of_codes(np.arange(len(merged)), len(merged)), broken
+
+
+def _first(row_of: IntArray, starts: IntArray) -> BoolArray:
+    """True for the line of the earliest window of each row."""
+    order = np.lexsort((starts, row_of))
+    opens = np.ones(len(order), dtype=bool)
+    opens[1:] = row_of[order][1:] != row_of[order][:-1]
+    first = np.zeros(len(order), dtype=bool)
+    first[order[opens]] = True
+    return first
+
+
+def _zeroed(deltas: pa.Table, name: str) -> pa.Table:
+    zeros = pa.array(np.zeros(len(deltas), dtype=np.int64))
+    return deltas.set_column(deltas.column_names.index(name), name, zeros)
+
+
+class JoinWindowNeeds(AggregateNeeds):
+    """All messages are kept whole: event time and all keys are there."""
+
+    def __init__(self, definition: JoinWindowDefinition) -> None:
+        super().__init__(definition.windowing)
+        self.keys = (*self.keys, *definition.join_keys)
+        self._messages = WholeMessages(definition)
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        self._messages.check(known, names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return self._messages.named(names)
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        return self._messages.refused(names)
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._messages.refusal(name, kind, known)
