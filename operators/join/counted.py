@@ -17,7 +17,7 @@ from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.join.logic import alone
+from windrow.operators.join.output import alone
 from windrow.operators.join.numbered import COUNT, NumberedSides
 from windrow.operators.join.output import Columns
 from windrow.operators.join.pairing import NO_KEY, pairs

@@ -91,6 +91,13 @@ class JoinDefinition(Definition):
         return isinstance(self.left.window, Rows) or isinstance(self.right.window, Rows)
 
     @property
+    def sizes(self) -> str | None:
+        """What messages are counted by where their number is limited: "key", or "job" for those of a whole input."""
+        if self.retention.messages is None:
+            return None
+        return self.retention.per if self.on else "job"
+
+    @property
     def by(self) -> tuple[str, ...]:  # type: ignore[override]
         """The key columns, by their left names."""
         return self.left_keys
@@ -123,6 +130,7 @@ class JoinDefinition(Definition):
             "within": None if self.within is None else [self.within.low_us, self.within.high_us],
             "where": None if self.where is None else repr(self.where),
             "scale": self.scale,
+            **({} if self.sizes is None else {"sizes": self.sizes}),
         }
 
     def __repr__(self) -> str:

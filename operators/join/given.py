@@ -78,7 +78,7 @@ def normalise_join(
         "within": bounds,
         "how": how,
         "where": condition,
-        "retention": Retention(time_us=kept_us),
+        "retention": Retention(kept_us, **_sizes(retention, left, right)),
         "allowed_lateness_us": lateness_us,
         "emit": emitted,
         "name": name,
@@ -240,12 +240,14 @@ def _kept(
     before, after = spans(left, right, within)
     if isinstance(retention, Forever):
         return None
+    sizes = isinstance(retention, Retention) and retention.messages is not None
     if isinstance(retention, Retention):
-        if retention.windows is not None or retention.messages is not None or retention.time_us is None:
+        if retention.windows is not None or (retention.time_us is None and not sizes):
             raise RetentionMissing(
-                f"a join keeps messages by time, not by {retention!r}: use retention='1 day'"
+                f"a join keeps messages by time and by their number, not by {retention!r}: use retention='1 day', or "
+                "wr.Retain('1 day', messages=1000)"
             )
-        retention = show_duration(retention.time_us)
+        retention = None if retention.time_us is None else show_duration(retention.time_us)
     if retention is not None:
         kept_us = duration_us(retention, "retention")
         reach = max((b for b in (before, after) if b is not None), default=0)
@@ -257,12 +259,25 @@ def _kept(
         return kept_us
     if isinstance(left.window, Rows) and isinstance(right.window, Rows):
         return None
+    if (before is None or after is None) and sizes:
+        return None
     if before is None or after is None:
         raise RetentionMissing(
             f"{left!r} and {right!r} set no bound to how far apart two messages may lie: use within=('-1 hour', '1 hour'), "
             "windows such as wr.sliding('1 hour') on both, or retention='1 day'; wr.forever keeps everything"
         )
     return max(before, after)
+
+
+def _sizes(retention: Any, left: Input, right: Input) -> dict[str, Any]:
+    """How many messages are kept, where that is limited."""
+    if not isinstance(retention, Retention) or retention.messages is None:
+        return {}
+    if left.name == right.name:
+        raise BadWindow(f"{retention!r} of a join of {left.name!r} with itself: it keeps messages by time, use retention='1 day'")
+    if isinstance(left.window, Rows) or isinstance(right.window, Rows):
+        raise BadWindow(f"{retention!r} beside {left.window!r} and {right.window!r}: windows of rows are a number of messages already, leave one out")
+    return {"messages": retention.messages, "per": retention.per}
 
 
 def _is_small(left: Input, right: Input, within: Within | None) -> bool:

@@ -13,15 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.byte_order import encode_i64, encode_u64
-from windrow.core.emit import EveryBatch, EveryPeriod
+from windrow.core.byte_order import encode_i64
+from windrow.core.emit import EveryBatch
 from windrow.core.errors import CorruptState, InputError
 from windrow.core.message_keys import message_keys
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US
-from windrow.core.types import as_type, concat
-from windrow.operators.join.output import NOBODY, Columns
+from windrow.core.types import as_type
+from windrow.operators.join.output import NOBODY, Columns, alone
 from windrow.operators.join.pairing import NO_KEY, pairs
+from windrow.operators.join.pending import put_off, released
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN, StoredSides
 from windrow.operators.join.tables import conform, holds, intervals, ranks, stack
@@ -38,9 +39,6 @@ from windrow.operators.steps.step import (
 )
 from windrow.operators.steps.told import labelled
 from windrow.stores.kv import KV, Batch
-from windrow.stores.windows import pack_table, unpack_table
-
-_ORDER = "__order"
 
 
 class JoinOperator(StoredSides):
@@ -55,13 +53,17 @@ class JoinOperator(StoredSides):
         sides = self.inputs.schemas(kv)
         columns = self.inputs.called(kv, sides)
         done_us = self.done(watermark_us)
+        if self.sizes.sides:
+            self._shrink(kv, progress.watermark_us, result, sides, columns)
         for side in self.followed:
             rows = self._leave(kv, side, done_us, sides, columns)
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
         if result.panes:
             self.inputs.settle(kv, columns)
-        self._release(kv, result, progress.now_us, now_us, everything=watermark_us == END_OF_TIME_US)
+        over = watermark_us == END_OF_TIME_US
+        emit = self.definition.emit
+        result.panes += released(kv, self.pending_cf, emit, progress.now_us, now_us, everything=over)
         self._forget(kv, progress.watermark_us, watermark_us, done_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, None)
@@ -98,6 +100,10 @@ class JoinOperator(StoredSides):
                 new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
         new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
         columns = self.inputs.called(kv, sides)
+        for side in self.sizes.sides:
+            new[side] = self._above_floor(kv, side, new[side], columns, dead)
+        for side in (LEFT,) if definition.is_self_join else (LEFT, RIGHT):
+            result.marks.update(event_time_marks(new[side]))
         if len(new[LEFT]) or len(new[RIGHT]):
             self._join(kv, progress, result, new, sides, columns)
         if result.panes or self.inputs.known(kv) is not None:
@@ -154,6 +160,18 @@ class JoinOperator(StoredSides):
             dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost & ~gone), times)
             rows = rows.take(np.flatnonzero(~lost))
         return rows
+
+    def _above_floor(
+        self, kv: KV, side: int, rows: Slice, columns: Columns, dead: DeadLetters
+    ) -> Slice:
+        """The messages that are newer than all that went of their group because there were too many."""
+        above = self.sizes.above(kv, side, self._open_keys(rows), self.keys(rows, side, columns))
+        if above.all():
+            return rows
+        dead.input = self.definition.inputs[side].name
+        detail = f"{self.definition.retention!r} has newer ones"
+        dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(~above), pa.array(rows.times))
+        return rows.take(np.flatnonzero(above))
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
@@ -306,11 +324,7 @@ class JoinOperator(StoredSides):
             if isinstance(trigger, EveryBatch):
                 at_once |= mask
             elif mask.any():
-                batch = Batch()
-                waiting = rows.filter(pa.array(mask)).append_column(_ORDER, pa.array(np.flatnonzero(mask)))
-                key = timing[:1].encode() + encode_u64(progress.step)
-                batch.put(self.pending_cf, key, pack_table(waiting))
-                kv.write(batch)
+                put_off(kv, self.pending_cf, timing, progress.step, rows, mask)
         if at_once.any():
             result.panes.append(rows if at_once.all() else rows.filter(pa.array(at_once)))
 
@@ -352,6 +366,10 @@ class JoinOperator(StoredSides):
         if not len(rows):
             return
         stored = self.put(kv, batch, side, rows, keys)
+        if side in self.sizes.sides:
+            reached_us = self.progress(kv).watermark_us
+            floor_us = self._floor(side, reached_us, self.done(reached_us))
+            self.sizes.note(kv, batch, side, self._open_keys(rows), keys, stored, floor_us)
         if side in self.followed:
             flags = [MATCHED + k if m else OPEN + k for k, m in zip(stored, matched.tolist(), strict=True)]
             batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
@@ -373,11 +391,37 @@ class JoinOperator(StoredSides):
         batch.delete_range(cf, b"", end)
         kv.write(batch)
         stored = [value[1:] for _, value in entries if value[:1] == OPEN]
+        return self._last_words(kv, side, stored, sides, columns)
+
+    def _shrink(
+        self, kv: KV, reached_us: int, result: StepResult, sides: list[pa.Schema], columns: Columns
+    ) -> None:
+        """The oldest messages beyond the limit by number go, as the steps before have left them."""
+        batch = Batch()
+        for side in self.sizes.sides:
+            floor_us = self._floor(side, reached_us, self.done(reached_us))
+            places, stored = self.sizes.excess(kv, side, self.stores[side], floor_us, batch)
+            if side in self.followed and places:
+                flags = kv.multi_get(self.open_cfs[side], places)
+                open_ = [key for key, flag in zip(stored, flags, strict=True) if (flag or b"")[:1] == OPEN]
+                rows = self._last_words(kv, side, open_, sides, columns)
+                if rows is not None and len(rows):
+                    result.panes.append(labelled(rows, ON_TIME))
+                batch.delete_many(self.open_cfs[side], places)
+        kv.write(batch)
+
+    def _last_words(
+        self, kv: KV, side: int, stored: list[bytes], sides: list[pa.Schema], columns: Columns
+    ) -> pa.Table | None:
+        """What messages of a followed side tell that matched nobody, and go now. stored: their keys in the store."""
+        definition = self.definition
         if definition.how == "semi" or not stored:
             return None
         values = [value for value in kv.multi_get(self.stores[side].cf, stored) if value is not None]
         if len(values) < len(stored):
-            raise CorruptState(f"{len(stored) - len(values)} messages of {cf!r} are not in the message store")
+            raise CorruptState(
+                f"{len(stored) - len(values)} messages of {self.open_cfs[side]!r} are not in the message store"
+            )
         mine = self._decode(kv, side, stored, values, sides[side])
         if definition.how == "asof":
             keys = self.keys(mine, side, columns)
@@ -398,38 +442,3 @@ class JoinOperator(StoredSides):
             last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
             best[li[order][last]] = ri[order][last]
         return best
-
-    def _release(
-        self, kv: KV, result: StepResult, before_us: int | None, now_us: int, *, everything: bool
-    ) -> None:
-        """Emit what waited for a period that `now` has crossed."""
-        emit = self.definition.emit
-        batch, waiting = Batch(), []
-        for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
-            due = everything or (
-                isinstance(trigger, EveryPeriod)
-                and before_us is not None
-                and now_us // trigger.period_us > before_us // trigger.period_us
-            )
-            if not due:
-                continue
-            low = timing[:1].encode()
-            high = bytes((low[0] + 1,))
-            waiting += [(key[1:], unpack_table(value)) for key, value in kv.scan(self.pending_cf, low, high)]
-            batch.delete_range(self.pending_cf, low, high)
-        kv.write(batch)
-        steps: dict[bytes, list[pa.Table]] = {}
-        for step, table in waiting:
-            steps.setdefault(step, []).append(table)
-        for step in sorted(steps):
-            result.panes.append(concat(steps[step]).sort_by(_ORDER).drop_columns([_ORDER]))
-
-
-def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:
-    """Rows of messages that matched nobody."""
-    none = np.full(len(mine), NOBODY, dtype=np.int64)
-    rows = np.arange(len(mine), dtype=np.int64)
-    nobody = empty_rows(sides[1 - side])
-    if side == LEFT:
-        return columns.rows(mine.table, nobody, rows, none)
-    return columns.rows(nobody, mine.table, none, rows)

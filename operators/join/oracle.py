@@ -54,6 +54,8 @@ class JoinOracle(Oracle):
         self._held: dict[str, list[Held]] = {"left": [], "right": []}  # in order of arrival
         self._filters = {source.name: Filter(source.where) for source in definition.inputs}
         self._totals: dict[tuple[str, Key], int] = {}
+        #: (event time, position) of the newest message of a group that went because there were too many.
+        self._floors: dict[tuple[str, Key], tuple[int, Position]] = {}
         self._pending: list[JoinedRow] = []
         self._dead: list[DeadLetter] = []
 
@@ -92,9 +94,10 @@ class JoinOracle(Oracle):
         now = self._now(now_us)
         ticked = now if self._ticked_us is None else self._ticked_us
         self._ticked_us = now
+        rows = self._shrink(self.watermark_us)
         self.watermark_us = after = max(watermark_us, self.watermark_us)
 
-        rows = self._as_of(after) if self.definition.how == "asof" else []
+        rows += self._as_of(after) if self.definition.how == "asof" else []
         hopeless = {
             side: [m for m in self._held[side] if self._hopeless(side, m, after)] for side in self._held
         }
@@ -161,12 +164,17 @@ class JoinOracle(Oracle):
                 detail = f"open until {until} at watermark {watermark_us}"
                 self._bury("out_of_retention" if gone else "too_late", detail, message, time_us)
                 continue
+            if (time_us, position) <= self._floor(source, message):
+                detail = f"{self.definition.retention!r} has newer ones"
+                self._bury("out_of_retention", detail, message, time_us)
+                continue
             self._columns.learn(source.name, message.payload)
             self.counted.append((position.source, position.partition, time_us))
             payload = {**message.payload, source.event_time: to_datetime(time_us)}
             taken.append((time_us, Message(payload, position)))
         return taken
 
+<<<<<<< HEAD
     def _passes(self, source: Input, message: Message, time_us: int, until: float, watermark_us: int) -> bool:
         """The filter of an input. What does not pass is nothing, but it was heard, as if it had passed."""
         try:
@@ -179,6 +187,12 @@ class JoinOracle(Oracle):
         if source.static or until > self._too_late_us(watermark_us):
             self.counted.append((*message.position[:2], time_us))
         return False
+=======
+    def _floor(self, source: Input, message: Message) -> tuple[float, Any]:
+        """The newest message of its group that went because there were too many: older ones are out of retention."""
+        side = "left" if source is self.definition.left else "right"
+        return self._floors.get(self._counted_with(side, self._key_of(side, message)), (-inf, ()))
+>>>>>>> 10d347c (Joins keep no more than a number of messages)
 
     def _too_late_us(self, watermark_us: int) -> float:
         """W': the watermark less the allowed lateness; at the end of time there is no later."""
@@ -189,10 +203,12 @@ class JoinOracle(Oracle):
 
     def _hold(self, side: str, taken: tuple[int, Message]) -> Held:
         time_us, message = taken
-        names = self.definition.left_keys if side == "left" else self.definition.right_keys
-        key = tuple(key_field(message.payload.get(name)) for name in names)
         assert message.position is not None
-        return Held(time_us, message.position, dict(message.payload), key, message)
+        return Held(time_us, message.position, dict(message.payload), self._key_of(side, message), message)
+
+    def _key_of(self, side: str, message: Message) -> Key:
+        names = self.definition.left_keys if side == "left" else self.definition.right_keys
+        return tuple(key_field(message.payload.get(name)) for name in names)
 
     def _bury(self, reason: str, detail: str, message: Message, time_us: int | None) -> None:
         self._dead.append(DeadLetter(reason, detail, message.position, time_us, repr(dict(message.payload))))
@@ -222,6 +238,46 @@ class JoinOracle(Oracle):
     def _source(self, side: str) -> Input:
         return self.definition.left if side == "left" else self.definition.right
 
+    # -- retention by number -----------------------------------------------------------------------------------------
+
+    def _counted_with(self, side: str, key: Key) -> tuple[str, Key]:
+        """What a message is counted with: those of its key, or of its whole input."""
+        return (side, key if self.definition.retention.per == "key" else ())
+
+    def _shrink(self, watermark_us: int) -> list[JoinedRow]:
+        """The oldest messages beyond the limit go, as the steps before have left them; what they had still to say is said."""
+        most = self.definition.retention.messages
+        if most is None:
+            return []
+        gone: dict[str, list[Held]] = {"left": [], "right": []}
+        groups: dict[tuple[str, Key], list[Held]] = {}
+        for side, held in self._held.items():
+            for message in held:
+                if not self._source(side).static and not self._forgotten(side, message, watermark_us):
+                    groups.setdefault(self._counted_with(side, message.key), []).append(message)
+        for group, held in groups.items():
+            oldest = sorted(held, key=_by_time)[: max(len(held) - most, 0)]
+            gone[group[0]] += oldest
+            if oldest:
+                self._floors[group] = max(_by_time(oldest[-1]), self._floors.get(group, _by_time(oldest[-1])))
+        rows = []
+        if self.definition.how == "asof":
+            rows = self._answers([message for message in gone["left"] if not message.done])
+        rows += self._unmatched(gone)
+        for side, some in gone.items():
+            self._held[side] = [m for m in self._held[side] if not any(m is one for one in some)]
+        return rows
+
+    def _forgotten(self, side: str, message: Held, watermark_us: int) -> bool:
+        """True if the next `advance` lets it go whatever it brings."""
+        if self.definition.how == "asof" and side == "left":
+            over = self._too_late_us(watermark_us) > message.time_us
+        else:
+            over = self._hopeless(side, message, watermark_us)
+        kept = self.definition.retention.time_us
+        lasts = watermark_us < END_OF_TIME_US and (kept is None or message.time_us >= watermark_us - kept)
+        return over and not lasts
+
     # -- matching ----------------------------------------------------------------------------------------------------
 
     def _match(self, left: Held, right: Held) -> bool:
@@ -249,10 +305,17 @@ class JoinOracle(Oracle):
 
     def _as_of(self, watermark_us: int) -> list[JoinedRow]:
         """Left messages up to whose time every right one has come, each with the newest that matches."""
+        complete = [
+            left
+            for left in self._held["left"]
+            if not left.done and self._too_late_us(watermark_us) > left.time_us
+        ]
+        return self._answers(complete)
+
+    def _answers(self, some: Sequence[Held]) -> list[JoinedRow]:
+        """Each of these left messages with the newest right one that matches."""
         rows = []
-        for left in sorted(self._held["left"], key=_by_time):
-            if left.done or not self._too_late_us(watermark_us) > left.time_us:
-                continue
+        for left in sorted(some, key=_by_time):
             left.done = True
             partners = [right for right in self._held["right"] if self._match(left, right)]
             best = max(partners, key=_by_time, default=None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +16,9 @@ from windrow.core.expressions import Expr
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import as_type, widened
 from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.told import told_schema
 
 #: Instead of a row: the other side has none.
@@ -182,3 +185,13 @@ def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Sch
     for pairs, schema in ((columns.left, left), (columns.right, right)):
         fields += [pa.field(name, schema.field(source).type) for name, source in pairs]
     return told_schema(fields)
+
+
+def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:
+    """Rows of messages of one side that matched nobody."""
+    none = np.full(len(mine), NOBODY, dtype=np.int64)
+    rows = np.arange(len(mine), dtype=np.int64)
+    nobody = empty_rows(sides[1 - side])
+    if side == 0:
+        return columns.rows(mine.table, nobody, rows, none)
+    return columns.rows(nobody, mine.table, none, rows)

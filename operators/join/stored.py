@@ -11,7 +11,7 @@ import pyarrow as pa
 from windrow.core.errors import UnknownColumn
 from windrow.core.keys import encode_equal
 from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
-from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US
+from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US, START_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.core.windows import Rows
 from windrow.operators.join.columns import NAMES, SCHEMAS, InputColumns
@@ -19,6 +19,7 @@ from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Columns, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.operators.join.refiling import refile
+from windrow.operators.join.sizes import Sizes
 from windrow.operators.join.spans import spans
 from windrow.operators.operator import FileAgain, Logic, Refiling
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
@@ -63,6 +64,7 @@ class StoredSides(Logic):
         self.inputs = InputColumns(definition, self.aux_cf)
         self.intakes = self.inputs.intakes
         self.followed = FOLLOWED[definition.how]
+        self.sizes = Sizes(definition, self.reach, self.aux_cf)
         self._present, self._former = self._stores(former=False), self._stores(former=True)
         #: Where messages lie, as the state that was last looked at has them.
         self.stores = self._present
@@ -83,7 +85,7 @@ class StoredSides(Logic):
         """Seed 003's matrix. Windows were once taken for a time range."""
         definition = self.definition
         time_range = definition.within is not None or (former and self.reach.windows is not None)
-        equal, large = bool(definition.on), definition.scale == "large"
+        equal, large = bool(definition.on), definition.scale == "large" or definition.sizes == "key"
         return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
 
     @property
@@ -122,7 +124,7 @@ class StoredSides(Logic):
     def cfs(self) -> tuple[str, ...]:
         followed = tuple(self.open_cfs[side] for side in self.followed)
         stored = tuple(cf for store in self._present for cf in store.cfs)
-        return (self.aux_cf, self.pending_cf, *followed, *stored)
+        return (self.aux_cf, self.pending_cf, *followed, *stored, *self.sizes.cfs)
 
     def done(self, watermark_us: int) -> int:
         """The watermark less the allowed lateness; the end of time ends everything."""
@@ -243,18 +245,24 @@ class StoredSides(Logic):
                 store.cf, [key for key, time_us in times if time_us is not None and time_us < floor_us]
             )
             kv.write(batch)
+            if side in self.sizes.sides:
+                self.sizes.forget(kv, side, floor_us, START_OF_TIME_US)
         super().set_back(kv, progress, watermark_us)
 
     def _drop_expired(self, kv: KV) -> None:
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
         self._forget(kv, reached_us, reached_us, self.done(reached_us))
+        for side in self.sizes.sides:
+            self.sizes.settle(kv, side, self.stores[side])
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         """Drop messages that can match no more and are out of retention, now that the watermark has come from `before_us`."""
         for side in (LEFT, RIGHT):
-            batch = Batch()
-            self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
+            batch, floor_us = Batch(), self._floor(side, watermark_us, done_us)
+            self.stores[side].expire(kv, batch, floor_us)
             kv.write(batch)
+            if side in self.sizes.sides:
+                self.sizes.forget(kv, side, floor_us, done_us)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         from windrow.operators.join.views import JoinView

@@ -263,7 +263,7 @@ def _told(
     if not given:
         floors = [
             END_OF_TIME_US
-            if isinstance(sides[side].window, Rows)
+            if isinstance(sides[side].window, Rows) or side in logic.sizes.sides
             else logic._floor(logic.lasting(kv, side), reached_us, done_us)
             for side in (LEFT, RIGHT)
         ]

@@ -152,7 +152,9 @@ def cases(
     lateness = None if never_late else pick(None, 0, 0, 3, 12)
     for retention in (pick(None, None, 9, 15), 15, 60):
         kept = None if retention is None else units(retention)
-        asked = wr.forever if pick(*[False] * 5, True) else kept
+        asked: Any = wr.forever if pick(*[False] * 5, True) else kept
+        if pick(False, False, True) and not (alone or any(isinstance(w, type(wr.rows(1))) for w in windows)):
+            asked = wr.Retain(kept, messages=pick(1, 2, 3), per=pick("key", "job"))
         try:
             late = None if lateness is None else units(lateness)
             return JoinCase(

@@ -1,0 +1,165 @@
+"""Retention of a join by the number of messages, of a key or of a whole input. Seed 003 "Window Retention Size".
+
+Decided at the beginning of an `advance` from what the steps before left: the oldest messages go, by event time and position. They
+leave a floor: what comes at or below it is out of retention. Static inputs are not limited.
+
+    <side>.order   <time><position> -> message key         of a whole input: the messages that are kept
+    aux  c<side>                -> u64                     how many these are
+    aux  t<side><key>           -> nothing                 keys that have got messages since the last `advance`
+    aux  f<side><key>           -> <time><position>        the floor of a key; of a whole input under no key
+    aux  g<time i64><side><key> -> nothing                 floors by their time
+
+A side is one byte. Of a key the messages lie together (`MessageStore`, fields first), so that no more is read than it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from windrow.core.arrays import BoolArray
+from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64
+from windrow.core.keys import FIELDS_END
+from windrow.core.message_keys import position_prefix
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.reach import LEFT, RIGHT, Reach
+from windrow.stores.kv import KV, Batch
+from windrow.stores.messages import MessageStore
+
+_COUNT, _TOUCHED, _FLOOR, _BY_TIME = b"c", b"t", b"f", b"g"
+_SIDES = (b"\x00", b"\x01")
+
+
+class Sizes:
+    """What is kept of each side of a join, as far as its number says."""
+
+    def __init__(self, definition: JoinDefinition, reach: Reach, aux_cf: str) -> None:
+        self.most, self.by_key = definition.retention.messages or 0, definition.sizes == "key"
+        given = (definition.left, definition.right)
+        limited = definition.sizes is not None
+        self.sides = tuple(side for side in (LEFT, RIGHT) if limited and not given[side].static)
+        self.aux_cf, self._reach = aux_cf, reach
+        self._order = tuple(f"{definition.name}.{side}.order" for side in ("left", "right"))
+
+    @property
+    def cfs(self) -> tuple[str, ...]:
+        return () if self.by_key else tuple(self._order[side] for side in self.sides)
+
+    # -- what comes -------------------------------------------------------------------------------------------------
+
+    def above(self, kv: KV, side: int, places: Sequence[bytes], keys: Sequence[bytes] | None) -> BoolArray:
+        """True for messages above the floor. places: their event times and positions; keys: encoded."""
+        groups = self._groups(len(places), keys)
+        distinct = list(dict.fromkeys(groups))
+        values = kv.multi_get(self.aux_cf, [_FLOOR + _SIDES[side] + key for key in distinct])
+        floors = {key: value for key, value in zip(distinct, values, strict=True) if value is not None}
+        if not floors:
+            return np.ones(len(places), dtype=bool)
+        return np.array([place > floors.get(key, b"") for place, key in zip(places, groups, strict=True)], dtype=bool)
+
+    def note(
+        self,
+        kv: KV,
+        batch: Batch,
+        side: int,
+        places: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        stored: Sequence[bytes],
+        floor_us: int,
+    ) -> None:
+        """Messages are filed. stored: their keys in the store; floor_us: older ones go with the next `advance`, by time."""
+        if self.by_key:
+            touched = dict.fromkeys(self._groups(len(places), keys))
+            batch.put_many(self.aux_cf, [_TOUCHED + _SIDES[side] + key for key in touched], [b""] * len(touched))
+            return
+        lasting = [pair for pair in zip(places, stored, strict=True) if pair[0] >= encode_i64(floor_us)]
+        if lasting:
+            batch.put_many(self._order[side], *map(list, zip(*lasting, strict=True)))
+            self._count(kv, batch, side, len(lasting))
+
+    def _groups(self, n: int, keys: Sequence[bytes] | None) -> Sequence[bytes]:
+        return keys if self.by_key and keys is not None else [b""] * n
+
+    # -- what goes --------------------------------------------------------------------------------------------------
+
+    def excess(
+        self, kv: KV, side: int, store: MessageStore, floor_us: int, batch: Batch
+    ) -> tuple[list[bytes], list[bytes]]:
+        """(places, keys in the store) of messages beyond the limit, by place; the floors rise to them. floor_us: of time."""
+        found = []
+        if self.by_key:
+            low = _TOUCHED + _SIDES[side]
+            high = _TOUCHED + bytes((_SIDES[side][0] + 1,))
+            for name, _ in kv.scan(self.aux_cf, low, high):
+                key = name[2:]
+                names, _ = store.scan(kv, floor_us, END_OF_TIME_US, key)
+                oldest = names[: max(len(names) - self.most, 0)]
+                skip = len(key) + len(FIELDS_END)
+                found += [(one[skip:], one) for one in oldest]
+                if oldest:
+                    self._raise(batch, side, key, oldest[-1][skip:])
+            batch.delete_range(self.aux_cf, low, high)
+        else:
+            many = self._counted(kv, side) - self.most
+            for pair in kv.scan(self._order[side], encode_i64(floor_us)) if many > 0 else ():
+                if len(found) == many:
+                    break
+                found.append(pair)
+            if found:
+                self._raise(batch, side, b"", found[-1][0])
+                batch.delete_range(self._order[side], b"", found[-1][0] + b"\x00")
+                self._count(kv, batch, side, -len(found))
+        batch.delete_many(store.cf, [key for _, key in found])
+        found.sort()
+        return [place for place, _ in found], [key for _, key in found]
+
+    def _raise(self, batch: Batch, side: int, key: bytes, place: bytes) -> None:
+        batch.put(self.aux_cf, _FLOOR + _SIDES[side] + key, place)
+        batch.put(self.aux_cf, _BY_TIME + place[:8] + _SIDES[side] + key, b"")
+
+    def forget(self, kv: KV, side: int, floor_us: int, done_us: int) -> None:
+        """Messages below `floor_us` go by time; so do floors, of which all that they refuse is too late as of `done_us`."""
+        batch, end = Batch(), encode_i64(floor_us)
+        gone = 0 if self.by_key else sum(1 for _ in kv.scan(self._order[side], b"", end))
+        if gone:
+            batch.delete_range(self._order[side], b"", end)
+            self._count(kv, batch, side, -gone)
+        for name, _ in list(kv.scan(self.aux_cf, _BY_TIME, _BY_TIME + end)):
+            time, group = name[1:9], name[9:]
+            if group[:1] != _SIDES[side]:
+                continue
+            floor = kv.get(self.aux_cf, _FLOOR + group)
+            if floor is None or floor[:8] != time:
+                batch.delete(self.aux_cf, name)
+            elif int(self._reach.open_until(side, np.array([decode_i64(time)]))[0]) <= done_us:
+                batch.delete(self.aux_cf, name)
+                batch.delete(self.aux_cf, _FLOOR + group)
+        kv.write(batch)
+
+    def settle(self, kv: KV, side: int, store: MessageStore) -> None:
+        """Messages that were filed again, and had gone, go again."""
+        batch, gone = Batch(), []
+        for name, _ in kv.scan(store.cf):
+            parts = store.split(name)
+            key = parts.fields or b"" if self.by_key else b""
+            floor = kv.get(self.aux_cf, _FLOOR + _SIDES[side] + key)
+            if floor is not None and encode_i64(parts.time_us or 0) + position_prefix(parts.position) <= floor:
+                gone.append(name)
+        batch.delete_many(store.cf, gone)
+        kv.write(batch)
+
+    # -- how many there are -----------------------------------------------------------------------------------------
+
+    def _counted(self, kv: KV, side: int) -> int:
+        value = kv.get(self.aux_cf, _COUNT + _SIDES[side])
+        return 0 if value is None else decode_u64(value)
+
+    def _count(self, kv: KV, batch: Batch, side: int, more: int) -> None:
+        n = self._counted(kv, side) + more
+        name = _COUNT + _SIDES[side]
+        if n:
+            batch.put(self.aux_cf, name, encode_u64(n))
+        else:
+            batch.delete(self.aux_cf, name)

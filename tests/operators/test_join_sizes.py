@@ -1,0 +1,84 @@
+"""Joins that keep no more than a number of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.testing import TestDriver
+
+S = 1_000_000
+
+
+def join(messages: int, per: str = "key", time: Any = "1 hour", **options: Any) -> wr.Join:
+    return wr.Join(
+        left=wr.Input("orders", event_time="t", watermark=wr.explicit()),
+        right=wr.Input("payments", event_time="t", watermark=wr.explicit()),
+        **{"on": "k", "retention": wr.Retain(time, messages=messages, per=per), **options},
+    )
+
+
+def order(t: int, k: str = "a") -> dict[str, Any]:
+    return {"t": t * S, "k": k, "order": t}
+
+
+def payment(t: int, k: str = "a") -> dict[str, Any]:
+    return {"t": t * S, "k": k, "paid": t}
+
+
+def pairs(driver: TestDriver) -> list[tuple[Any, Any, str]]:
+    return [(row["order"], row["paid"], row.timing.value) for row in driver.panes()]
+
+
+@pytest.mark.proves("Lateness and retention: joins keep no more than a number of messages, of a key or of an input")
+@pytest.mark.parametrize(("per", "kept"), [("key", [3, 4, 7]), ("job", [4, 7])])
+def test_the_oldest_messages_beyond_the_number_go_unmatched_ones_with_their_row(per: str, kept: list[int]) -> None:
+    with TestDriver(join(2, per, how="left")) as driver:
+        driver.feed([order(1), order(4), order(3), order(7, "b")], "orders")
+        driver.timeout()
+        gone = [1] if per == "key" else [1, 3]
+        assert pairs(driver) == [(t, None, "ON_TIME") for t in gone]
+        assert sorted(m.payload["order"] for m in driver.messages("orders")) == kept
+        driver.feed([payment(5), payment(2)], "payments")
+        assert pairs(driver) == [(t, p, "EARLY") for t in kept if t != 7 for p in (5, 2)]
+        driver.feed([order(1, "a"), order(2, "b")], "orders")
+        letters = [(letter.reason, letter.event_time_us // S) for letter in driver.op.dead_letters()]
+        assert letters == [("out_of_retention", 1)] + ([("out_of_retention", 2)] if per == "job" else [])
+        driver.check()
+        driver.lose_messages()
+        driver.check()
+        driver.drain()
+        driver.assert_state_zero()
+
+
+def test_a_number_bounds_a_join_whose_windows_do_not() -> None:
+    with TestDriver(join(1, time=None, how="asof")) as driver:
+        driver.feed([payment(1), payment(2)], "payments")
+        driver.feed([order(5), order(6)], "orders")
+        driver.timeout()
+        assert pairs(driver) == [(5, 2, "ON_TIME")]
+        driver.drain()
+        assert pairs(driver) == [(6, 2, "ON_TIME")]
+        driver.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"retention": wr.Retain("1 hour", windows=3)}, "windows=3"),
+        ({"left": wr.Input("orders", event_time="t", window=wr.rows(3), watermark=wr.explicit())}, "rows"),
+        ({"left": wr.Input("payments", event_time="t", watermark=wr.explicit())}, "with itself"),
+    ],
+)
+def test_what_is_kept_by_something_else_is_not_kept_by_number(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(wr.ConfigurationError, match=says):
+        join(2, **options)
+
+
+def test_how_many_are_kept_is_part_of_the_definition_only_where_it_is_said() -> None:
+    plain = join(2, retention="1 hour")
+    assert "sizes" not in plain.describe()
+    assert join(2).fingerprint == join(3).fingerprint != plain.fingerprint
+    assert join(2).fingerprint != join(2, "job").fingerprint
