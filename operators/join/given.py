@@ -274,9 +274,14 @@ def _sizes(retention: Any, left: Input, right: Input) -> dict[str, Any]:
     if not isinstance(retention, Retention) or retention.messages is None:
         return {}
     if left.name == right.name:
-        raise BadWindow(f"{retention!r} of a join of {left.name!r} with itself: it keeps messages by time, use retention='1 day'")
+        raise BadWindow(
+            f"{retention!r} of a join of {left.name!r} with itself, which keeps messages by time: use retention='1 day'"
+        )
     if isinstance(left.window, Rows) or isinstance(right.window, Rows):
-        raise BadWindow(f"{retention!r} beside {left.window!r} and {right.window!r}: windows of rows are a number of messages already, leave one out")
+        raise BadWindow(
+            f"{retention!r} beside {left.window!r} and {right.window!r}: windows of rows are a number of messages already, "
+            "leave one of them out"
+        )
     return {"messages": retention.messages, "per": retention.per}
 
 

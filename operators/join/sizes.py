@@ -1,7 +1,7 @@
 """Retention of a join by the number of messages, of a key or of a whole input. Seed 003 "Window Retention Size".
 
-Decided at the beginning of an `advance` from what the steps before left: the oldest messages go, by event time and position. They
-leave a floor: what comes at or below it is out of retention. Static inputs are not limited.
+Decided at the beginning of an `advance` from what the steps before left: the oldest messages go, by event time and position.
+They leave a floor: what comes at or below it is out of retention. Static inputs are not limited.
 
     <side>.order   <time><position> -> message key         of a whole input: the messages that are kept
     aux  c<side>                -> u64                     how many these are

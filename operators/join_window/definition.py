@@ -184,8 +184,9 @@ class JoinWindowDefinition(OneInput):
         super().check_followed(taker)
         if self.behind_us(taker.event_time) >= UNBOUNDED_US:
             raise ConfigurationError(
-                f"{taker.name!r} follows {self.name!r}, which tells messages under {self.emit!r} when windows of {self.window!r} "
-                "end, however long after them that is: its watermark would never move; use emit=wr.Emit(early=wr.every_batch)"
+                f"{taker.name!r} follows {self.name!r}, which tells messages under {self.emit!r} when windows of "
+                f"{self.window!r} end, however long after them that is: its watermark would never move; use "
+                "emit=wr.Emit(early=wr.every_batch)"
             )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
@@ -217,7 +218,8 @@ def _of_rows(emit: Emit) -> Emit:
         simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))
         if not simple or getattr(trigger, "always", False):
             raise BadTrigger(
-                f"{trigger!r} of a join window: use wr.every_batch (at once), wr.every(100), wr.every('10 seconds') or wr.never"
+                f"{trigger!r} of a join window: use wr.every_batch (at once), wr.every(100), wr.every('10 seconds') or "
+                "wr.never"
             )
     return replace(emit, mode="discarding", only_if_changed=True)
 

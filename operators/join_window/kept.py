@@ -1,9 +1,9 @@
 """The messages of a join window: filed under the keys by which they are looked up, and found again by their place.
 
-Key, by seed 003's matrix: `<time><position>`; `<fields><time><position>` where there are join keys, or sessions of keys, the
-session keys first; tuple windows `<number>`, or `<fields><number>`. Values are as of every message store (`aggregate/history.py`).
-A window gathers the keys of what it has to tell, and the messages are read when it tells them; those that came in the same step
-are at hand.
+Key, by seed 003's matrix: `<time><position>`; `<fields><time><position>` where there are join keys, or sessions of keys,
+the session keys first; tuple windows `<number>`, or `<fields><number>`. Values are as of every message store of an aggregate
+(`aggregate/history.py`). A window gathers the keys of what it has to tell, and the messages are read when it tells them; those
+that came in the same step are at hand.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class Kept(History):
         values = [value for value in kv.multi_get(self.cf, wanted) if value is not None]
         if len(values) < len(wanted):
             raise CorruptState(
-                f"{len(wanted) - len(values)} messages that windows have to tell are not in {self.cf!r}: restore the job's folder"
+                f"{len(wanted) - len(values)} messages that windows have to tell are not in {self.cf!r}: restore the job's "
+                "folder"
             )
         rows = self.decode(kv, wanted, values, calculation)
         return schema.empty_table() if rows is None else conformed(rows.table, schema).select(schema.names)

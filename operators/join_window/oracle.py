@@ -1,7 +1,7 @@
 """What a join window must tell and keep, in lists and loops. Seed 003 "Adding Message to Join Window Operator".
 
-Windows take messages as those of an aggregate do, and early, full and late are judged in the same way; but only the first window
-that takes a message has it to tell, and what is told are the messages themselves.
+Windows take messages as those of an aggregate do, and early, full and late are judged in the same way; but only the first
+window that takes a message has it to tell, and what is told are the messages themselves.
 """
 
 from __future__ import annotations

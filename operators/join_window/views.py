@@ -36,6 +36,12 @@ class JoinWindowView(OneInputView):
         self._windows = kind(logic.windows, stores, watermark_us, prefix)
         self._windows.definition = windowing._changed(agg={})
 
+    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
+        known = self._known() or pa.schema([])
+        return {
+            name: known.field(name).type if name in known.names else pa.null() for name in self.definition.fields
+        }
+
     def timed(self, table: str) -> str | None:
         return self._windows.timed(table)
 
@@ -73,7 +79,7 @@ class JoinWindowView(OneInputView):
         return message_columns([self.logic.progress(kv).schema for kv in self.stores])
 
     def _wanted(self, key: Any) -> dict[str, Any] | None:
-        """The keys that are asked for: by name any of them; else those of `by`, or the join keys, or all, as many as are given."""
+        """The keys that are asked for: by name any of them; else all, or those of `by`, as many values as are given."""
         by, joined = self.definition.by, self.definition.join_keys
         values = len(key) if isinstance(key, (tuple, list, Mapping)) else 1
         names = by if by and not isinstance(key, Mapping) and values == len(by) else (*by, *joined)

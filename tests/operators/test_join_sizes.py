@@ -42,7 +42,7 @@ def test_the_oldest_messages_beyond_the_number_go_unmatched_ones_with_their_row(
         assert pairs(driver) == [(t, None, "ON_TIME") for t in gone]
         assert sorted(m.payload["order"] for m in driver.messages("orders")) == kept
         driver.feed([payment(5), payment(2)], "payments")
-        assert pairs(driver) == [(t, p, "EARLY") for t in kept if t != 7 for p in (5, 2)]
+        assert sorted(pairs(driver)) == [(t, p, "EARLY") for t in kept if t != 7 for p in (2, 5)]
         driver.feed([order(1, "a"), order(2, "b")], "orders")
         letters = [(letter.reason, letter.event_time_us // S) for letter in driver.op.dead_letters()]
         assert letters == [("out_of_retention", 1)] + ([("out_of_retention", 2)] if per == "job" else [])

@@ -1,4 +1,4 @@
-"""The seed's join window operator by itself: what it tells, what may be asked of it, and a join that somebody writes on it."""
+"""The seed's join window operator by itself: what it tells, what may be asked of it, and a join that is written on it."""
 
 from __future__ import annotations
 
