@@ -17,9 +17,8 @@ from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.join.output import alone
 from windrow.operators.join.numbered import COUNT, NumberedSides
-from windrow.operators.join.output import Columns
+from windrow.operators.join.output import Columns, alone
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN

@@ -161,9 +161,7 @@ class JoinOperator(StoredSides):
             rows = rows.take(np.flatnonzero(~lost))
         return rows
 
-    def _above_floor(
-        self, kv: KV, side: int, rows: Slice, columns: Columns, dead: DeadLetters
-    ) -> Slice:
+    def _above_floor(self, kv: KV, side: int, rows: Slice, columns: Columns, dead: DeadLetters) -> Slice:
         """The messages that are newer than all that went of their group because there were too many."""
         above = self.sizes.above(kv, side, self._open_keys(rows), self.keys(rows, side, columns))
         if above.all():

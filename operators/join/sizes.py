@@ -57,7 +57,9 @@ class Sizes:
         floors = {key: value for key, value in zip(distinct, values, strict=True) if value is not None}
         if not floors:
             return np.ones(len(places), dtype=bool)
-        return np.array([place > floors.get(key, b"") for place, key in zip(places, groups, strict=True)], dtype=bool)
+        return np.array(
+            [place > floors.get(key, b"") for place, key in zip(places, groups, strict=True)], dtype=bool
+        )
 
     def note(
         self,
@@ -72,7 +74,9 @@ class Sizes:
         """Messages are filed. stored: their keys in the store; floor_us: older ones go with the next `advance`, by time."""
         if self.by_key:
             touched = dict.fromkeys(self._groups(len(places), keys))
-            batch.put_many(self.aux_cf, [_TOUCHED + _SIDES[side] + key for key in touched], [b""] * len(touched))
+            batch.put_many(
+                self.aux_cf, [_TOUCHED + _SIDES[side] + key for key in touched], [b""] * len(touched)
+            )
             return
         lasting = [pair for pair in zip(places, stored, strict=True) if pair[0] >= encode_i64(floor_us)]
         if lasting:
@@ -145,7 +149,10 @@ class Sizes:
             parts = store.split(name)
             key = parts.fields or b"" if self.by_key else b""
             floor = kv.get(self.aux_cf, _FLOOR + _SIDES[side] + key)
-            if floor is not None and encode_i64(parts.time_us or 0) + position_prefix(parts.position) <= floor:
+            if (
+                floor is not None
+                and encode_i64(parts.time_us or 0) + position_prefix(parts.position) <= floor
+            ):
                 gone.append(name)
         batch.delete_many(store.cf, gone)
         kv.write(batch)

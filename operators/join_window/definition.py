@@ -109,7 +109,9 @@ class JoinWindowDefinition(OneInput):
         where: pc.Expression | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        joined = check.names(join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()")
+        joined = check.names(
+            join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()"
+        )
         by = check.names(by, "by", "name a column, several as by=('origin', 'carrier'), or () for no key")
         twice = [column for column in (*by, *joined) if (*by, *joined).count(column) > 1]
         if twice:
@@ -118,7 +120,11 @@ class JoinWindowDefinition(OneInput):
             )
         options = {n: v for n, v in given.items() if n != "join_keys"}
         emit = Emit(early=every_batch, late=every_batch) if emit is None else emit
-        options |= {"by": by, "event_time": check.of_type(event_time, str, "event_time", _TIME), "emit": _of_rows(emit)}
+        options |= {
+            "by": by,
+            "event_time": check.of_type(event_time, str, "event_time", _TIME),
+            "emit": _of_rows(emit),
+        }
         made = normalise(
             **options, agg={NEW: collect_list(col(KEPT))}, scale="large", integer_overflow="dead_letter"
         )
@@ -156,7 +162,9 @@ class JoinWindowDefinition(OneInput):
 
     def describe(self) -> dict[str, Any]:
         return self._described(
-            "join_window", window=repr(self.window), join_keys=list(self.join_keys) if self.join_keys else None
+            "join_window",
+            window=repr(self.window),
+            join_keys=list(self.join_keys) if self.join_keys else None,
         )
 
     def filing(self) -> dict[str, Any]:
@@ -205,7 +213,9 @@ class JoinWindowDefinition(OneInput):
 
 def _shared(changes: Mapping[str, Any]) -> dict[str, Any]:
     """What of these changes the windows have, too."""
-    return {name: value for name, value in changes.items() if name in AggregateDefinition.__dataclass_fields__}
+    return {
+        name: value for name, value in changes.items() if name in AggregateDefinition.__dataclass_fields__
+    }
 
 
 def _of_rows(emit: Emit) -> Emit:
@@ -213,7 +223,9 @@ def _of_rows(emit: Emit) -> Emit:
     check.of_type(emit, Emit, "emit", "use wr.Emit(...)", BadTrigger)
     plain = Emit(early=emit.early, late=emit.late, on_time=emit.on_time, drop_late=emit.drop_late)
     if emit != plain:
-        raise BadTrigger(f"{emit!r} of a join window: a message is told once and never taken back, use {plain!r}")
+        raise BadTrigger(
+            f"{emit!r} of a join window: a message is told once and never taken back, use {plain!r}"
+        )
     for trigger in (emit.early, emit.late):
         simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))
         if not simple or getattr(trigger, "always", False):

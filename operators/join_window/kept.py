@@ -41,7 +41,9 @@ class Kept(History):
         super().__init__(definition.windowing)
         # Windows of messages of a key are freed key by key.
         self.fields = definition.by if self.tuples and definition.by else definition.fields
-        keyed = bool(definition.join_keys) or (bool(definition.by) and (self.tuples or definition.windowing.session))
+        keyed = bool(definition.join_keys) or (
+            bool(definition.by) and (self.tuples or definition.windowing.session)
+        )
         if self.tuples:
             layout = Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
         else:
@@ -83,7 +85,11 @@ class Kept(History):
         offsets = pa.array(np.r_[0, np.cumsum(lengths)].astype(np.int32))
         rows = self._rows(kv, keys.flatten(), calculation)
         columns = [combine(column) for column in rows.columns]
-        return {NEW: pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(columns, fields=list(rows.schema)))}, broken
+        return {
+            NEW: pa.ListArray.from_arrays(
+                offsets, pa.StructArray.from_arrays(columns, fields=list(rows.schema))
+            )
+        }, broken
 
     def _rows(self, kv: KV, keys: pa.Array, calculation: Calculation) -> pa.Table:
         """The messages under these keys, in their order, with the columns that the stream has."""

@@ -76,7 +76,9 @@ class JoinWindows(Logic):
         """The messages that each window tells, a row for each, with its window."""
         lists = combine(pane.column(NEW))
         at = pa.array(np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy()))
-        window = window_column(self.windows.definition, combine(pane.column(START)), combine(pane.column(END)))
+        window = window_column(
+            self.windows.definition, combine(pane.column(START)), combine(pane.column(END))
+        )
         messages = lists.flatten()
         names = [field.name for field in messages.type]
         columns = [window.take(at), *messages.flatten(), combine(pane.column(TIMING)).take(at)]

@@ -70,7 +70,9 @@ class SessionJoinWindowOracle(SessionOracle):
 
     def _tell(self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False) -> list[Any]:
         new = list(cell.pending)
-        return _rows(self.definition, cell, new, timing) if super()._tell(cell, timing, is_last, closing) else []
+        return (
+            _rows(self.definition, cell, new, timing) if super()._tell(cell, timing, is_last, closing) else []
+        )
 
     def kept(self, input: str) -> list[Message] | None:
         windows = [info.window for info in self.windows()]

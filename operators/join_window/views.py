@@ -39,7 +39,8 @@ class JoinWindowView(OneInputView):
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         known = self._known() or pa.schema([])
         return {
-            name: known.field(name).type if name in known.names else pa.null() for name in self.definition.fields
+            name: known.field(name).type if name in known.names else pa.null()
+            for name in self.definition.fields
         }
 
     def timed(self, table: str) -> str | None:
@@ -64,14 +65,17 @@ class JoinWindowView(OneInputView):
         found = []
         for kv in self.stores:
             known = self._windows._known(kv)
-            rows = None if known is None else self._windows.between(kv, low, high, **self._lookup(known, wanted))
+            rows = (
+                None if known is None else self._windows.between(kv, low, high, **self._lookup(known, wanted))
+            )
             if rows is not None:
                 found.append(rows.take(np.flatnonzero(of_key(rows.table, wanted))))
         kept = self.logic.windows.filed
         layout = kept.store.layout
         by = kept.fields if layout.has_fields else ()
         return [
-            rows_without_prefix(rows, self.prefix) for rows in merged(found, by, fields_first=layout.fields_first)
+            rows_without_prefix(rows, self.prefix)
+            for rows in merged(found, by, fields_first=layout.fields_first)
         ]
 
     def message_schema(self, input: str | None = None) -> pa.Schema:

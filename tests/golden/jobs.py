@@ -170,7 +170,12 @@ def near(**changes: Any) -> Any:
 
 
 def listed(**changes: Any) -> Any:
-    options: dict[str, Any] = {"by": "k", "event_time": "t", "watermark": "4 seconds", "retention": "1 minute"}
+    options: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "watermark": "4 seconds",
+        "retention": "1 minute",
+    }
     return wr.JoinWindow(**(options | changes))
 
 
@@ -279,7 +284,9 @@ KINDS: dict[str, Kind] = {
         )
     ),
     "join window, sessions": Kind(
-        lambda: listed(window=wr.session("3 seconds"), join_keys="x", emit=wr.Emit(early=wr.every("4 seconds")))
+        lambda: listed(
+            window=wr.session("3 seconds"), join_keys="x", emit=wr.Emit(early=wr.every("4 seconds"))
+        )
     ),
     "join window, tuples": Kind(
         lambda: listed(

@@ -86,5 +86,12 @@ def test_no_kind_of_operator_is_without_a_job(written: Path) -> None:
 
     made = [kind.make() for kind in KINDS.values()]
     found = {type(part) for definition in made for part in definition.parts}
-    assert {kind.__name__ for kind in found} == {"Aggregate", "Deduplicate", "Join", "JoinWindow", "Over", "Process"}
+    assert {kind.__name__ for kind in found} == {
+        "Aggregate",
+        "Deduplicate",
+        "Join",
+        "JoinWindow",
+        "Over",
+        "Process",
+    }
     assert all(isinstance(definition, Definition) for definition in made)

@@ -35,7 +35,9 @@ class Silence:
 
 
 NEAR = wr.Over(by="k", event_time="t", agg={"n": wr.sum("v").over("2 seconds")}, select=())
-LISTED = wr.JoinWindow(by="k", event_time="t", window=wr.session("3 seconds"), retention="1 hour", emit=wr.Emit(early=wr.never))
+LISTED = wr.JoinWindow(
+    by="k", event_time="t", window=wr.session("3 seconds"), retention="1 hour", emit=wr.Emit(early=wr.never)
+)
 SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.int64()}, ttl="1 hour")
 
 

@@ -34,7 +34,10 @@ ORDERS = {"event_time": "time", "join_keys": "id", "max_ahead": wr.forever}
 def test_the_windowed_join_of_seed_003_is_written_on_two_join_windows(tmp_path: Any) -> None:
     """`Shipments JOIN Orders OVER (ORDER BY time RANGE '2' min PRECEDING) ON Orders.id = Shipments.id`."""
     orders = wr.JoinWindow(
-        window=wr.tumbling("2 minutes", offset="1 minute"), retention="1 hour", watermark="5 minutes", **ORDERS
+        window=wr.tumbling("2 minutes", offset="1 minute"),
+        retention="1 hour",
+        watermark="5 minutes",
+        **ORDERS,
     )
     shipments = wr.JoinWindow(window=wr.global_window(), retention=wr.forever, **ORDERS)
     joined: list[tuple[int, int, int]] = []
@@ -86,7 +89,10 @@ def told(op: Any) -> list[tuple[int, str, tuple[int, int]]]:
 
 def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_it(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
-        event_time="t", window=wr.hopping("4 seconds", "2 seconds"), retention="1 hour", watermark=wr.explicit()
+        event_time="t",
+        window=wr.hopping("4 seconds", "2 seconds"),
+        retention="1 hour",
+        watermark=wr.explicit(),
     )
     for op in seconds(definition, tmp_path, 4, 5, 6):
         assert told(op) == [(4, "EARLY", (2, 6)), (5, "EARLY", (2, 6)), (6, "EARLY", (4, 8))]
@@ -97,7 +103,9 @@ def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_
         assert told(op) == [(7, "LATE", (2, 6))]
 
 
-def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_late_by_its_period(tmp_path: Any) -> None:
+def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_late_by_its_period(
+    tmp_path: Any,
+) -> None:
     definition = wr.JoinWindow(
         event_time="t",
         window=wr.tumbling("10 seconds"),
@@ -173,7 +181,11 @@ def test_a_window_of_messages_tells_its_newest_and_lets_go_of_the_oldest(tmp_pat
 
 def test_messages_of_a_join_key_are_found_without_a_look_at_the_others(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
-        event_time="t", window=wr.tumbling("1 hour"), retention="1 day", join_keys=("n", "site"), max_ahead=wr.forever
+        event_time="t",
+        window=wr.tumbling("1 hour"),
+        retention="1 day",
+        join_keys=("n", "site"),
+        max_ahead=wr.forever,
     )
     with definition.open(str(tmp_path), clock=ManualClock()) as op:
         op.add_messages([{"t": n * S, "n": n, "site": "x"} for n in range(100)])
@@ -187,7 +199,9 @@ def test_messages_of_a_join_key_are_found_without_a_look_at_the_others(tmp_path:
         assert op.get_messages(key=("seven", "x")) == []
 
 
-def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_windows(tmp_path: Any) -> None:
+def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_windows(
+    tmp_path: Any,
+) -> None:
     definition = wr.JoinWindow(
         event_time="t", window=wr.tumbling("1 minute"), retention="2 minutes", watermark=wr.explicit()
     )
