@@ -276,6 +276,12 @@ KINDS: dict[str, Kind] = {
     "over, waiting": Kind(
         lambda: near(frame=wr.rows_between(-2, 2, partial="null"), agg=NUMBERS, select=("s", "x"))
     ),
+    "join, limited": Kind(
+        lambda: join(
+            within=("-5 seconds", "10 seconds"), how="left", retention=wr.Retain("1 minute", messages=4)
+        ),
+        TWO,
+    ),
     "join window": Kind(
         lambda: listed(
             window=wr.hopping("10 seconds", "5 seconds"),
