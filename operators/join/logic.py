@@ -80,6 +80,7 @@ class JoinOperator(StoredSides):
         dead = DeadLetters(definition.dead_letter_limit)
         sides = self.inputs.schemas(kv)
         new: list[Slice] = []
+        heard: list[Mapping[Partition, int]] = [{}, {}]
         for side, given in enumerate((definition.left, definition.right)):
             again = side == RIGHT and definition.is_self_join
             if given.name in tables:
@@ -92,10 +93,8 @@ class JoinOperator(StoredSides):
                 # Messages of a join with itself are judged once.
                 letters = DeadLetters(0) if again else dead
                 letters.input = given.name
-                rows, marks = self._take(side, table, now_us, progress.watermark_us, letters)
+                rows, heard[side] = self._take(side, table, now_us, progress.watermark_us, letters)
                 new.append(rows)
-                if not again:
-                    result.marks.update(marks)
             else:
                 new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
         new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
@@ -103,7 +102,7 @@ class JoinOperator(StoredSides):
         for side in self.sizes.sides:
             new[side] = self._above_floor(kv, side, new[side], columns, dead)
         for side in (LEFT,) if definition.is_self_join else (LEFT, RIGHT):
-            result.marks.update(event_time_marks(new[side]))
+            result.marks.update(further(event_time_marks(new[side]), heard[side]))
         if len(new[LEFT]) or len(new[RIGHT]):
             self._join(kv, progress, result, new, sides, columns)
         if result.panes or self.inputs.known(kv) is not None:
@@ -133,15 +132,16 @@ class JoinOperator(StoredSides):
     def _take(
         self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters
     ) -> tuple[Slice, Mapping[Partition, int]]:
-        """(the messages that count, how far partitions have come). Those that do not pass the filter move the watermark as if
-        they had; the others are dead letters."""
+        """(the messages that count, how far partitions have come by those that do not pass the filter, which move the watermark
+        as if they had). The others are dead letters."""
         where, heard = (self.definition.left, self.definition.right)[side].where, dict[Partition, int]()
         if where is not None:
             table, others = divided(where, table)
             silent = take_in(self.intakes[side], others, now_us, dead)
             heard = dict(event_time_marks(self._on_time(side, silent, watermark_us, DeadLetters(0))))
-        rows = self._on_time(side, take_in(self.intakes[side], table, now_us, dead), watermark_us, dead)
-        return rows, further(event_time_marks(rows), heard)
+        return self._on_time(
+            side, take_in(self.intakes[side], table, now_us, dead), watermark_us, dead
+        ), heard
 
     def _on_time(self, side: int, rows: Slice, watermark_us: int, dead: DeadLetters) -> Slice:
         """The messages that the watermark has not passed by more than they may wait."""

@@ -174,7 +174,6 @@ class JoinOracle(Oracle):
             taken.append((time_us, Message(payload, position)))
         return taken
 
-<<<<<<< HEAD
     def _passes(self, source: Input, message: Message, time_us: int, until: float, watermark_us: int) -> bool:
         """The filter of an input. What does not pass is nothing, but it was heard, as if it had passed."""
         try:
@@ -187,12 +186,11 @@ class JoinOracle(Oracle):
         if source.static or until > self._too_late_us(watermark_us):
             self.counted.append((*message.position[:2], time_us))
         return False
-=======
+
     def _floor(self, source: Input, message: Message) -> tuple[float, Any]:
         """The newest message of its group that went because there were too many: older ones are out of retention."""
         side = "left" if source is self.definition.left else "right"
         return self._floors.get(self._counted_with(side, self._key_of(side, message)), (-inf, ()))
->>>>>>> 10d347c (Joins keep no more than a number of messages)
 
     def _too_late_us(self, watermark_us: int) -> float:
         """W': the watermark less the allowed lateness; at the end of time there is no later."""
