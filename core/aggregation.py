@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core import check
 from windrow.core.errors import BadAggregate
 from windrow.core.expressions import Expr
 from windrow.core.frames import Frame, RowsBetween, make_frame
@@ -55,7 +56,7 @@ class UserFunction:
 @dataclass(frozen=True)
 class Aggregation:
     """One aggregation of a definition: its kind, its columns or expressions, its parameters, its filter; of `wr.Over` its
-    frame, where it has one of its own.
+    frame, where it has one of its own; of `wr.CoGroup` its input, where it is not of all.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Aggregation:
     condition: Expr | None = None
     function: UserFunction | None = None
     frame: Frame | None = None
+    input: str | None = None
 
     def where(self, condition: pc.Expression) -> Aggregation:
         """The same aggregation of only those rows for which a condition is true; null counts as false.
@@ -95,6 +97,19 @@ class Aggregation:
         """
         return replace(self, frame=RowsBetween(None, 0) if frame is None else make_frame(frame))
 
+    def of(self, input: str) -> Aggregation:
+        """The same aggregation of the messages of one input, in `wr.CoGroup`.
+
+        input: its name
+
+        Raises `ConfigurationError` (WR100) where that is no name.
+
+        >>> import windrow as wr
+        >>> wr.sum("amount").of("orders")
+        wr.sum('amount').of('orders')
+        """
+        return replace(self, input=check.name(input, "of"))
+
     def param(self, name: str) -> Any:
         return dict(self.params)[name]
 
@@ -123,6 +138,8 @@ class Aggregation:
             text = call(self.kind, *(Raw(a) if isinstance(a, Expr) else a for a in self.args), **params)
         if self.condition is not None:
             text = f"{text}.where({self.condition!r})"
+        if self.input is not None:
+            text = f"{text}.of({self.input!r})"
         return text if self.frame is None else f"{text}.over({self.frame!r})"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from windrow.core import check
@@ -26,7 +27,7 @@ from windrow.core.windows import Hopping, JoinWindowSpec
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a join. Build it with `wr.Input`."""
+    """One input of an operator that has several. Build it with `wr.Input`."""
 
     name: str
     event_time: str
@@ -40,12 +41,15 @@ class Input:
     #: True if the operator makes its event time of other columns.
     time_made: bool = False
     where: Expr | None = None
+    #: Its key columns, where they are called otherwise than those of its operator.
+    by: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         return call(
             "Input",
             self.name,
             event_time=self.event_time,
+            by=self.by,
             window=self.window,
             watermark=None if self.watermark == bounded() else self.watermark,
             time_zone=self.time_zone,
@@ -59,6 +63,11 @@ class Input:
     def _shown_ahead(self) -> Any:
         unsaid = self.static and self.max_ahead_us is None
         return None if unsaid else show_max_ahead(self.max_ahead_us, self.watermark)
+
+    @property
+    def stream(self) -> Input:
+        """What of it is of the stream itself, whichever operator takes it."""
+        return replace(self, window=None, by=None, where=None)
 
     @property
     def source_prefix(self) -> str:
@@ -78,6 +87,7 @@ def make_input(
     static: bool,
     event_time_unit: TimeUnit | None,
     where: Expr | None,
+    by: str | Sequence[str] | None,
 ) -> Input:
     """Check what the user wrote of one input."""
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
@@ -97,5 +107,6 @@ def make_input(
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     # A table does not hold the watermark, and may well speak of the future.
     ahead_us = None if static and max_ahead is None else max_ahead_us(max_ahead, marked)
+    keys = None if by is None else check.names(by, "by", "name a column, or several as by=('id', 'site')")
     rest = (time_zone, ahead_us, positions, static, event_time_unit)
-    return Input(name, event_time, window, marked, *rest, where=where)
+    return Input(name, event_time, window, marked, *rest, where=where, by=keys)

@@ -92,6 +92,14 @@ class Global:
 
 
 @dataclass(frozen=True, slots=True)
+class Inherited:
+    """In a chain: the window of a row is the one that it came from."""
+
+    def __repr__(self) -> str:
+        return call("inherited")
+
+
+@dataclass(frozen=True, slots=True)
 class Sliding:
     """For joins: the messages from `before_us` before the moment to `after_us` after it; None is without bound."""
 
@@ -119,7 +127,7 @@ class Rows:
 
 
 _forever = Raw("wr.forever")
-WindowSpec = Tumbling | Hopping | Calendar | Tuples | Session | Global
+WindowSpec = Tumbling | Hopping | Calendar | Tuples | Session | Global | Inherited
 JoinWindowSpec = Tumbling | Hopping | Sliding | Rows
 
 #: No session ends later, however long its gap: the watermark has to pass it when event time is over.
@@ -320,6 +328,16 @@ def global_window() -> Global:
     wr.global_window()
     """
     return Global()
+
+
+def inherited() -> Inherited:
+    """In a chain: the window of a row is the one that it came from, whichever kind that is; rows of one window and key are
+    aggregated together. For an aggregate that takes the rows of another one.
+
+    >>> inherited()
+    wr.inherited()
+    """
+    return Inherited()
 
 
 def span_is_small(window: WindowSpec) -> bool:

@@ -377,7 +377,7 @@ class OneInputLogic(Logic):
             raise ReservedColumn(why)
         progress.schema = learn(progress.schema, schema)
 
-    def learn(self, kv: KV, schema: pa.Schema) -> None:
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         progress, batch = self.progress(kv), Batch()
         self._learn(progress, schema)
         progress.save(lambda key, value: batch.put(self.aux_cf, key, value))

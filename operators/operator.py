@@ -182,8 +182,6 @@ class Definition(ABC):
                 return found[0]
         return next((p for p in reversed(self.parts) if table in p.tables), self.parts[-1])
 
-    # -- beside others ----------------------------------------------------------------------------------------------
-
     @property
     def apart(self) -> tuple[Definition, ...]:
         """What the log knows as definitions of the job: itself, or those that stand side by side in it."""
@@ -207,6 +205,10 @@ class Definition(ABC):
     def fed_by(self, name: str) -> Mapping[str, str]:
         """Of the operator of that name: which inputs take the rows of which others."""
         return {}
+
+    def check_begins(self) -> None:
+        """Refuse to take messages from outside. Raises `ConfigurationError` where it cannot."""
+        return None
 
     @abstractmethod
     def taker(self, before: str) -> Taker:
@@ -293,8 +295,8 @@ class Logic(ABC):
     #: True if a table without rows is worth an `ingest`, for its columns.
     takes_columns = False
 
-    def learn(self, kv: KV, schema: pa.Schema) -> None:
-        """What columns its input has, before its first message. What takes columns by `ingest` has nothing to do here."""
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
+        """What columns an input has, before its first message. What takes columns by `ingest` has nothing to do here."""
         return None
 
     def runs(
@@ -364,8 +366,6 @@ class Logic(ABC):
     ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
         """The key columns of an input, each with the types in which operators compare it, one after the other."""
         return [(key, ()) for key in self.definition.keys(self.definition.input(name))]
-
-    # -- what it remembers ------------------------------------------------------------------------------------------
 
     def progress(self, kv: KV) -> Progress:
         """What it remembers between steps."""

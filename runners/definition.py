@@ -25,6 +25,7 @@ from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import JoinWindowSpec, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys
 from windrow.operators.aggregate.given import normalise
+from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
 from windrow.operators.join.definition import How, JoinDefinition, Where
 from windrow.operators.join.given import normalise_join
@@ -285,6 +286,9 @@ class Over(OverDefinition, Verbs): ...
 class JoinWindow(JoinWindowDefinition, Verbs): ...
 
 
+class CoGroup(CoGroupDefinition, Verbs): ...
+
+
 class Join(JoinDefinition, Verbs):
     """A join of two inputs: which keys, which times, which rows, how long to keep.
 
@@ -368,17 +372,19 @@ def Input(
     static: bool = False,
     event_time_unit: TimeUnit | None = None,
     where: pc.Expression | None = None,
+    by: str | Sequence[str] | None = None,
 ) -> JoinInput:
-    """One input of a join: its event time, and the window of it that the other side sees.
+    """One input of an operator that has several: its event time; of a join, the window of it that the other side sees.
 
-    name: tells it from the other
+    name: tells it from the others
     event_time: the column of event time
-    window: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows
+    window: of a join: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows
     watermark, time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`
     static: a table that is there from the beginning or changes slowly (weather, prices, a dimension): none of its messages is
-        late, and it does not hold the watermark back
+        late, and it does not hold the watermark back; of a join
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`, as for `wr.Aggregate`: a message that does not pass moves the
         watermark, finds no partner and is told nowhere
+    by: its key columns, in the order of those of the operator, where it calls them otherwise; of wr.CoGroup
 
     Raises `BadWindow` (WR105), `ConfigurationError` (WR100).
 
@@ -397,4 +403,5 @@ def Input(
         static=static,
         event_time_unit=event_time_unit,
         where=filter_of(where),
+        by=by,
     )

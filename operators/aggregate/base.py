@@ -210,7 +210,7 @@ class Steps(Logic):
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """File the messages of a step, and fire what they fill."""
 
-    def learn(self, kv: KV, schema: pa.Schema) -> None:
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         progress, batch = self.progress(kv), Batch()
         self._learn(progress, schema)
         progress.save(lambda key, value: batch.put(self.aux_cf, key, value))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit, EveryBatch, EveryCount, EveryPeriod, Never
+from windrow.core.errors import BadWindow
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import Pane
@@ -29,7 +30,7 @@ from windrow.core.policy import (
 from windrow.core.positions import Ids, Positions
 from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit, show_duration
-from windrow.core.windows import Session, Tuples, WindowSpec
+from windrow.core.windows import Inherited, Session, Tuples, WindowSpec
 from windrow.operators.aggregate import growing, handing
 from windrow.operators.aggregate.panes import to_panes
 from windrow.operators.growth import Before, Growth
@@ -82,7 +83,9 @@ class AggregateDefinition(Definition):
     @property
     def needs(self) -> tuple[str, ...]:
         """Columns without which the input is another one: event time, keys, ids."""
-        return raw((self.event_time, *self.by, *(() if self.ids is None else self.ids.columns)), self.makes)
+        ids = () if self.ids is None else self.ids.columns
+        window = (handing.WINDOW_START,) if self.inherited else ()
+        return raw((self.event_time, *self.by, *window, *ids), self.makes)
 
     @property
     def full_state(self) -> bool:
@@ -96,6 +99,10 @@ class AggregateDefinition(Definition):
     @property
     def session(self) -> bool:
         return isinstance(self.window, Session)
+
+    @property
+    def inherited(self) -> bool:
+        return isinstance(self.window, Inherited)
 
     def describe(self) -> dict[str, Any]:
         """What shapes the state, as plain values: the text behind the fingerprint."""
@@ -271,6 +278,13 @@ class AggregateDefinition(Definition):
         """True if what the last pane said has to be known when the next one is told."""
         return self.emit.remembers or self.hands_back or self.takes_back
 
+    def check_begins(self) -> None:
+        if self.inherited:
+            raise BadWindow(
+                f"{self.window!r} of {self.name!r}, which takes its messages from outside: they have no window yet; use it in "
+                "a chain, behind an aggregate whose windows it is to keep"
+            )
+
     def taker(self, before: str) -> Taker:
         return handing.taker(self, before)
 
@@ -288,10 +302,13 @@ class AggregateDefinition(Definition):
         )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.aggregate.inherited import InheritedAggregator
         from windrow.operators.aggregate.logic import WindowAggregator
         from windrow.operators.aggregate.sessions import SessionAggregator
         from windrow.operators.aggregate.tuples import TupleAggregator
 
+        if self.inherited:
+            return InheritedAggregator(self)
         if self.session:
             return SessionAggregator(self)
         return TupleAggregator(self) if self.tuple_window else WindowAggregator(self)

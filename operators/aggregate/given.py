@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -39,8 +39,9 @@ from windrow.core.policy import (
 )
 from windrow.core.positions import Ids, Positions, ids_of
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
-from windrow.core.windows import Global, Session, Tuples, WindowSpec, span_is_small
+from windrow.core.windows import Global, Inherited, Session, Tuples, WindowSpec, span_is_small
 from windrow.operators.aggregate.definition import default_lateness
+from windrow.operators.aggregate.handing import WINDOW_START
 from windrow.operators.steps.making import Makes, keys_of, time_of
 from windrow.operators.steps.passing import filter_of
 
@@ -68,11 +69,13 @@ def normalise(
     dead_letter_retention: Duration | Forever | None,
     input: str | None = None,
     where: pc.Expression | None = None,
+    inputs: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Check what the user wrote and turn it into the fields of `AggregateDefinition`."""
+    """Check what the user wrote and turn it into the fields of `AggregateDefinition`. inputs: what aggregations may be of."""
     keys, time, makes = _made(by, event_time)
     _checked(keys, time, window, agg, emit, name, input, positions, dead_letter_limit)
-    kept = _retention(retention, window)
+    _check_of(agg, inputs)
+    kept = _retention(retention, window, (*keys, *agg))
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     if isinstance(window, Session):
         _check_session(window, agg, kept, emit, plain=where is None and not makes)
@@ -140,7 +143,8 @@ def _checked(
         raise ConfigurationError(f"by={keys!r} names a column twice")
     if not isinstance(window, WindowSpec):
         raise BadWindow(
-            f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window"
+            f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples, wr.global_window, or in a "
+            "chain wr.inherited"
         )
     check.of_type(agg, Mapping, "agg", "name each aggregation, e.g. agg={'n': wr.count()}", BadAggregate)
     if not agg:
@@ -165,6 +169,18 @@ def _checked(
         if column in keys and column in agg:
             raise ReservedColumn(f"{column!r} is both a key and an aggregate: rename one of them")
     _check_triggers(emit, window, (*keys, *agg))
+
+
+def _check_of(agg: Mapping[str, Aggregation], inputs: Collection[str]) -> None:
+    """Refuse aggregations of what is no input."""
+    for alias, aggregation in agg.items():
+        if aggregation.input is not None and aggregation.input not in inputs:
+            there = (
+                f"there are {list(inputs)}"
+                if inputs
+                else "several inputs are for wr.CoGroup; leave .of(...) out"
+            )
+            raise BadAggregate(f"agg[{alias!r}] = {aggregation!r} is of no input that there is: {there}")
 
 
 def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> None:
@@ -210,6 +226,16 @@ def _check_session(
         raise BadWindow(f"{window!r} is kept by time, not by {kept!r}: use retention='7 days', or wr.forever")
 
 
+def _check_inherited(window: Inherited, columns: Sequence[str], kept: Retention) -> None:
+    """Refuse what windows of another operator cannot have."""
+    if kept.windows is not None or kept.messages is not None:
+        raise BadWindow(f"{window!r} is kept by time, not by {kept!r}: use retention='7 days', or wr.forever")
+    if WINDOW_START in columns:
+        raise ReservedColumn(
+            f"{WINDOW_START!r} is a column of the window itself, with {window!r}: leave it out of by= and agg="
+        )
+
+
 def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) -> int:
     """How long past the watermark a window takes messages, in microseconds."""
     if allowed_lateness is None:
@@ -253,7 +279,16 @@ def _check_choices(
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
 
 
-def _retention(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:
+def _retention(
+    retention: Duration | Retention | Forever | None, window: WindowSpec, columns: Sequence[str]
+) -> Retention:
+    kept = _kept(retention, window)
+    if isinstance(window, Inherited):
+        _check_inherited(window, columns, kept)
+    return kept
+
+
+def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:
     if isinstance(retention, Forever):
         return Retention()
     if isinstance(retention, (str, timedelta)):

@@ -28,7 +28,7 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     former = {**before.growth.gone, **old}
     changed = [alias for alias, text in new.items() if former.get(alias, text) != text]
     # Messages that are kept do not say which of them came before.
-    fixed = definition.session or (definition.tuple_window and definition.full_state)
+    fixed = definition.session or definition.inherited or (definition.tuple_window and definition.full_state)
     if changed or list(_others(own, described)) or (fixed and old != new):
         return "".join(f"\n  - {change}" for change in _changes(own, described, former, fixed))
     whole_us = before.reached_us + 1
@@ -38,7 +38,8 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     recomputed = {
         alias: us for alias, us in before.growth.recomputed_us.items() if alias in new and alias in old
     }
-    if definition.recompute and definition.full_state and not fixed and definition.emit.mode != "discarding":
+    of_kept = definition.full_state and not fixed and len(definition.inputs) == 1
+    if definition.recompute and of_kept and definition.emit.mode != "discarding":
         kept = {alias: _kept_since_us(definition, alias, since) for alias in since}
         better = {alias: us for alias, us in kept.items() if us < since[alias]}
         recomputed |= dict.fromkeys(better, whole_us)

@@ -17,7 +17,7 @@ from windrow.core.errors import (
 )
 from windrow.core.policy import UNBOUNDED_US, bounded
 from windrow.core.time import START_OF_TIME_US, show_duration
-from windrow.core.windows import Global, Session
+from windrow.core.windows import Global, Inherited, Session
 from windrow.operators.aggregations import RETRACTABLE
 from windrow.operators.operator import Taker
 from windrow.operators.steps.assigners import assigner_of
@@ -50,6 +50,13 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
             f"these columns in by= or agg= of {before!r}"
         )
     wanted = dict.fromkeys([*definition.by, *(c for a in definition.agg.values() for c in a.columns)])
+    if definition.inherited:
+        if definition.event_time != WINDOW_TIME:
+            raise BadWindow(
+                f"event_time={definition.event_time!r} of {definition.name!r}, with {definition.window!r}: what has a window "
+                f"has the time {WINDOW_TIME!r}, the last moment of it; use event_time={WINDOW_TIME!r}"
+            )
+        wanted[WINDOW_START] = None
     late_us = definition.allowed_lateness_us
     return Taker(definition.name, definition.inputs[0], tuple(wanted), _keeps(definition), late_us)
 
@@ -89,6 +96,8 @@ def tells_until_us(definition: AggregateDefinition, reached_us: int) -> int:
         return reached_us
     if isinstance(definition.window, Session):
         return reached_us + definition.window.gap_us
+    if isinstance(definition.window, Inherited):
+        return reached_us  # the time of a row is the last moment of its window
     _, _, ends = assigner_of(definition.window).assign(np.array([reached_us], dtype=np.int64))
     return int(ends.max(initial=reached_us + 1)) - 1
 

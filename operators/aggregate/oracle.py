@@ -20,8 +20,8 @@ from windrow.core.messages import (
     WindowInfo,
 )
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
-from windrow.core.windows import Tuples
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us, to_datetime
+from windrow.core.windows import Inherited, Tuples
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.plain_intake import PlainIntake
@@ -48,17 +48,19 @@ class AggregateOracle(PlainIntake):
         self._floors_us: dict[Key | None, int] = {}  # newest end dropped by size, per key (None: the job)
         self._step = 0
         self._recomputed: tuple[tuple[str, int], ...] = ()
+        self._place = _by_end if isinstance(definition.window, Inherited) else place
 
     def redefine(self, definition: AggregateDefinition) -> None:
         """What was a last pane under the former definition need not stay the last."""
         self.definition = definition
-        self._arguments = self._arguments.of_others(dict(definition.agg))
+        self._arguments = {name: a.of_others(self._of(name)) for name, a in self._arguments.items()}
         kept = [message for cell in self._cells.values() for message in cell.messages]
         if definition.recomputed_us:
-            self._arguments.learn([message.payload for message in kept])
+            self._learn_arguments(kept, [])
         for message in kept:
             new = [alias for alias, _ in definition.recomputed_us if alias not in message.arguments]
-            message.arguments |= self._arguments.of_kept(message.payload, new)
+            own = self._arguments[self._given(message.position).name]
+            message.arguments |= own.of_kept(message.payload, new)
         for cell in self._cells.values():
             cell.ended = False
             if cell.sent is not None:
@@ -91,7 +93,7 @@ class AggregateOracle(PlainIntake):
                 late = cell.pending and not isinstance(emit.late, Never)
                 if late or emit.closing_pane:
                     expiry.append((cell, Timing.LATE))
-        for cell, timing in sorted(expiry, key=lambda pair: place(pair[0])):
+        for cell, timing in sorted(expiry, key=lambda pair: self._place(pair[0])):
             panes += self._emit(cell, timing, True, closing=True)
 
         for cell in self._sorted():
@@ -111,8 +113,7 @@ class AggregateOracle(PlainIntake):
         names = [dict.fromkeys(m.payload) for m in (*messages, *(m for _, m in made))]
         self._filter.learn([t.payload for t in timed] + names)
         admitted = [t for t in timed if self._passes(t, watermark_us) and self._admit(t)]
-        # A column is known by its name also where only a message that does not count has it.
-        self._arguments.learn([t.payload for t in admitted] + names)
+        self._learn_arguments(admitted, [*messages, *(m for _, m in made)])
         touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
         for message in admitted:
             key = self._key_of(message)
@@ -134,7 +135,7 @@ class AggregateOracle(PlainIntake):
                 touched.setdefault((key, window), []).append(message)
         cells = [self._file(key, window, new, now) for (key, window), new in touched.items()]
         panes: list[Pane] = []
-        for cell in sorted([cell for cell in cells if cell is not None], key=place):
+        for cell in sorted([cell for cell in cells if cell is not None], key=self._place):
             panes += self._judge(cell, watermark_us, now)
         return Outcome(corrections + panes, self._buried())
 
@@ -156,7 +157,7 @@ class AggregateOracle(PlainIntake):
 
         In discarding mode the values are of the messages since the last pane: the rest was discarded with it.
         """
-        return [self._info(cell, cell.fired) for cell in self._sorted() if cell.standing]
+        return [self._info(c, c.fired) for c in sorted(self._cells.values(), key=place) if c.standing]
 
     def _info(self, cell: Cell, fired: bool) -> WindowInfo:
         return WindowInfo(
@@ -220,7 +221,12 @@ class AggregateOracle(PlainIntake):
     def _covering(self, message: Taken, key: Key, watermark_us: int) -> tuple[list[Window], list[Window]]:
         """(the windows of time that hold its time, those of them that still take it)."""
         spec, late = self.definition.window, self.definition.allowed_lateness_us
-        covering = [] if isinstance(spec, Tuples) else [*windows_of(spec, message.time_us)]
+        if isinstance(spec, Tuples):
+            covering = []
+        elif isinstance(spec, Inherited):
+            covering = [_inherited(message)]
+        else:
+            covering = [*windows_of(spec, message.time_us)]
         floor = self._floor(key)
         return covering, [w for w in covering if w.end_us > floor and not past(w.end_us, late, watermark_us)]
 
@@ -231,7 +237,7 @@ class AggregateOracle(PlainIntake):
     def _refused(self, message: Taken) -> str | None:
         """What an expression raises for the values of a message, such as a division by zero; None where it takes them."""
         try:
-            message.arguments = self._arguments.of(message.payload)
+            message.arguments = self._arguments_of(message)
         except Raised as error:
             return str(error)
         return None
@@ -353,7 +359,7 @@ class AggregateOracle(PlainIntake):
         return dict(zip(self.definition.by, cell.key, strict=True))
 
     def _sorted(self) -> list[Cell]:
-        return sorted(self._cells.values(), key=place)
+        return sorted(self._cells.values(), key=self._place)
 
     def _end(self, cell: Cell) -> int:
         """The end of a window of event time; a tuple window has none that a watermark could pass."""
@@ -406,6 +412,18 @@ class AggregateOracle(PlainIntake):
     def _now(self, now_us: int) -> int:
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
         return self._now_us
+
+
+def _inherited(message: Taken) -> Window:
+    """The window that a message came from; one that begins before the year 1 has no start."""
+    start = message.payload[WINDOW_START]
+    return Window(START_OF_TIME_US if start is None else instant_us(start), message.time_us + 1)
+
+
+def _by_end(cell: Cell) -> tuple[Any, ...]:
+    """The order of panes of windows that were inherited: by end, key and start."""
+    first_us, end_us, key = place(cell)
+    return (end_us, [*key, (1, first_us)])
 
 
 def past(end_us: int, by_us: int, watermark_us: int) -> bool:

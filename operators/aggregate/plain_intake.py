@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from windrow.core.aggregation import Aggregation
+from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, Message, Position
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.plain_ids import PlainIds
@@ -25,14 +26,44 @@ class PlainIntake(Oracle):
         super().__init__(definition)
         self._arrived = 0
         self._ids = PlainIds(definition)
-        self._arguments = Arguments(dict(definition.agg))
+        self._arguments = {i.name: Arguments(self._of(i.name)) for i in definition.inputs}
         self._filter = Filter(definition.where)
         self._made = Arguments({name: Aggregation("any_value", (e,)) for name, e in definition.makes})
         self._dead: list[DeadLetter] = []
 
     def know(self, input: str, columns: Sequence[str]) -> None:
-        for arguments in (self._arguments, self._filter, self._made):
+        [only, *others] = self._arguments.values()
+        own = self._arguments[input] if others else only  # one input is one, whatever it is called
+        for arguments in (own, self._filter, self._made):
             arguments.learn([dict.fromkeys(columns)])
+
+    # -- of which input -----------------------------------------------------------------------------------------------
+
+    def _given(self, position: Position | None) -> Input:
+        """The input of a message; with several, the source of its position begins with its name."""
+        inputs = self.definition.inputs
+        if len(inputs) == 1 or position is None:
+            return inputs[0]
+        return self.definition.input(position.source.partition(":")[0])
+
+    def _of(self, input: str) -> dict[str, Aggregation]:
+        """The aggregations of an input: its own, and those of all."""
+        return {alias: a for alias, a in self.definition.agg.items() if a.input in (None, input)}
+
+    def _learn_arguments(self, admitted: Iterable[Taken], others: Iterable[Message]) -> None:
+        """What columns are. A column is known by its name also where only a message that does not count has it: `others`."""
+        for name, arguments in self._arguments.items():
+            known = [m.payload for m in admitted if self._given(m.position).name == name]
+            arguments.learn(
+                known + [dict.fromkeys(m.payload) for m in others if self._given(m.position).name == name]
+            )
+
+    def _arguments_of(self, message: Taken) -> dict[str, tuple[Any, ...] | None]:
+        """By alias; None where the message is not one of those that are aggregated. Raises `Raised`."""
+        found = self._arguments[self._given(message.position).name].of(message.payload)
+        return {alias: found.get(alias) for alias in self.definition.agg}
+
+    # -- one by one ---------------------------------------------------------------------------------------------------
 
     def _in_order(self, messages: Iterable[Message]) -> list[tuple[Position, Message]]:
         """By (source, partition, offset, ordinal); messages without a position are numbered on arrival."""
@@ -58,13 +89,11 @@ class PlainIntake(Oracle):
 
     def _timed(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:
         position, message = placed
-        payload = dict(message.payload)
-        time_us = self._event_time(payload.get(self.definition.event_time), now_us)
+        payload, given = dict(message.payload), self._given(position)
+        value = payload.get(given.event_time)
+        time_us = event_time_us(value, given.time_zone, now_us, given.max_ahead_us, given.event_time_unit)
         if time_us is None:
-            detail = (
-                f"event time {self.definition.event_time!r} is {payload.get(self.definition.event_time)!r}"
-            )
-            self._bury("malformed", detail, position, None, payload)
+            self._bury("malformed", f"event time {given.event_time!r} is {value!r}", position, None, payload)
             return None
         sign = -1 if isinstance(placed[1], TakenBack) else 1
         return Taken(time_us, position, payload, {}, sign=sign)
@@ -74,23 +103,17 @@ class PlainIntake(Oracle):
         if self._ids.are_missing(payload):
             self._bury("malformed", "an id is null", position, time_us, payload)
             return False
-        nulls = [column for column in self.definition.by if payload.get(column) is None]
+        nulls = [column for column in self._keys_of(position) if payload.get(column) is None]
         if nulls and self.definition.null_keys == "dead_letter":
             self._bury("null_key", f"key field {nulls[0]!r} is null", position, time_us, payload)
             return False
         return True
 
     def _key_of(self, message: Taken) -> Key:
-        return tuple(key_field(message.payload.get(column)) for column in self.definition.by)
+        return tuple(key_field(message.payload.get(column)) for column in self._keys_of(message.position))
 
-    def _event_time(self, value: Any, now_us: int) -> int | None:
-        return event_time_us(
-            value,
-            self.definition.time_zone,
-            now_us,
-            self.definition.max_ahead_us,
-            self.definition.event_time_unit,
-        )
+    def _keys_of(self, position: Position) -> tuple[str, ...]:
+        return self.definition.keys(self._given(position))
 
     def _bury(
         self,

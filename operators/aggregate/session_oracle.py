@@ -89,7 +89,7 @@ class SessionOracle(AggregateOracle):
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
         timed = [t for m in self._in_order(messages) if (t := self._timed(m, now)) is not None]
         admitted = [t for t in timed if self._admit(t)]
-        self._arguments.learn([t.payload for t in admitted] + [dict.fromkeys(m.payload) for m in messages])
+        self._learn_arguments(admitted, messages)
         self.counted, self._step = [], self._step + 1
         by_key: dict[Key, list[Taken]] = {}
         for message in admitted:

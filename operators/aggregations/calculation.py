@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -69,7 +69,10 @@ class Calculation:
         self._since_us = tuple(since.items())
         #: Those whose windows are of messages: it is counted of how many they have seen.
         self._counted = tuple(since) if getattr(definition, "tuple_window", False) else ()
-        self.given, self.schema = schema, _with_new([definition.agg[a] for a, _ in self._since_us], schema)
+        self.given, self.schema = (
+            schema,
+            with_columns_of([definition.agg[a] for a, _ in self._since_us], schema),
+        )
         schema = self.schema
         self.kernels: dict[str, Kernel | None] = {}
         kinds = RETRACTABLE if getattr(definition, "takes_back", False) else KERNELS
@@ -307,19 +310,19 @@ def _where_it_can(evaluate: Callable[[pa.Table], pa.Array | pa.ChunkedArray], ta
         return pa.concat_arrays(list(parts))
 
 
-def _with_new(came: Sequence[Aggregation], schema: pa.Schema) -> pa.Schema:
-    """The schema with the columns of aggregations that came to the state, as long as no message has had them."""
-    for aggregation in came:
+def with_columns_of(aggregations: Iterable[Aggregation], schema: pa.Schema) -> pa.Schema:
+    """The schema with the columns of these aggregations, also those that no message has had."""
+    for aggregation in aggregations:
         for name in aggregation.columns:
             if name not in schema.names:
                 schema = schema.append(pa.field(name, pa.null()))
         conditions = [] if aggregation.condition is None else [aggregation.condition]
         for expression in (*(a for a in aggregation.args if isinstance(a, Expr)), *conditions):
-            schema = _with_columns_of(expression, schema)
+            schema = _with_those_of(expression, schema)
     return schema
 
 
-def _with_columns_of(expression: Expr, schema: pa.Schema) -> pa.Schema:
+def _with_those_of(expression: Expr, schema: pa.Schema) -> pa.Schema:
     while True:
         try:
             expression.evaluate(schema.empty_table())

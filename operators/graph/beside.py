@@ -20,6 +20,7 @@ class Beside(ChainDefinition):
 
     def __post_init__(self) -> None:
         check_names(self.operators, "a job")
+        self.check_begins()
         _check_one_input(self.definitions)
         if self.by_input:
             check_inputs(self)

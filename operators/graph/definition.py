@@ -50,6 +50,7 @@ class ChainDefinition(Definition):
             raise ConfigurationError(f"a chain of {len(self.parts)} operators: give two or more")
         check_names(self.parts, "a chain")
         assert self.feeds  # checks every pair
+        self.check_begins()
         _check_connected(self)
         check_inputs(self)
 
@@ -273,6 +274,11 @@ class ChainDefinition(Definition):
     def values(self, rows: pa.Table, job: str) -> Iterable[Any]:
         return self.last.values(rows, job)
 
+    def check_begins(self) -> None:
+        for part, feeds in zip(self.parts, self.feeds, strict=True):
+            if not feeds:
+                part.check_begins()
+
     def taker(self, before: str) -> Taker:
         raise ConfigurationError(f"{self.name!r} is a chain: give its operators to wr.chain one by one")
 
@@ -357,10 +363,10 @@ def check_inputs(chain: ChainDefinition) -> None:
     for i, part in enumerate(chain.parts):
         for given in chain.inputs_of(i):
             same = known.setdefault(given.name, given)
-            if replace(same, window=given.window, where=given.where) != given:
+            if same.stream != given.stream:
                 raise ConfigurationError(
                     f"input {given.name!r} is taken by several operators, as {same!r} and as {given!r}: it has one event "
-                    "time and one watermark; make them equal but for the window and the filter, or give the inputs names of "
+                    "time and one watermark; make them equal but for window, keys and filter, or give the inputs names of "
                     "their own"
                 )
             own = part.name if not part.by_input else None

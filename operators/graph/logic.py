@@ -102,7 +102,7 @@ class ChainOperator(Logic):
             if part.takes_columns or len(rows) or not self.definition.by_input:
                 tables[name] = rows
             else:
-                part.learn(kv, rows.schema)
+                part.learn(kv, name, rows.schema)
         if not tables and not part.takes_columns:
             return StepResult()
         return part.ingest(kv, tables, now_us)

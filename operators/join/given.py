@@ -118,6 +118,11 @@ def _check_given(
     """Refuse what is of another type, or none of the choices."""
     for which, given in (("left", left), ("right", right)):
         check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
+        if given.by is not None:
+            raise ConfigurationError(
+                f"by={given.by!r} of input {given.name!r}: the keys of a join stand in its on=, {{left name: right name}} "
+                "where they are called otherwise"
+            )
     if emit is not None:
         check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
     check.name(name, "name")

@@ -200,6 +200,8 @@ def _framed(agg: Any, default: Frame | None) -> dict[str, Aggregation]:
             raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation, use e.g. wr.avg('x')")
         if alias.startswith("__"):
             raise BadAggregate(f"agg {alias!r}: names with two underscores first are ours, rename it")
+        if aggregation.input is not None:
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r}: wr.Over has one input; leave .of(...) out")
         if aggregation.frame is None and default is None:
             raise BadWindow(
                 f"agg {alias!r}: {aggregation!r} has no frame: give frame=, e.g. wr.rows_between(-9, 0), or one of its own, "

@@ -63,6 +63,7 @@ class Embedded:
     ) -> None:
         self.definition = definition
         self._turn = threading.RLock()
+        definition.check_begins()
         declared = declared_of(definition.inputs, schema, definition.name)
         definition.logic().check_schemas(declared)
         self.engine = Engine(

@@ -76,6 +76,8 @@ class BatchFunction:
         log: Transport = FILES,
     ) -> None:
         self.definitions: tuple[Definition, ...] = tuple(definitions)
+        for definition in self.definitions:
+            definition.check_begins()
         self.inputs = inputs_of(self.definitions, static)
         self.location = local_path(location)
         self.sinks = sinks_of(self.definitions, sink, dead_letters, as_spark_sink)

@@ -7,7 +7,6 @@ of the input's name holds its columns, and the position columns are shared, sour
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -82,10 +81,10 @@ def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
                     f"input={next((n for n in found), 'name')!r}"
                 )
             same = found.setdefault(given.name, given)
-            if replace(same, window=given.window) != given:
+            if same.stream != given.stream:
                 raise ConfigurationError(
                     f"input {given.name!r} is taken by several operators, as {same!r} and as {given!r}: it has one event "
-                    "time and one watermark; make them equal but for the window, or give the inputs names of their own"
+                    "time and one watermark; make them equal but for window and keys, or give the inputs names of their own"
                 )
     return found
 

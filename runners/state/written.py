@@ -15,7 +15,7 @@ from typing import Any
 from windrow.core import aggregations, emit, frames, policy, positions, windows
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
-from windrow.runners.definition import Aggregate, Deduplicate, Input, Join, JoinWindow, Over
+from windrow.runners.definition import Aggregate, CoGroup, Deduplicate, Input, Join, JoinWindow, Over
 from windrow.runners.verbs import chain
 
 #: No definition comes near; what is longer or deeper was not written by us.
@@ -74,6 +74,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.variance": aggregations.variance,
     "wr.weighted_avg": aggregations.weighted_avg,
     "wr.Aggregate": Aggregate,
+    "wr.CoGroup": CoGroup,
     "wr.Deduplicate": Deduplicate,
     "wr.Join": Join,
     "wr.JoinWindow": JoinWindow,
@@ -101,6 +102,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.session": windows.session,
     "wr.tuples": windows.tuples,
     "wr.global_window": windows.global_window,
+    "wr.inherited": windows.inherited,
     "wr.rows_between": frames.rows_between,
     "wr.range_between": frames.range_between,
     "wr.sliding": windows.sliding,
@@ -204,19 +206,19 @@ class _Reading:
                 raise ValueError(f"{name}(...) has an argument twice, or one by place after one by name")
             else:
                 by_name[key] = value
-        return self._framed(BUILDERS[name](*by_place, **by_name), depth)
+        return self._narrowed(BUILDERS[name](*by_place, **by_name), depth)
 
-    def _framed(self, built: Any, depth: int) -> Any:
-        """An aggregation with the frame that stands behind it."""
+    def _narrowed(self, built: Any, depth: int) -> Any:
+        """An aggregation with the frame, or the input, that stands behind it."""
         if not isinstance(built, Aggregation) or not self._skip("."):
             return built
-        if (self._kind, self._token) != ("name", "over"):
+        if self._kind != "name" or self._token not in ("over", "of"):
             raise self._refusal()
-        self._step()
+        method = self._step()
         if not self._skip("("):
             raise self._refusal()
-        [frame] = self._items(")", lambda: self.value(depth + 1))
-        return built.over(frame)
+        [what] = self._items(")", lambda: self.value(depth + 1))
+        return built.over(what) if method == "over" else built.of(what)
 
     def _argument(self, depth: int) -> tuple[str | None, Any]:
         if self._kind == "name" and re.match(r"\s*=", self._text[self._at :]):

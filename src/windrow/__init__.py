@@ -76,6 +76,7 @@ from windrow.core.positions import positions as positions
 from windrow.core.windows import calendar as calendar
 from windrow.core.windows import global_window as global_window
 from windrow.core.windows import hopping as hopping
+from windrow.core.windows import inherited as inherited
 from windrow.core.windows import rows as rows
 from windrow.core.windows import session as session
 from windrow.core.windows import sliding as sliding
@@ -84,6 +85,7 @@ from windrow.core.windows import tuples as tuples
 from windrow.core.windows import unbounded as unbounded
 from windrow.operators.join.definition import pairs as pairs
 from windrow.runners.definition import Aggregate as Aggregate
+from windrow.runners.definition import CoGroup as CoGroup
 from windrow.runners.definition import Deduplicate as Deduplicate
 from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join

@@ -23,6 +23,7 @@ moments are aware datetimes, or microseconds since the epoch. Codes in brackets 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Operators": (
         "Aggregate",
+        "CoGroup",
         "Join",
         "JoinWindow",
         "Deduplicate",
@@ -37,7 +38,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "together",
         "writeStream",
     ),
-    "Windows": ("tumbling", "hopping", "calendar", "session", "tuples", "global_window"),
+    "Windows": ("tumbling", "hopping", "calendar", "session", "tuples", "global_window", "inherited"),
     "Windows of a join's inputs": ("sliding", "rows", "unbounded"),
     "Frames around messages": ("rows_between", "range_between"),
     "Aggregations": (
@@ -99,6 +100,7 @@ MODULES = {
 #: Methods that are shown: what users call. Of other classes the fields say all.
 METHODS: dict[str, tuple[str, ...]] = {
     "Aggregate": ("open", "run", "foreach_batch", "writeStream", "apply", "then"),
+    "CoGroup": (),
     "Deduplicate": (),
     "Over": (),
     "JoinWindow": (),

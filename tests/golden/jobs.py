@@ -179,6 +179,25 @@ def listed(**changes: Any) -> Any:
     return wr.JoinWindow(**(options | changes))
 
 
+def cogroup(**changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "inputs": (
+            wr.Input("orders", event_time="t", watermark="4 seconds"),
+            wr.Input("payments", event_time="t", by="s", watermark="6 seconds"),
+        ),
+        "by": "k",
+        "window": wr.hopping("10 seconds", "5 seconds"),
+        "agg": {
+            "n": wr.count(),
+            "x": wr.sum("x").of("orders"),
+            "f": wr.max(wr.col("f") * 2).of("payments"),
+            "some": wr.count().where(wr.col("x") > 3).of("payments"),
+        },
+        "retention": "1 minute",
+    }
+    return wr.CoGroup(**(options | changes))
+
+
 TWO = ("orders", "payments")
 KINDS: dict[str, Kind] = {
     "incremental": Kind(
@@ -305,6 +324,20 @@ KINDS: dict[str, Kind] = {
             aggregate(watermark="0 seconds", emit=wr.Emit.append(), window=wr.tumbling("5 seconds")),
             process(event_time="window_time"),
         )
+    ),
+    "cogroup": Kind(lambda: cogroup(emit=wr.Emit(early=wr.every(3), late=wr.every_batch)), TWO),
+    "cogroup, full state": Kind(
+        lambda: cogroup(
+            agg={"n": wr.count(), "middle": wr.median("x"), "texts": wr.collect_list("id").of("payments")},
+            window=wr.tumbling("10 seconds"),
+        ),
+        TWO,
+    ),
+    "cogroup, sessions": Kind(
+        lambda: cogroup(
+            window=wr.session("3 seconds"), emit=wr.Emit(early=wr.every_batch, mode="retracting")
+        ),
+        TWO,
     ),
 }
 

@@ -88,6 +88,7 @@ def test_no_kind_of_operator_is_without_a_job(written: Path) -> None:
     found = {type(part) for definition in made for part in definition.parts}
     assert {kind.__name__ for kind in found} == {
         "Aggregate",
+        "CoGroup",
         "Deduplicate",
         "Join",
         "JoinWindow",

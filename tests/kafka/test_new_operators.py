@@ -96,3 +96,31 @@ def test_what_comes_on_a_topic_goes_to_a_topic_once(
     run()
     told = sorted((v["k"], v.get("v", v.get("n"))) for _, v in committed(kafka, out))
     assert told == wanted and len(committed(kafka, dead)) == 1
+
+
+@pytest.mark.proves(
+    "Windows: one aggregate over several topics, in a consumer loop that is stopped and goes on"
+)
+def test_several_topics_go_to_one_aggregate(
+    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
+) -> None:
+    both = wr.CoGroup(
+        inputs=(wr.Input("a", event_time="t"), wr.Input("b", event_time="t")),
+        by="k",
+        window=wr.tumbling("10 seconds"),
+        agg={"n": wr.count(), "a": wr.sum("v").of("a"), "b": wr.sum("v").of("b")},
+        retention="1 hour",
+    )
+    topics, out = {"a": new_topic(1), "b": new_topic(1)}, new_topic(1)
+
+    def run(**rows: list[dict[str, Any]]) -> None:
+        for name, some in rows.items():
+            sender.send_rows(topics[name], some)
+        sources = {name: wr.sources.kafka(kafka, topic, value=VALUE) for name, topic in topics.items()}
+        sink = wr.sinks.kafka(out, kafka)
+        both.run(str(tmp_path), sources, sink=sink, available_now=True, clock=ManualClock())
+
+    run(a=[row(1, v=1), row(12)], b=[row(2, v=10), row(3, "b", 20)])
+    run(b=[row(4, v=30), row(15)])
+    told = sorted((v["k"], v["n"], v["a"], v["b"]) for _, v in committed(kafka, out))
+    assert told == [("a", 3, 1, 40), ("b", 1, 0, 20)]

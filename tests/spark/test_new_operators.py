@@ -86,3 +86,38 @@ def test_a_query_tells_the_windows_around_messages_that_are_told_embedded(
         op.drain()
     assert said(sink.panes) == said(twin.panes)
     assert (before < len(sink.panes), len(sink.panes)) == (True, 48)
+
+
+@pytest.mark.proves(
+    "Windows: one aggregate over several inputs, in a streaming query on Spark that is stopped and goes on"
+)
+def test_a_query_of_several_inputs_tells_what_they_tell_embedded(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    both = wr.CoGroup(
+        inputs=(wr.Input("a", event_time="t"), wr.Input("b", event_time="at", by="key")),
+        by="k",
+        window=wr.session("2 seconds"),
+        agg={"n": wr.count(), "sum": wr.sum("v").of("a"), "list": wr.collect_list(wr.col("v") * 2).of("b")},
+        retention="1 minute",
+    )
+    sources, sink, twin = {"a": feed(), "b": feed()}, wr.sinks.memory(), wr.sinks.memory()
+
+    def given(part: int) -> dict[str, list[dict[str, Any]]]:
+        some = rows(part)
+        return {"a": some[::2], "b": [{"at": r["t"], "key": r["k"], "v": r["v"]} for r in some[1::2]]}
+
+    def start() -> Any:
+        frames = {name: source.stream(spark) for name, source in sources.items()}
+        writer = both.writeStream(**frames).sink(sink).option("shards", 2)
+        return writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+
+    for part in range(2):
+        for name, some in given(part).items():
+            sources[name].add(some)
+        start().awaitTermination() if part == 0 else start().drain()
+    with both.open(str(tmp_path / "twin"), sink=twin) as op:
+        for part in range(2):
+            op.add_messages(given(part))
+        op.drain()
+    assert said(sink.panes) == said(twin.panes) and len(sink.panes) > 10

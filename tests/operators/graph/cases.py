@@ -47,6 +47,7 @@ def aggregates(
     seconds = st.sampled_from([wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds")])
     tens = st.sampled_from(
         [wr.tumbling("10 seconds"), wr.hopping("6 seconds", "4 seconds"), wr.tumbling("1 second")]
+        + [wr.inherited()] * 2 * (event_time == "window_time")
     )
     agg: dict[str, Any] = {"n": wr.sum(column), "rows": wr.count()}
     if last:
@@ -54,6 +55,8 @@ def aggregates(
         agg |= {name: AGGREGATIONS[name](column) for name in sorted(chosen)}
     emit = draw(emits(("accumulating", "discarding", *(("retracting",) if last else ())), before=not last))
     lateness = None if emit.drop_late else draw(LATENESS)
+    if emit.mode == "discarding" or lateness != "3 seconds":  # else a session that was told may grow
+        seconds |= st.just(wr.session("1 second"))
     return wr.Aggregate(
         by=by,
         event_time=event_time,

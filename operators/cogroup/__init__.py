@@ -1,0 +1,1 @@
+"""One aggregate over several inputs: `wr.CoGroup`."""

@@ -1,0 +1,185 @@
+"""The definition of an aggregate over several inputs: a frozen value, checked when built, whose `repr` builds it again.
+
+Seed 001 "Merging two streams": an operator with a watermark of its own, the earlier one of those of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from windrow.core import check
+from windrow.core.aggregation import Aggregation
+from windrow.core.emit import Emit
+from windrow.core.inputs import Input
+from windrow.core.policy import Forever, Retention, Watermark, forever, show_letters
+from windrow.core.show import call
+from windrow.core.time import Duration, show_duration
+from windrow.core.windows import WindowSpec
+from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys, default_lateness
+from windrow.operators.cogroup import handing
+from windrow.operators.cogroup.given import normalise_cogroup
+from windrow.operators.operator import Logic, Taker
+
+
+@dataclass(frozen=True, repr=False, eq=False, init=False)
+class CoGroupDefinition(AggregateDefinition):
+    """One windowed aggregate over any number of inputs: each aggregation is of the messages of one of them, or of all.
+
+    A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input. Its watermark is
+    the earliest of those of its inputs, and a message is late by that one, whichever input it comes from.
+
+    inputs: wr.Input(...) for each: its name, event time, watermark, and where they are called otherwise its keys, `by=`
+    by: key columns (one name or several), as results call them; () for no key
+    window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window: sessions and windows of messages
+        are made of the messages of all inputs
+    agg: name -> aggregation: wr.sum("amount").of("orders") is of that input; without `of` it is of every input, and all of them
+        have the columns that it names
+    retention, allowed_lateness, emit, name, null_keys, scale, integer_overflow, dead_letter_limit, dead_letter_retention: as of
+        `wr.Aggregate`
+
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import windrow as wr
+    >>> accounts = wr.CoGroup(
+    ...     inputs=(wr.Input("orders", event_time="t"), wr.Input("paid", event_time="at", by="order")),
+    ...     by="id", window=wr.tumbling("1 day"), retention="7 days",
+    ...     agg={"n": wr.count(), "spent": wr.sum("amount").of("orders"), "paid": wr.sum("sum").of("paid")},
+    ... )
+    >>> [given.name for given in accounts.inputs]
+    ['orders', 'paid']
+    """
+
+    #: What an aggregate says of its one input is said of each here.
+    given: tuple[Input, ...] = ()
+
+    @check.suggests
+    def __init__(
+        self,
+        *,
+        inputs: Sequence[Input],
+        by: str | Sequence[str] = (),
+        window: WindowSpec,
+        agg: Mapping[str, Aggregation],
+        retention: Duration | Retention | Forever | None = None,
+        allowed_lateness: Duration | None = None,
+        emit: Emit | None = None,
+        name: str = "cogroup",
+        null_keys: NullKeys = "group",
+        scale: str | None = None,
+        integer_overflow: str = "dead_letter",
+        dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
+    ) -> None:
+        made = normalise_cogroup(
+            inputs=inputs,
+            by=by,
+            window=window,
+            agg=agg,
+            retention=retention,
+            allowed_lateness=allowed_lateness,
+            emit=emit if emit is not None else Emit(),
+            name=name,
+            null_keys=null_keys,
+            scale=scale,
+            integer_overflow=integer_overflow,
+            dead_letter_limit=dead_letter_limit,
+            dead_letter_retention=dead_letter_retention,
+        )
+        for field, value in made.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def by_input(self) -> bool:
+        return True
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return self.given
+
+    def input_of(self, source: str) -> Input:
+        """The input of messages whose positions have that source: it begins with its name."""
+        return self.input(source.partition(":")[0])
+
+    def part_prefix(self, name: str) -> str:
+        return ""
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((given.event_time, *self.keys(given))))
+
+    def keys(self, given: Input) -> tuple[str, ...]:
+        return self.by if given.by is None else given.by
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        return self._changed(
+            given=tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "operator": "cogroup",
+            "by": list(self.by),
+            "inputs": [
+                {
+                    "name": i.name,
+                    "event_time": i.event_time,
+                    "by": list(self.keys(i)),
+                    "time_zone": i.time_zone,
+                    "event_time_unit": i.event_time_unit,
+                }
+                for i in sorted(self.given, key=lambda given: given.name)
+            ],
+            "window": repr(self.window),
+            "agg": {name: a.describe() for name, a in self.agg.items()},
+            "design": "full-state" if self.full_state else "incremental",
+            "mode": "discarding" if self.emit.mode == "discarding" else "accumulating",
+            "null_keys": self.null_keys,
+            "scale": self.scale,
+        }
+
+    def filing(self) -> dict[str, Any]:
+        return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.given]}
+
+    def unsettled(self) -> str | None:
+        return f"{self.name!r} takes the inputs {[i.name for i in self.given]}: only what has one input can be checked"
+
+    @property
+    def in_runs(self) -> bool:
+        return False
+
+    def taker(self, before: str) -> Taker:
+        return handing.taker(self, before)
+
+    def of_handed_rows(self, given: Input) -> Self:
+        handed = replace(given, max_ahead_us=None)
+        return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.cogroup.logic import CoGroupOperator
+
+        return CoGroupOperator(self)
+
+    def __repr__(self) -> str:
+        retention: Any = self.retention
+        if retention == Retention():
+            retention = forever
+        elif retention == Retention(time_us=retention.time_us):
+            retention = show_duration(retention.time_us)
+        unsaid = self.allowed_lateness_us == default_lateness(self.retention, self.emit)
+        return call(
+            "CoGroup",
+            inputs=self.given,
+            by=self.by,
+            window=self.window,
+            agg=dict(self.agg),
+            retention=retention,
+            allowed_lateness=None if unsaid else show_duration(self.allowed_lateness_us),
+            emit=None if self.emit == Emit() else self.emit,
+            name=None if self.name == "cogroup" else self.name,
+            null_keys=None if self.null_keys == "group" else self.null_keys,
+            scale=self.scale,
+            integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
+            dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
+            dead_letter_retention=show_letters(self.dead_letter_retention_us),
+        )

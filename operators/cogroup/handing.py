@@ -1,0 +1,42 @@
+"""An aggregate over several inputs in a graph: how it takes the rows of another operator, on the input that has its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from windrow.core.errors import BadWatermark, ConfigurationError
+from windrow.core.policy import bounded
+from windrow.operators.operator import Taker
+
+if TYPE_CHECKING:
+    from windrow.operators.cogroup.definition import CoGroupDefinition
+
+
+def taker(definition: CoGroupDefinition, before: str) -> Taker:
+    """How it takes the rows of the operator `before`."""
+    names = [i.name for i in definition.inputs]
+    if before not in names:
+        raise ConfigurationError(
+            f"{definition.name!r}, which follows {before!r}, takes the inputs {names}, none of which is {before!r}: name the "
+            f"input that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
+        )
+    given = definition.input(before)
+    explicit = given.watermark.kind == "explicit" and all(
+        i.watermark.kind == "explicit" for i in definition.inputs
+    )
+    if given.watermark != bounded() and not explicit:
+        raise BadWatermark(
+            f"watermark={given.watermark!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its "
+            f"watermark is that of {before!r}, leave it out"
+        )
+    if given.positions is not None:
+        raise ConfigurationError(
+            f"positions={given.positions!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its messages "
+            f"are the rows of {before!r}, each told once and in order; leave it out"
+        )
+    wanted = dict.fromkeys(definition.keys(given))
+    for aggregation in definition.agg.values():
+        if aggregation.input in (None, before):
+            wanted.update(dict.fromkeys(aggregation.columns))
+    why = "it takes the rows of several inputs, and takes none of them back"
+    return Taker(definition.name, given, tuple(wanted), why)

@@ -1,0 +1,234 @@
+"""An aggregate over several inputs: their rows, as those of one, go to the aggregate that does the work (`united.py`).
+
+It keeps that one's state, and beside it what is known of the columns of each input, under `\\x00of <input>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.errors import InputError
+from windrow.core.inputs import Input
+from windrow.operators.aggregate.behind import Behind
+from windrow.operators.cogroup.definition import CoGroupDefinition
+from windrow.operators.cogroup.needs import InputNeeds
+from windrow.operators.cogroup.united import United
+from windrow.operators.operator import FileAgain, Refiling
+from windrow.operators.steps.columns import OFFSET, STEP
+from windrow.operators.steps.dead import DeadLetters, letters_by_input
+from windrow.operators.steps.filed_rows import with_positions
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, in_known_times, take_in
+from windrow.operators.steps.learning import Needs, check_keys, in_learnt_types, learn
+from windrow.operators.steps.redone import Redone
+from windrow.operators.steps.step import StepResult
+from windrow.operators.view import View
+from windrow.stores.kv import KV, Batch
+
+#: What is known of the columns of an input.
+COLUMNS = b"\x00of "
+_PLACE = ("source", "partition", "offset", "ordinal")
+
+
+class CoGroupOperator(Behind):
+    """One definition on one store. Holds no state of its own."""
+
+    def __init__(self, definition: CoGroupDefinition) -> None:
+        self.united = United(definition)
+        super().__init__(definition, self.united.one)
+        self.definition: CoGroupDefinition = definition
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        step: StepResult = self.engine.advance(kv, watermark_us, now_us)
+        return step
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        unknown = set(tables) - {i.name for i in self.definition.inputs}
+        if unknown:
+            names = [i.name for i in self.definition.inputs]
+            raise InputError(f"{min(unknown)!r} is no input of {self.definition.name!r}, which has {names}")
+        dead = DeadLetters(self.definition.dead_letter_limit)
+        number = self.progress(kv).step + 1
+        placed = {
+            i.name: with_positions(tables[i.name], number, i.source_prefix)
+            for i in self.definition.inputs
+            if i.name in tables
+        }
+        schemas = self.schemas(kv)
+        for name, table in placed.items():
+            placed[name] = self._in_known_times(table, self.definition.input(name), schemas)
+            self._learn(kv, name, schemas, placed[name].schema)
+        result: StepResult = self.engine.take(kv, self._rows(placed, schemas, now_us, dead), now_us)
+        return self._with_letters(result, dead, placed)
+
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
+        schemas = self.schemas(kv)
+        self._learn(kv, input, schemas, schema)
+        self.engine.learn(kv, self.united.one.name, self.united.schema(schemas))
+
+    def _learn(self, kv: KV, name: str, schemas: dict[str, pa.Schema], seen: pa.Schema) -> None:
+        """What columns an input has, beside what is known of all."""
+        given, known = self.definition.input(name), schemas.get(name)
+        check_keys(self.definition.keys(given), seen)
+        if known is None:
+            self.united.needs[name].check(None, seen.names)
+        only = None
+        if not self.united.takes_whole(given):
+            only = self.united.needs[name].named({*seen.names, *(() if known is None else known.names)})
+        schema = learn(known, seen, only)
+        if known is None or not schema.equals(known):
+            schemas[name] = schema
+            batch = Batch()
+            batch.put(self.aux_cf, COLUMNS + name.encode(), schema.serialize().to_pybytes())
+            kv.write(batch)
+
+    def schemas(self, kv: KV) -> dict[str, pa.Schema]:
+        """What is known of the columns of inputs."""
+        names = [i.name for i in self.definition.inputs]
+        found = kv.multi_get(self.aux_cf, [COLUMNS + name.encode() for name in names])
+        packed = ((n, v) for n, v in zip(names, found, strict=True) if v is not None)
+        return {name: pa.ipc.read_schema(pa.py_buffer(value)) for name, value in packed}
+
+    def _rows(
+        self, tables: Mapping[str, pa.Table], schemas: Mapping[str, pa.Schema], now_us: int, dead: DeadLetters
+    ) -> pa.Table:
+        """The rows of inputs that can be counted, as rows of one."""
+        parts = [
+            (given, self._taken(given, tables[given.name], schemas[given.name], now_us, dead))
+            for given in self.definition.inputs
+            if given.name in tables
+        ]
+        return self.united.table(parts, self.united.schema(schemas))
+
+    def _taken(
+        self, given: Input, table: pa.Table, schema: pa.Schema, now_us: int, dead: DeadLetters
+    ) -> Slice:
+        dead.input = given.name
+        rows = take_in(self.united.alone[given.name], table, now_us, dead, sort=False)
+        return Slice(in_learnt_types(rows.table, schema, given.event_time), rows.times)
+
+    def _in_known_times(self, table: pa.Table, given: Input, schemas: Mapping[str, pa.Schema]) -> pa.Table:
+        """Times that are written in another way than before, as before."""
+        schema, time = schemas.get(given.name), given.event_time
+        known = None if schema is None or time not in schema.names else schema.field(time).type
+        return in_known_times(table, time, given.time_zone, known, given.event_time_unit)
+
+    def _with_letters(
+        self, result: StepResult, dead: DeadLetters, tables: Mapping[str, pa.Table]
+    ) -> StepResult:
+        """The step, with the letters of rows that did not become those of one, and each message as it came."""
+        own, room = dead.table(), self.definition.dead_letter_limit - sum(dead.counts.values())
+        theirs = (
+            None
+            if result.dead is None or room <= 0
+            else self._as_they_came(result.dead.slice(0, room), tables)
+        )
+        letters = [table for table in (own, theirs) if table is not None]
+        by_place = [(column, "ascending") for column in _PLACE]
+        result.dead = letters_by_input(pa.concat_tables(letters).sort_by(by_place)) if letters else None
+        for reason, n in dead.counts.items():
+            counter = f"dead.{reason}"
+            result.counts[counter] = result.counts.get(counter, 0) + n
+        return result
+
+    def _as_they_came(self, letters: pa.Table, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Letters of united rows, with the messages that these were."""
+        rows = letters.to_pylist()
+        placed = [row for row in rows if row["source"] is not None]
+        for row in placed:
+            row["input"] = self.definition.input_of(row["source"]).name
+        for name, table in tables.items():
+            offsets = pa.array({row["offset"] for row in placed if row["input"] == name}, pa.int64())
+            some = table.filter(pc.is_in(table.column(OFFSET), value_set=offsets))
+            came = DeadLetters(len(some))
+            came.add_rows("", "", some, np.arange(len(some)), None)
+            found = came.table()
+            payloads = {} if found is None else {_place(one): one["payload"] for one in found.to_pylist()}
+            for row in placed:
+                row["payload"] = payloads.get(_place(row), row["payload"])
+        return pa.Table.from_pylist(rows, letters.schema)
+
+    # -- lost messages, filed again ---------------------------------------------------------------------------------
+
+    def refiling(self) -> Refiling | None:
+        again: Refiling | None = self.engine.refiling()
+        if isinstance(again, FileAgain):
+            return replace(again, logic=self, file=partial(self._file_again, again))
+        return None if again is None else replace(again, logic=self)
+
+    def _file_again(self, again: FileAgain, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+        some = {name: table for name, table in tables.items() if len(table)}
+        if not some:
+            return 0
+        first = combine(next(iter(some.values())).column(STEP))[0].as_py()
+        schemas = self.schemas(kv)
+        some = {n: self._in_known_times(t, self.definition.input(n), schemas) for n, t in some.items()}
+        rows = self._rows(some, schemas, int(redone.nows_us[first]), DeadLetters(0))
+        return again.file(kv, {self.united.one.name: rows}, redone)
+
+    # -- what it told -----------------------------------------------------------------------------------------------
+
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        return self.engine.rows(panes, commit)
+
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return self.engine.schema(self._over(inputs))
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return self.engine.messages(panes)
+
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return self.engine.message_schema(self._over(inputs))
+
+    def made(self, kv: KV) -> pa.Schema | None:
+        made: pa.Schema | None = self.engine.made(kv)
+        return made
+
+    def _over(self, inputs: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
+        return {self.united.one.name: self.united.schema(inputs)}
+
+    # -- what it knows of its inputs --------------------------------------------------------------------------------
+
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        for name, schema in inputs.items():
+            InputNeeds(self.united, self.definition.input(name), {}).check(schema, schema.names)
+        self.united.schema(inputs)
+
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        return self.schemas(kv).get(name)
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        others = self.schemas(kv)
+        for other, table in beside.items():
+            times = [f for f in table.schema if f.name != self.definition.input(other).event_time]
+            others[other] = learn(others.get(other), pa.schema(times))
+        others.pop(name, None)
+        return InputNeeds(self.united, self.definition.input(name), others)
+
+    def columns(self, kv: KV) -> list[str]:
+        return list(self.definition.told_columns) if self.schemas(kv) else []
+
+    def key_types(
+        self, name: str, inputs: Mapping[str, pa.Schema]
+    ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
+        schema, given = self.united.schema(inputs), self.definition.input(name)
+        keys = zip(self.definition.by, self.definition.keys(given), strict=True)
+        return [(own, (schema.field(key).type,)) for key, own in keys]
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        from windrow.operators.cogroup.views import CoGroupView
+
+        return CoGroupView(self, stores, watermark_us, prefix)
+
+
+def _place(letter: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(letter[part] for part in _PLACE)

@@ -1,0 +1,32 @@
+"""What columns of several inputs are called where their rows are those of one.
+
+Keys keep the names that the operator gives them. A column that an aggregation of one input takes is `<column> of <input>`, one
+that an aggregation of all takes `<column> of every input`; names of inputs have no spaces. `of <input>` is true for its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+#: The event time, in microseconds; and what of all inputs is called.
+TIME, EVERY = "of event time", "every input"
+
+
+def column(name: str, input: str | None) -> str:
+    """What a column is called that aggregations of that input take; None: of all."""
+    return f"{name}{ending(input)}"
+
+
+def ending(input: str | None) -> str:
+    """What these names end with."""
+    return f" of {EVERY if input is None else input}"
+
+
+def marker(input: str) -> str:
+    """The column that is true for rows of the input."""
+    return f"of {input}"
+
+
+def is_ours(name: str, inputs: Collection[str]) -> bool:
+    """True of a name that a column of ours may have."""
+    return name in (TIME, *map(marker, inputs)) or name.endswith((ending(None), *map(ending, inputs)))

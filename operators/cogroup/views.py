@@ -1,0 +1,127 @@
+"""What may be asked of an aggregate over several inputs: its windows, and the messages of each input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.lazy import LazyList, Part
+from windrow.core.messages import Position, StoredMessage, WindowInfo
+from windrow.core.time import Instant
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.view import Bound, Made, View, message_columns, rows_without_prefix
+from windrow.stores.kv import KV
+
+
+class CoGroupView(View):
+    """That of the aggregate that does the work, in terms of the inputs."""
+
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+        super().__init__(logic, stores, watermark_us, prefix)
+        self._united = logic.united
+        self._inner: View = logic.engine.view(stores, watermark_us)
+        self.counted_in = self._inner.counted_in
+        names = "|".join(re.escape(i.name) for i in self.definition.inputs)
+        #: What sources begin with that whoever fed the messages did not write.
+        self._named = f"^({names}):"
+
+    def source_prefix(self, input: str) -> str:
+        return self.input(input).source_prefix
+
+    def schema(self) -> pa.Schema:
+        return self._inner.schema()
+
+    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
+        self._check(input)
+        return self._inner.key_types()
+
+    def timed(self, table: str) -> str | None:
+        return self._inner.timed(table)
+
+    def _check(self, input: str | None) -> None:
+        """Windows are of all inputs, whichever is named."""
+        if input is not None:
+            self.input(input)
+
+    # -- windows ----------------------------------------------------------------------------------------------------
+
+    def windows(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> Sequence[WindowInfo]:
+        self._check(input)
+        found = self._inner.windows(start, end, key, None)
+        return LazyList([Part(len(found), lambda low, high: map(self._as_given, found[low:high]))])
+
+    def _as_given(self, info: WindowInfo) -> WindowInfo:
+        first, last = (None if p is None else self._place(p) for p in (info.first, info.last))
+        return replace(info, first=first, last=last)
+
+    def _place(self, position: Position) -> Position:
+        return position._replace(source=re.sub(self._named, "", position.source))
+
+    def windows_table(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> pa.Table:
+        self._check(input)
+        table = self._inner.windows_table(start, end, key, None)
+        for name in ("first", "last"):
+            at = table.column_names.index(name)
+            places = combine(table.column(name))
+            source, *rest = places.flatten()
+            source = pc.replace_substring_regex(source, self._named, "")
+            made = pa.StructArray.from_arrays(
+                [source, *rest], fields=list(places.type), mask=places.is_null()
+            )
+            table = table.set_column(at, table.schema.field(at), made)
+        return table
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def messages(
+        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
+    ) -> list[Slice]:
+        """key: by the names of the operator's keys."""
+        given = self.input(input)
+        found = [self._united.back(rows, given) for rows in self._inner.messages(start, end, key, None)]
+        return [rows_without_prefix(rows, given.source_prefix) for rows in found if len(rows)]
+
+    def message_schema(self, input: str | None = None) -> pa.Schema:
+        given, found = self.input(input), []
+        for kv in self.stores:
+            schemas = self.logic.schemas(kv)
+            if given.name in schemas:
+                found.append(self._united.schema_of(given, self._united.schema(schemas)))
+        return message_columns(found)
+
+    # -- why --------------------------------------------------------------------------------------------------------
+
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        return [self._made(one) for one in self._inner.made_at(at, key)]
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        return [[self._made(one) for one in some] for some in self._inner.made_of(rows)]
+
+    def brought(self, made: Made, kv: KV) -> list[tuple[bool, int]]:
+        return self._inner.brought(made, kv)
+
+    def _made(self, made: Made) -> Made:
+        """What was made, and of which messages of which input."""
+        assert made.window is not None
+        window = self._as_given(made.window)
+        if made.messages is None:
+            return Made(window, None, None)
+        [united] = made.messages.values()
+        found: dict[str, list[StoredMessage]] = {i.name: [] for i in self.definition.inputs}
+        for message in united:
+            given = self.definition.input_of(message.position.source)
+            payload = self._united.payload(message.payload, given)
+            found[given.name].append(
+                replace(message, position=self._place(message.position), payload=payload)
+            )
+        return Made(window, None, found)
