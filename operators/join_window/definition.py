@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.aggregations import collect_list
 from windrow.core.emit import Emit, EveryBatch, EveryCount, EveryPeriod, Never, every_batch
-from windrow.core.errors import BadTrigger, ConfigurationError
+from windrow.core.errors import BadTrigger, BadWindow, ConfigurationError
 from windrow.core.expressions import col
 from windrow.core.inputs import Input
 from windrow.core.messages import JoinedRow
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import DAY_US, Duration, TimeUnit
-from windrow.core.windows import Calendar, Hopping, Tumbling, WindowSpec
+from windrow.core.windows import Calendar, Hopping, Inherited, Tumbling, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.aggregate.panes import make_window
@@ -109,6 +109,8 @@ class JoinWindowDefinition(OneInput):
         where: pc.Expression | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        if isinstance(window, Inherited):
+            raise BadWindow(f"{window!r} of a join window: messages have windows by their times, name one")
         joined = check.names(
             join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()"
         )

@@ -139,6 +139,7 @@ def test_its_text_builds_it_again() -> None:
         (lambda: wr.chain(sites(emit=wr.Emit.append()), sites(name="more")), e.BadWindow, "takes its messages from outside"),
         (lambda: wr.chain(users(wr.tumbling("1 second")), sites(event_time="t")), e.BadWindow, "'window_time'"),
         (lambda: sites(retention=wr.Retain("1 hour", windows=3)), e.BadWindow, "kept by time"),
+        (lambda: wr.JoinWindow(event_time="t", window=wr.inherited(), retention="1 hour"), e.BadWindow, "join window"),
         (lambda: sites(by=("site", "window_start")), e.ReservedColumn, "the window itself"),
         (
             lambda: wr.CoGroup(

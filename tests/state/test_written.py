@@ -97,7 +97,6 @@ def rendered() -> dict[str, Any]:
             retention=wr.forever,
             emit=wr.Emit(early=wr.every("1 second"), late=wr.every_batch),
         ),
-        "sessions": aggregate(window=wr.session("1 minute", cut=wr.calendar("day", time_zone="UTC"))),
         "inherited": wr.chain(first, aggregate(name="second", event_time="window_time", **(on | {"window": wr.inherited()}))),
         "several inputs": wr.CoGroup(
             inputs=(wr.Input("a", event_time="t"), wr.Input("b", event_time="u", by="key", watermark="1 hour")),
