@@ -59,7 +59,7 @@ class JoinWindows(Logic):
 
     def learn(self, kv: KV, schema: pa.Schema) -> None:
         self._check(schema)
-        self.windows.learn(kv, schema)
+        self.windows.learn(kv, input, schema)
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         self.windows.set_back(kv, progress, watermark_us)
