@@ -57,7 +57,7 @@ class JoinWindows(Logic):
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         return self._told(self.windows.advance(kv, watermark_us, now_us))
 
-    def learn(self, kv: KV, schema: pa.Schema) -> None:
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         self._check(schema)
         self.windows.learn(kv, input, schema)
 
