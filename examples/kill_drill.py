@@ -2,8 +2,9 @@
 
     python examples/kill_drill.py --kills 10
 
-A child process runs a streaming query over files. This process kills the child with all that belongs to it, starts it again,
-and at the end compares what was published with the plain oracle, fed with the recorded step log: nothing lost, nothing twice.
+A child process runs a streaming query over files, of two operators: windows of ten seconds, and sessions. This process kills
+the child with all that belongs to it, starts it again, and at the end compares what was published with the plain oracles, fed
+with the recorded step log: nothing lost, nothing twice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,19 +32,29 @@ import windrow as wr
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])
 START = datetime(2020, 1, 1, tzinfo=UTC)
+#: A key has about six rows a second, so that rows that come late join sessions that were told.
+GAP = timedelta(milliseconds=500)
 
 
-def definition() -> wr.Aggregate:
+def definitions() -> list[wr.Aggregate]:
     """Early panes for every commit that changed a window, late ones too, all retracted properly."""
-    return wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("10 seconds"),
-        agg={"n": wr.count(), "s": wr.sum("v"), "hi": wr.max("v"), "middle": wr.median("v")},
-        watermark="5 seconds",
-        retention="1 hour",
-        emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
-    )
+    shared: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "watermark": "5 seconds",
+        "retention": "1 hour",
+        "emit": wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
+    }
+    sums = {"n": wr.count(), "s": wr.sum("v"), "hi": wr.max("v")}
+    return [
+        wr.Aggregate(
+            name="windows",
+            window=wr.tumbling("10 seconds"),
+            agg={**sums, "middle": wr.median("v")},
+            **shared,
+        ),
+        wr.Aggregate(name="sessions", window=wr.session(GAP), agg=sums, **shared),
+    ]
 
 
 def make_input(folder: Path, files: int, rows: int, seed: int) -> None:
@@ -83,9 +95,8 @@ def run_job(folder: Path) -> None:
     schema = spark.createDataFrame(SCHEMA.empty_table()).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
     query = (
-        definition()
-        .writeStream(stream)
-        .sink(wr.sinks.parquet(str(folder / "out")))
+        wr.writeStream(definitions(), stream)
+        .sink({d.name: wr.sinks.parquet(str(folder / d.name)) for d in definitions()})
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -138,57 +149,48 @@ def _commits(folder: Path) -> int:
 
 
 def check(folder: Path, killed: int) -> int:
-    """Published panes against the oracle over the recorded step log, and against an undisturbed computation."""
-    published = [_plain(p) for p in _panes(wr.read_panes(str(folder / "out")))]
-    expected = [_plain(p) for p in oracle_panes(folder)]
-    lost, twice = Counter(expected) - Counter(published), Counter(published) - Counter(expected)
-    final = _final(folder)
-    contents: dict[Any, list[int]] = {}
-    for table in (pq.read_table(f) for f in sorted((folder / "input").glob("*.parquet"))):
-        for row in table.to_pylist():
-            second = int((row["t"] - START).total_seconds() // 10) * 10
-            contents.setdefault((second, row["k"]), []).append(row["v"])
-    undisturbed = {key: (len(v), sum(v), max(v)) for key, v in contents.items()}
+    """Published panes against the oracles over the recorded step log, and against an undisturbed computation."""
+    good = True
     print(f"kills: {killed}")
-    print(f"commits: {max((p[-1] for p in published), default=0)}")
-    print(f"panes published: {len(published)}, by the oracle: {len(expected)}")
-    print(f"panes lost: {sum(lost.values())}, published twice or wrong: {sum(twice.values())}")
-    print(
-        f"windows: {len(final)}, as in an undisturbed run: {sum(final.get(k) == v for k, v in undisturbed.items())}"
-    )
-    good = not lost and not twice and final == undisturbed
+    undisturbed: dict[str, dict[Any, tuple[int, int, int]]] = {"windows": {}, "sessions": {}}
+    for key, rows in _rows_by_key(folder).items():
+        for name, of_key in (("windows", _windows(rows)), ("sessions", _sessions(rows))):
+            undisturbed[name] |= {(start, key): values for start, values in of_key.items()}
+    for definition in definitions():
+        name = definition.name
+        published = [_plain(p) for p in definition.values(_panes(folder, name), "drill")]
+        expected = [_plain(p) for p in oracle_panes(folder, definition)]
+        lost, twice = Counter(expected) - Counter(published), Counter(published) - Counter(expected)
+        final, wanted = _final(folder, name), undisturbed[name]
+        print(f"{name}: commits: {max((p[-1] for p in published), default=0)}")
+        print(f"{name}: panes published: {len(published)}, by the oracle: {len(expected)}")
+        print(f"{name}: panes lost: {sum(lost.values())}, published twice or wrong: {sum(twice.values())}")
+        print(
+            f"{name}: {len(final)}, as in an undisturbed run: {sum(final.get(k) == v for k, v in wanted.items())}"
+        )
+        good &= not lost and not twice and final == wanted
     print("nothing lost, nothing twice" if good else "THE DRILL FAILED")
     return 0 if good else 1
 
 
-def oracle_panes(folder: Path) -> Iterator[wr.Pane]:
+def oracle_panes(folder: Path, definition: wr.Aggregate) -> Iterator[wr.Pane]:
     """The panes of the plain oracle, fed with the recorded steps."""
     from windrow.checkpoint.log import FileLog
     from windrow.core.time import START_OF_TIME_US
-    from windrow.testing import AggregateOracle
 
     log = FileLog(str(folder / "checkpoint" / "windrow" / "log"))
     log.tail()
-    oracle = AggregateOracle(definition())
+    oracle = definition.oracle()
     for commit in log.commits():
         for step in commit.steps:
             watermark_us = START_OF_TIME_US if step.watermark_us is None else step.watermark_us
             if step.kind == "advance":
-                panes, _ = oracle.advance(watermark_us, step.now_us)
+                told = oracle.advance(watermark_us, step.now_us)
             else:
                 slice_ = list(_messages(step.first_offsets, step.next_offsets))
-                panes, _ = oracle.ingest(slice_, step.now_us, watermark_us)
-            for pane in panes:
-                yield wr.Pane(
-                    pane.window,
-                    pane.key,
-                    pane.values,
-                    pane.timing,
-                    pane.index,
-                    pane.is_last,
-                    pane.kind,
-                    commit.commit,
-                )
+                told = oracle.ingest(slice_, step.now_us, watermark_us)
+            for pane in told.rows:
+                yield replace(pane, commit=commit.commit)
 
 
 def _messages(first: Any, following: Any) -> Iterator[wr.Message]:
@@ -199,8 +201,37 @@ def _messages(first: Any, following: Any) -> Iterator[wr.Message]:
             yield wr.Message(rows[offset], wr.Position(source, partition, offset))
 
 
-def _panes(table: pa.Table) -> Iterator[wr.Pane]:
-    return definition().values(table, "drill")
+def _panes(folder: Path, name: str) -> pa.Table:
+    return wr.read_panes(str(folder / name), operator=name)
+
+
+def _rows_by_key(folder: Path) -> dict[str, list[tuple[datetime, int]]]:
+    """The times and values of each key, sorted."""
+    found: dict[str, list[tuple[datetime, int]]] = {}
+    for file in sorted((folder / "input").glob("*.parquet")):
+        for row in pq.read_table(file).to_pylist():
+            found.setdefault(row["k"], []).append((row["t"], row["v"]))
+    return {key: sorted(rows) for key, rows in found.items()}
+
+
+def _windows(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int, int]]:
+    """What ten seconds hold, by where they begin."""
+    values: dict[datetime, list[int]] = {}
+    for t, v in rows:
+        values.setdefault(START + (t - START) // timedelta(seconds=10) * timedelta(seconds=10), []).append(v)
+    return {start: (len(some), sum(some), max(some)) for start, some in values.items()}
+
+
+def _sessions(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int, int]]:
+    """What is between two pauses, by where it begins."""
+    values: dict[datetime, list[int]] = {}
+    start = last = None
+    for t, v in rows:
+        if start is None or last is None or t - last > GAP:
+            start = t
+        values.setdefault(start, []).append(v)
+        last = t
+    return {start: (len(some), sum(some), max(some)) for start, some in values.items()}
 
 
 def _plain(pane: wr.Pane) -> tuple[Any, ...]:
@@ -217,11 +248,9 @@ def _plain(pane: wr.Pane) -> tuple[Any, ...]:
     )
 
 
-def _final(folder: Path) -> dict[Any, tuple[int, int, int]]:
-    rows = wr.latest(wr.read_panes(str(folder / "out"))).to_pylist()
-    return {
-        (int((r["window"]["start"] - START).total_seconds()), r["k"]): (r["n"], r["s"], r["hi"]) for r in rows
-    }
+def _final(folder: Path, name: str) -> dict[Any, tuple[int, int, int]]:
+    rows = wr.latest(_panes(folder, name)).to_pylist()
+    return {(r["window"]["start"], r["k"]): (r["n"], r["s"], r["hi"]) for r in rows}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

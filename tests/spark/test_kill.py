@@ -21,5 +21,6 @@ def test_kills_lose_nothing_and_double_nothing() -> None:
         [sys.executable, str(DRILL), "--kills", kills, "--files", files], capture_output=True, text=True
     )
     assert f"kills: {kills}" in done.stdout, done.stdout + done.stderr
-    assert "panes lost: 0, published twice or wrong: 0" in done.stdout
+    for name in ("windows", "sessions"):
+        assert f"{name}: panes lost: 0, published twice or wrong: 0" in done.stdout, done.stdout
     assert done.returncode == 0
