@@ -140,10 +140,15 @@ def _with_odd(values: pa.Array, parts: Mapping[str, pa.Array], size: int) -> pa.
 
 
 class NetVariance(Variance):
-    """Parts of what came; the same of what went, with a minus; nan: how many stand that are no finite numbers."""
+    """Of whole numbers the sums of them and of their squares, exactly: ni, s, q. Of others parts of what came; the same of what
+    went, with a minus; nan: how many stand that are no finite numbers.
+    """
 
     def lift(self, rows: Arguments) -> Parts:
-        parts, sign = super().lift(rows), signs(rows)
+        sign = signs(rows)
+        if pa.types.is_integer(self._kind) or pa.types.is_boolean(self._kind):
+            return _whole_moments(plain(rows.values[0]), sign)
+        parts = super().lift(rows)
         numbers = floats(plain(rows.values[0]))
         valid = validity(rows.values[0])
         finite = valid & np.isfinite(numbers)
@@ -156,9 +161,14 @@ class NetVariance(Variance):
         return made
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
-        came, went = (super(NetVariance, self).merge(_of(parts, m), groups, failures) for m in ("", _GONE))
-        merged = {**came, **{name + _GONE: part for name, part in went.items()}}
-        return {**merged, **_summed(parts, groups, (_NAN,))}
+        merged = _summed(parts, groups, ("ni", _NAN))
+        whole = [name for name in ("s", "q") if name in parts]
+        merged |= dict(zip(whole, groups.aggregate([(parts[n], "sum") for n in whole]), strict=True))
+        for mark in ("", _GONE):
+            if f"n{mark}" in parts:
+                found = super().merge(_of(parts, mark), groups, failures)
+                merged |= {name + mark: part for name, part in found.items()}
+        return {n: p.cast(_SQUARES) if n in whole else p for n, p in merged.items()}
 
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
@@ -172,11 +182,44 @@ class NetVariance(Variance):
             # The mean of what stands is as far beyond that of what came as that of what went is on its other side.
             apart = (mean_came - mean_went) * share
             between = n * apart * apart + n_went * (mean_went - mean_came) ** 2
-            m2 = np.where(n_went == 0, m2_came, np.maximum(m2_came - m2_went - between, 0.0))
+            m2 = m2_came - m2_went - between
+            # What is no more than rounding has left is nothing.
+            m2 = np.where(m2 > _DUST * (m2_came + m2_went + between), m2, 0.0)
+            m2 = np.where(n_went == 0, m2_came, m2)
+            if "ni" in parts:  # of whole numbers, which there may have been before the column widened
+                n, m2 = _with_whole(parts, n, n_came * mean_came - n_went * mean_went, m2)
         odd = _counts(parts, _NAN, size)
-        m2 = np.where(odd > 0, np.nan, m2)
-        n = n + odd
-        return super().finish({"n": pa.array(n), "m2": pa.array(m2)}, size, failures)
+        found = {"n": pa.array(n + odd), "m2": pa.array(np.where(odd > 0, np.nan, m2))}
+        return super().finish(found, size, failures)
+
+
+#: The type of sums of squares.
+_SQUARES = pa.decimal256(75, 0)
+#: What is less than this part of what it is the difference of is rounding.
+_DUST = 1e-14
+
+
+def _whole_moments(values: pa.Array, sign: IntArray) -> Parts:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    numbers, gone = values.cast(pa.decimal256(20, 0)), pa.array(sign < 0)
+    parts = {"s": numbers.cast(_SQUARES), "q": pc.multiply(numbers, numbers).cast(_SQUARES)}
+    signed = {name: pc.if_else(gone, pc.negate(part), part) for name, part in parts.items()}
+    return {"ni": _times(pc.is_valid(values).cast(pa.int64()), sign), **signed}
+
+
+def _with_whole(parts: Mapping[str, pa.Array], n: IntArray, total: Any, m2: Any) -> tuple[IntArray, Any]:
+    """(number, squared distances) of these and of whole numbers, exactly where there are no others."""
+    added = _counts(parts, "ni", len(n))
+    sums, squares = ([int(v or 0) for v in parts[name].to_pylist()] for name in ("s", "q"))
+    found = np.array(m2, dtype=np.float64)
+    for i, (a, s, q) in enumerate(zip(added.tolist(), sums, squares, strict=True)):
+        if n[i] == 0 and total[i] == 0:
+            found[i] = (a * q - s * s) / a if a > 0 else 0.0
+        elif (both := int(n[i]) + a) > 0:
+            of_others = m2[i] + (total[i] * total[i] / n[i] if n[i] else 0.0)
+            found[i] = max(q + of_others - (s + total[i]) ** 2 / both, 0.0)
+    return n + added, found
 
 
 def _of(parts: Mapping[str, pa.Array], mark: str) -> Parts:

@@ -77,6 +77,9 @@ def test_what_came_and_went_leaves_no_trace(kind: str, data: st.DataObject) -> N
     found = left(kind, [v for v, _ in came], type_, [s for _, s in came], cuts)
     rows = [Row(0, Position("s", 0, i), {}, (value,)) for i, value in enumerate(standing)]
     wanted = evaluate(KINDS[kind], rows, "decimal")
+    if isinstance(wanted, float) and kind in ("variance", "stddev") and pa.types.is_integer(type_):
+        assert math.isclose(found, wanted, rel_tol=1e-9)  # to nought: whole numbers leave no rounding
+        return
     if isinstance(wanted, float) and kind in ("avg", "variance", "stddev", "sum"):
         largest = max((abs(float(v)) for v, _ in came if v is not None and math.isfinite(v)), default=1.0)
         scale = largest * largest if kind == "variance" else largest
