@@ -30,8 +30,8 @@ def shipment(id: int, cost: int, clock: str) -> dict[str, Any]:
 ORDERS = {"event_time": "time", "join_keys": "id", "max_ahead": wr.forever}
 
 
-@pytest.mark.proves("Joins: the seed's join window operator by itself, for joins of one's own")
-def test_the_windowed_join_of_seed_003_is_written_on_two_join_windows(tmp_path: Any) -> None:
+@pytest.mark.proves("Joins: a join window by itself, for joins of one's own")
+def test_the_windowed_join_of_the_samza_design_is_written_on_two_join_windows(tmp_path: Any) -> None:
     """`Shipments JOIN Orders OVER (ORDER BY time RANGE '2' min PRECEDING) ON Orders.id = Shipments.id`."""
     orders = wr.JoinWindow(
         window=wr.tumbling("2 minutes", offset="1 minute"),
