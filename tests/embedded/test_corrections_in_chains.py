@@ -92,6 +92,22 @@ def test_a_group_from_which_all_has_gone_is_taken_back(tmp_path: Path) -> None:
         assert {p.key["n"]: p["hosts"] for p in fresh(op)} == {1: 1, 2: 2}
 
 
+def test_a_session_that_goes_on_at_the_last_moment_is_taken_back_where_it_was(tmp_path: Path) -> None:
+    """A message at the very end of a session is on time while the watermark stands there, where the next window has ended."""
+    first = counts(
+        by="k", window=wr.session("1 second"), emit=wr.Emit(early=wr.every_batch, late=wr.every_batch),
+        watermark=wr.explicit(), allowed_lateness="0 seconds",
+    )  # fmt: skip
+    second = again(window=wr.tumbling("4 seconds"), allowed_lateness="0 seconds", agg={"n": wr.sum("n")})
+    with first.then(second).open(str(tmp_path), clock=ManualClock(0)) as op:
+        op.add_messages([at(3)])
+        op.advance_watermark(4 * S)
+        op.add_messages([at(4)])
+        op.drain()
+        assert [(p.window.start_us // S, p["n"]) for p in final(fresh(op))] == [(4, 2)]
+        assert op.dead_letters() == []
+
+
 def test_what_goes_in_place_of_another_is_told_inside_only(tmp_path: Path) -> None:
     """A sink of the first operator sees its panes as they are without the second."""
     sinks = {"counts": wr.sinks.memory(), "again": wr.sinks.memory()}

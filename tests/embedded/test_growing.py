@@ -199,7 +199,7 @@ def test_without_kept_messages_there_is_nothing_to_compute_from(tmp_path: Path) 
 def chained(first: tuple[str, ...], second: dict[str, Any], **more: Any) -> wr.Chain:
     parts = sums(*first, name="first", **more)
     tens = wr.Aggregate(
-        by="k", event_time="window_time", window=wr.tumbling("20 seconds"), agg=second, retention="1 hour",
+        by="k", event_time="window_time", window=wr.tumbling("5 seconds"), agg=second, retention="1 hour",
         emit=wr.Emit(early=wr.every_batch), name="second",
     )  # fmt: skip
     return wr.chain(parts, tens)
@@ -219,8 +219,8 @@ def test_operators_of_a_chain_grow_each_by_itself(tmp_path: Path) -> None:
         driver.advance_event_time(60 * S)
         last = {p.window.start_us // S: p.values for p in driver.check().panes}
         assert last == {
-            0: {"n": 2, "total": None, "rows": None},
-            20: {"n": 1, "total": 21, "rows": 1},
+            15: {"n": 2, "total": None, "rows": None},
+            25: {"n": 1, "total": 21, "rows": 1},
         }
     assert wr.read_state(str(tmp_path), definition=grown).get_windows()[0].values["total"] is None
 
