@@ -5,21 +5,25 @@ They leave a floor: what comes at or below it is out of retention. Static inputs
 
     <side>.order   <time><position> -> message key         of a whole input: the messages that are kept
     aux  c<side>                -> u64                     how many these are
-    aux  t<side><key>           -> nothing                 keys that have got messages since the last `advance`
+    aux  t<side><key>           -> u64                     how many messages a key has got since the last `advance`
+    aux  m<side><key>           -> u64                     how many it had before, unless some have gone by time since
     aux  f<side><key>           -> <time><position>        the floor of a key; of a whole input under no key
     aux  g<time i64><side><key> -> nothing                 floors by their time
 
-A side is one byte. Of a key the messages lie together (`MessageStore`, fields first), so that no more is read than it keeps.
+A side is one byte. Of a key the messages lie together (`MessageStore`, fields first). They are counted again only where some of
+them have gone by time.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from windrow.core.arrays import BoolArray
-from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64
+from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64, prefix_end
 from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import position_prefix
 from windrow.core.time import END_OF_TIME_US
@@ -28,7 +32,7 @@ from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import MessageStore
 
-_COUNT, _TOUCHED, _FLOOR, _BY_TIME = b"c", b"t", b"f", b"g"
+_COUNT, _TOUCHED, _HAD, _FLOOR, _BY_TIME = b"c", b"t", b"m", b"f", b"g"
 _SIDES = (b"\x00", b"\x01")
 
 
@@ -72,13 +76,16 @@ class Sizes:
         floor_us: int,
     ) -> None:
         """Messages are filed. stored: their keys in the store; floor_us: older ones go with the next `advance`, by time."""
+        low = encode_i64(floor_us)
         if self.by_key:
-            touched = dict.fromkeys(self._groups(len(places), keys))
-            batch.put_many(
-                self.aux_cf, [_TOUCHED + _SIDES[side] + key for key in touched], [b""] * len(touched)
-            )
+            groups = zip(places, self._groups(len(places), keys), strict=True)
+            came = Counter(key for place, key in groups if place >= low)
+            names = [_TOUCHED + _SIDES[side] + key for key in came]
+            known = [0 if v is None else decode_u64(v) for v in kv.multi_get(self.aux_cf, names)]
+            sums = [encode_u64(n + more) for n, more in zip(known, came.values(), strict=True)]
+            batch.put_many(self.aux_cf, names, sums)
             return
-        lasting = [pair for pair in zip(places, stored, strict=True) if pair[0] >= encode_i64(floor_us)]
+        lasting = [pair for pair in zip(places, stored, strict=True) if pair[0] >= low]
         if lasting:
             batch.put_many(self._order[side], *map(list, zip(*lasting, strict=True)))
             self._count(kv, batch, side, len(lasting))
@@ -94,16 +101,9 @@ class Sizes:
         """(places, keys in the store) of messages beyond the limit, by place; the floors rise to them. floor_us: of time."""
         found = []
         if self.by_key:
-            low = _TOUCHED + _SIDES[side]
-            high = _TOUCHED + bytes((_SIDES[side][0] + 1,))
-            for name, _ in kv.scan(self.aux_cf, low, high):
-                key = name[2:]
-                names, _ = store.scan(kv, floor_us, END_OF_TIME_US, key)
-                oldest = names[: max(len(names) - self.most, 0)]
-                skip = len(key) + len(FIELDS_END)
-                found += [(one[skip:], one) for one in oldest]
-                if oldest:
-                    self._raise(batch, side, key, oldest[-1][skip:])
+            low, high = _range(_TOUCHED, side)
+            for name, came in kv.scan(self.aux_cf, low, high):
+                found += self._oldest(kv, side, store, name[2:], came, floor_us, batch)
             batch.delete_range(self.aux_cf, low, high)
         else:
             many = self._counted(kv, side) - self.most
@@ -118,6 +118,36 @@ class Sizes:
         batch.delete_many(store.cf, [key for _, key in found])
         found.sort()
         return [place for place, _ in found], [key for _, key in found]
+
+    def _oldest(
+        self, kv: KV, side: int, store: MessageStore, key: bytes, came: bytes, floor_us: int, batch: Batch
+    ) -> list[tuple[bytes, bytes]]:
+        """(place, key in the store) of the messages of a key beyond the limit."""
+        head = key + FIELDS_END
+        live = head + encode_i64(floor_us)
+        had = kv.get(self.aux_cf, _HAD + _SIDES[side] + key)
+        gone = next(iter(kv.scan(store.cf, head, live)), None)
+        if had is None or gone is not None or not came:
+            count = len(store.scan(kv, floor_us, END_OF_TIME_US, key)[0])
+        else:
+            count = decode_u64(had) + decode_u64(came)
+        batch.put(self.aux_cf, _HAD + _SIDES[side] + key, encode_u64(min(count, self.most)))
+        pairs = itertools.islice(kv.scan(store.cf, live, prefix_end(head)), max(count - self.most, 0))
+        found = [(name[len(head) :], name) for name, _ in pairs]
+        if found:
+            self._raise(batch, side, key, found[-1][0])
+        return found
+
+    def recount(self, kv: KV, side: int, store: MessageStore, floor_us: int | None = None) -> None:
+        """Messages go otherwise, those of whole buckets before `floor_us`, or any: their keys are counted again."""
+        batch = Batch()
+        if self.by_key and floor_us is not None:
+            end = encode_i64(floor_us // store.bucket)
+            keys = {name[8:] for name, _ in kv.scan(store.index_cf, b"", end)}
+            batch.delete_many(self.aux_cf, [_HAD + _SIDES[side] + key for key in keys])
+        elif self.by_key:
+            batch.delete_range(self.aux_cf, *_range(_HAD, side))
+        kv.write(batch)
 
     def _raise(self, batch: Batch, side: int, key: bytes, place: bytes) -> None:
         batch.put(self.aux_cf, _FLOOR + _SIDES[side] + key, place)
@@ -170,3 +200,8 @@ class Sizes:
             batch.put(self.aux_cf, name, encode_u64(n))
         else:
             batch.delete(self.aux_cf, name)
+
+
+def _range(what: bytes, side: int) -> tuple[bytes, bytes]:
+    """All records of that kind of a side."""
+    return what + _SIDES[side], what + bytes((_SIDES[side][0] + 1,))

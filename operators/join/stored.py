@@ -246,6 +246,7 @@ class StoredSides(Logic):
             )
             kv.write(batch)
             if side in self.sizes.sides:
+                self.sizes.recount(kv, side, store)
                 self.sizes.forget(kv, side, floor_us, START_OF_TIME_US)
         super().set_back(kv, progress, watermark_us)
 
@@ -259,6 +260,8 @@ class StoredSides(Logic):
         """Drop messages that can match no more and are out of retention, now that the watermark has come from `before_us`."""
         for side in (LEFT, RIGHT):
             batch, floor_us = Batch(), self._floor(side, watermark_us, done_us)
+            if side in self.sizes.sides:
+                self.sizes.recount(kv, side, self.stores[side], floor_us)
             self.stores[side].expire(kv, batch, floor_us)
             kv.write(batch)
             if side in self.sizes.sides:

@@ -59,6 +59,23 @@ def test_the_oldest_messages_beyond_the_number_go_unmatched_ones_with_their_row(
         driver.assert_state_zero()
 
 
+def test_a_key_at_its_limit_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestDriver(join(2)) as driver:
+        driver.feed([order(t) for t in range(4)], "orders")
+        driver.timeout()
+        store = driver.op.engine.logic.stores[0]
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "scan", None)
+            driver.feed([order(4)], "orders")
+            driver.timeout()
+        assert [m.payload["order"] for m in driver.messages("orders")] == [3, 4]
+        driver.advance_event_time(3600 * S + 4 * S)  # one has gone by time
+        driver.feed([order(5), order(6)], "orders")
+        driver.timeout()
+        driver.check()
+        assert [m.payload["order"] for m in driver.messages("orders")] == [5, 6]
+
+
 def test_a_number_bounds_a_join_whose_windows_do_not() -> None:
     with TestDriver(join(1, time=None, how="asof", within=("-1 day", "0 seconds"))) as driver:
         driver.feed([payment(1), payment(2)], "payments")
