@@ -181,7 +181,8 @@ def _paths(folder: str, feed: Feed) -> list[str]:
 def _file_numbers(landed: pd.Series, every: int) -> np.ndarray:
     """The number of the file of each flight; files that would be empty are not counted. Of fewer flights there are fewer."""
     start = landed.min().floor("D")
-    edges = list(pd.date_range(start, landed.max() + FILE_SPAN, freq=FILE_SPAN))
+    span = FILE_SPAN * min(every, 2)
+    edges = list(pd.date_range(start, landed.max() + span, freq=span))
     close = list(pd.date_range(CLOSE_FROM, CLOSE_TO, freq=CLOSE_SPAN * min(every, 4)))
     edges = sorted({*(e for e in edges if not CLOSE_FROM <= e <= CLOSE_TO), *close})
     stamps = pd.DatetimeIndex(edges).as_unit("ns").asi8

@@ -37,6 +37,8 @@ DEFAULTS: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
 }
+#: Half of what a broker costs that soon ends is compiling well what it runs.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _OWNER = "windrow.broker.owner"
 _LOG_LINES = 60
 # Below the ports that systems give to outgoing connections: a client that keeps calling a stopped broker
@@ -187,6 +189,7 @@ class KafkaBroker:
         settings = {**listeners, **self.config}
         container.with_envs(**{_variable(name): value for name, value in settings.items()})
         container.with_env("KAFKA_HEAP_OPTS", "-Xmx512m -Xms128m")
+        container.with_env("KAFKA_JVM_PERFORMANCE_OPTS", _SHORT_LIVED)
         return container.with_kwargs(**kwargs)
 
     def _wait_until_ready(self) -> None:

@@ -1,11 +1,12 @@
 """What is said of all tests: what they are marked with, how long one may take, and which of them share a process.
 
 A test that waits for ever is stopped, naming itself. `make test` shares the tests among processes: those that need a session of
-Spark stay together, with a broker in one room and without one in another, and begin first; of the others, files do.
+Spark stay together, with a broker in one room and without one in another, and begin first; the others of a file do.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -29,7 +30,7 @@ LONG_S = 1200
 #: What shares a session of Spark, the longest first.
 ROOMS = ("kafka and spark", "spark")
 #: Folders that take longest come next.
-LONGEST = ("drills", "examples", "simulation", "proof", "kafka")
+LONGEST = ("drills", "examples", "simulation", "operators", "proof", "kafka")
 #: Fixtures that tell what a test starts, which is what it is marked with.
 STARTS = {"spark": "spark", "kafka": "kafka", "kafka_image": "kafka"}
 #: A file system in memory: tests write there where it has so much room, and else wait for the disk.
@@ -40,6 +41,8 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WORKERS, READY = HERE / "spark" / "workers", "--conf spark.python.daemon.module=ready_workers pyspark-shell"
 #: A folder of all processes of one run.
 RUN = "WINDROW_TEST_RUN"
+#: What Spark needs of its own folder. Of pyspark.zip, which pip's Spark has too, each worker compiles anew all that it imports.
+HOME = ("bin", "jars")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(WORKERS), os.environ.get("PYTHONPATH"))))
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
+        home = Path(os.environ[RUN], "spark")
+        if "SPARK_HOME" not in os.environ and (pyspark := importlib.util.find_spec("pyspark")) is not None:
+            home.mkdir()
+            for name in HOME:
+                (home / name).symlink_to(Path(str(pyspark.origin)).with_name(name))
+            os.environ["SPARK_HOME"] = str(home)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -61,11 +70,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The session of Spark of all tests in this process."""
-    from tests.spark.conftest import session
+    from tests.spark.conftest import forking, session
 
-    made = session()
-    yield made
-    made.stop()
+    with forking():
+        made = session()
+        yield made
+        made.stop()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -98,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {room: n for n, room in enumerate((*ROOMS, *LONGEST))}
     items.sort(
         key=lambda item: min(
-            rank.get(name, len(rank)) for name in (rooms.get(file_of(item)), folder_of(item))
+            rank.get(name, len(rank)) for name in (rooms.get(item.nodeid), folder_of(item))
         )
     )
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -114,14 +124,14 @@ def folder_of(item: pytest.Item) -> str:
 
 
 def rooms_of(items: list[pytest.Item]) -> dict[str, str]:
-    """The room of each file with tests that share a session of Spark."""
-    rooms = {}
-    for item in items:
-        needs = set(getattr(item, "fixturenames", ()))
-        if "spark" in needs:
-            with_broker = rooms.get(file_of(item)) == ROOMS[0] or needs & {"kafka", "kafka_image"}
-            rooms[file_of(item)] = ROOMS[0] if with_broker else ROOMS[1]
-    return rooms
+    """The room of each test that shares a session of Spark, whether it has the fixture or asks for it in a file of such tests."""
+    needs = {item: set(getattr(item, "fixturenames", ())) for item in items}
+    files = {file_of(item) for item in items if "spark" in needs[item]}
+    return {
+        item.nodeid: ROOMS[not needs[item] & {"kafka", "kafka_image"}]
+        for item in items
+        if "spark" in needs[item] or (file_of(item) in files and item.get_closest_marker("spark"))
+    }
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -134,9 +144,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if self.rooms is None:  # the tests are collected, and by a worker
                 self.rooms = json.loads(Path(os.environ[RUN], "rooms.json").read_text())
-            path = nodeid.partition("::")[0]
             # A drill is a process of its own, and takes as long as a file.
-            return nodeid if path.startswith("tests/drills/") else self.rooms.get(path, path)
+            alone = nodeid if nodeid.startswith("tests/drills/") else nodeid.partition("::")[0]
+            return self.rooms.get(nodeid, alone)
 
     return ByRoom(config, log)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,12 @@ def define(letters: str | None = None, **agg: Any) -> wr.Aggregate:
     )
 
 
-@pytest.fixture(autouse=True)
-def ages_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "SNAPSHOT_EVERY", EVERY)
-    monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", KEEP)
+@pytest.fixture(autouse=True, scope="module")
+def ages_fast() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "SNAPSHOT_EVERY", EVERY)
+        patch.setattr("windrow.checkpoint.job.KEEP_COMMITS", KEEP)
+        yield
 
 
 def message(i: int) -> wr.Message:
@@ -71,30 +74,64 @@ def answers(op: Any) -> Any:
     return op.get_windows(), op.get_messages(), op.next_offsets(), op.watermark, op.dead_letters()
 
 
-@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
-@pytest.mark.parametrize("lost", ["nothing", "store", "store and newest snapshot", "store and snapshots"])
-def test_what_a_job_keeps_is_bounded_and_leads_back_to_its_state(tmp_path: Path, lost: str) -> None:
-    job = Aging(tmp_path / "job", define(n=wr.count()) if lost.endswith("snapshots") else None)
-    ask = (lambda op: op.get_windows()) if lost.endswith("snapshots") else answers
+OLD = 250
+
+
+@pytest.fixture(scope="module")
+def aged(ages_fast: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Aging, dict[str, int], Any]:
+    """A job of so many commits, its files and its answers."""
+    job = Aging(tmp_path_factory.mktemp("aged") / "job")
     with job.open() as op:
-        job.live(op, 250)
-        kept, said = job.files(), ask(op)
+        job.live(op, OLD)
+        return job, job.files(), answers(op)
+
+
+@pytest.fixture
+def old(aged: tuple[Aging, dict[str, int], Any], tmp_path: Path) -> Aging:
+    """A copy of it."""
+    job = Aging(tmp_path / "job")
+    shutil.copytree(aged[0].location, job.location)
+    job.clock.set(aged[0].clock.now_us())
+    job.done = OLD
+    return job
+
+
+@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
+@pytest.mark.parametrize("lost", ["nothing", "store", "store and newest snapshot"])
+def test_what_a_job_keeps_is_bounded_and_leads_back_to_its_state(
+    old: Aging, aged: tuple[Aging, dict[str, int], Any], lost: str
+) -> None:
+    _, kept, said = aged
     assert max(kept.values()) < 120, kept
     if lost != "nothing":
-        shutil.rmtree(job.location / "local")
+        shutil.rmtree(old.location / "local")
     if lost.endswith("newest snapshot"):
         newest = max(
-            (job.location / "snapshots" / "manifests").iterdir(), key=lambda p: int(p.name.split("-")[1])
+            (old.location / "snapshots" / "manifests").iterdir(), key=lambda p: int(p.name.split("-")[1])
         )
         newest.write_bytes(b"damaged")
-    if lost.endswith("snapshots"):
-        shutil.rmtree(job.location / "snapshots")
-    elif lost != "store and newest snapshot":
-        assert verify(str(job.location)).wrong == []
-    with wr.read_state(str(job.location)) as state:
-        assert ask(state) == said if lost.endswith("snapshots") else state.get_windows() == said[0]
+    else:
+        assert verify(str(old.location)).wrong == []
+    with wr.read_state(str(old.location)) as state:
+        assert state.get_windows() == said[0]
+    with old.open() as op:
+        assert answers(op) == said
+        old.live(op, 20)
+
+
+@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
+def test_what_a_job_without_messages_keeps_leads_back_without_store_and_snapshots(tmp_path: Path) -> None:
+    job = Aging(tmp_path / "job", define(n=wr.count()))
     with job.open() as op:
-        assert ask(op) == said
+        job.live(op, OLD)
+        kept, said = job.files(), op.get_windows()
+    assert max(kept.values()) < 120, kept
+    for folder in ("local", "snapshots"):
+        shutil.rmtree(job.location / folder)
+    with wr.read_state(str(job.location)) as state:
+        assert state.get_windows() == said
+    with job.open() as op:
+        assert op.get_windows() == said
         job.live(op, 20)
 
 
@@ -108,11 +145,10 @@ def test_many_short_runs_take_snapshots_and_stay_small(tmp_path: Path) -> None:
     assert job.files()["log"] < 90
 
 
-def test_an_old_job_is_forked_and_backed_up(tmp_path: Path) -> None:
-    job = Aging(tmp_path / "job")
-    with job.open() as op:
-        job.live(op, 100)
-        said = answers(op)
+def test_an_old_job_is_forked_and_backed_up(
+    tmp_path: Path, old: Aging, aged: tuple[Aging, dict[str, int], Any]
+) -> None:
+    job, said = old, aged[2]
     fork(str(job.location), str(tmp_path / "fork"), now_us=1, driver="d")
     backup(str(job.location), str(tmp_path / "backup"))
     for copy in ("fork", "backup"):
@@ -223,13 +259,11 @@ def test_the_log_keeps_what_a_replay_of_the_retained_messages_needs(tmp_path: Pa
 # -- dead letters -----------------------------------------------------------------------------------------------------
 
 
-def test_dead_letters_outlive_the_records_of_their_commits(tmp_path: Path) -> None:
-    job = Aging(tmp_path / "job")
-    with job.open() as op:
-        job.live(op, 200)
+def test_dead_letters_outlive_the_records_of_their_commits(old: Aging) -> None:
+    with old.open() as op:
         letters = op.dead_letters()
-        assert len(letters) == 20 and op.dead_letters(10) == letters[:1]
-    with wr.read_state(str(job.location)) as state:
+        assert len(letters) == 25 and op.dead_letters(10) == letters[:1]
+    with wr.read_state(str(old.location)) as state:
         assert min(c.commit for c in state.commits()) > 150
         assert state.dead_letters() == letters
         assert state.dead_letters_table()["commit"].to_pylist() == [x.commit for x in letters]

@@ -20,6 +20,7 @@ import windrow as wr
 from windrow.core import errors as e
 from windrow.testing import KafkaBroker
 
+pytestmark = pytest.mark.spark  # all in one process: one of them needs Spark, and all this one broker
 PASSWORD = "hay-in-rows"
 VALUE = wr.decoders.json({"k": pa.string(), "t": pa.int64(), "x": pa.int64()})
 COUNTS = wr.Aggregate(
@@ -106,7 +107,6 @@ def test_a_job_with_all_of_it_in_kafka_runs_and_is_asked(given: wr.Kafka, tmp_pa
     assert {(p["k"], p["n"]) for p in told} == {("a", 5), ("b", 5)}
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_sparks_tasks_read_it_by_the_sources_options(given: wr.Kafka, spark: Any) -> None:
     reader = spark.read.format("windrow-kafka").option("kafka.bootstrap.servers", given.servers)

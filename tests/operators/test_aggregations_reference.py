@@ -442,7 +442,7 @@ def test_every_kind_has_a_reference() -> None:
 def test_any_cut_and_any_bracketing_give_the_reference(kind: Kind, columns: tuple[str, ...]) -> None:
     kernel = make_kernel(kind.aggregation, [COLUMNS[c][0] for c in columns])
 
-    @examples(12, deep=30)
+    @examples(8, deep=30)
     @given(cases(*columns))
     def check(case: Case) -> None:
         found = run(kernel, case)
@@ -458,7 +458,7 @@ def test_any_cut_and_any_bracketing_give_the_reference(kind: Kind, columns: tupl
 def test_null_and_missing_parts_are_the_identity(kind: Kind, columns: tuple[str, ...]) -> None:
     kernel = make_kernel(kind.aggregation, [COLUMNS[c][0] for c in columns])
 
-    @examples(6, deep=15)
+    @examples(4, deep=15)
     @given(cases(*columns))
     def check(case: Case) -> None:
         state = merge(kernel, [commit_state(kernel, c, case.types) for c in case.commits])

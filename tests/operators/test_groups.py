@@ -3,9 +3,10 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from windrow.core.message_keys import position_prefix
 from windrow.operators.steps.groups import Groups
 
@@ -18,7 +19,7 @@ POSITIONS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(80, deep=3_000)
 @given(
     st.lists(st.tuples(st.integers(0, 3), POSITIONS | st.binary(max_size=12)), min_size=1), st.integers(0, 3)
 )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from tests.operators.join.cases import JoinCase, cases, rows
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.join.oracle import JoinOracle
 from windrow.operators.join.plain_pairs import fits, latest_partner
 
-PROFILE = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+PROFILE = examples(60, deep=2_000)
 
 
 def told(case: JoinCase, messages: list[Message], times: list[int], cut: int) -> list[str]:
@@ -37,7 +38,7 @@ def told(case: JoinCase, messages: list[Message], times: list[int], cut: int) ->
 @given(
     case=cases(rows=False), drawn=st.lists(rows(good=True), min_size=1, max_size=12), cut=st.integers(1, 5)
 )
-@settings(PROFILE)
+@PROFILE
 def test_where_nothing_is_too_late_all_in_one_step_gives_the_same(
     case: JoinCase, drawn: list[dict[str, Any]], cut: int
 ) -> None:
@@ -47,7 +48,7 @@ def test_where_nothing_is_too_late_all_in_one_step_gives_the_same(
 
 
 @given(case=cases(hows=("inner", "full"), unit_us=1), time_us=st.integers(-20, 20))
-@settings(PROFILE)
+@PROFILE
 def test_no_partner_lies_beyond_the_latest_time_that_one_could_have(case: JoinCase, time_us: int) -> None:
     for side in ("left", "right"):
         pairs = [(time_us, o) if side == "left" else (o, time_us) for o in range(time_us - 90, time_us + 90)]

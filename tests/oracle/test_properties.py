@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from windrow.core.messages import Message, Pane, Position, Timing, TupleWindow
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -88,7 +89,7 @@ class Played:
 
 @pytest.mark.proves("Emission: the ledger always adds up")
 @given(definition=definitions(), steps=STEPS)
-@settings(max_examples=200)
+@examples(100, deep=2_000)
 def test_the_ledger_always_adds_up(definition: AggregateDefinition, steps: list[Any]) -> None:
     played = Played(definition, steps)
     played.drain()
@@ -139,7 +140,7 @@ def test_while_discarding_every_message_of_a_window_that_ended_is_sent_exactly_o
 
 
 @given(definition=definitions(lateness="100 days"), steps=STEPS, cut=st.integers(1, 3))
-@settings(max_examples=300)
+@examples(100, deep=3_000)
 def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
     definition: AggregateDefinition, steps: list[Any], cut: int
 ) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,18 +19,38 @@ import pytest
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WORKERS = Path(__file__).with_name("workers")
 
 
 def at(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
+@contextmanager
+def forking() -> Iterator[None]:
+    """A session that is begun meanwhile has its sources planned by forks of one process (workers/forks.py)."""
+    with tempfile.TemporaryDirectory(prefix="forks-") as folder, pytest.MonkeyPatch.context() as patch:
+        place = os.path.join(folder, "asked")
+        with subprocess.Popen([sys.executable, str(WORKERS / "forks.py"), place], stdin=subprocess.PIPE):
+            for name, value in (("WINDROW_FORKS", place), ("WINDROW_PYTHON", sys.executable)):
+                patch.setenv(name, value)
+            yield
+
+
 def session() -> Any:
     """A session for small queries."""
     from pyspark.sql import SparkSession
 
+    with pytest.MonkeyPatch.context() as patch:
+        if "WINDROW_FORKS" in os.environ:
+            for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+                patch.setenv(name, str(WORKERS / "python"))
+        return _session(SparkSession.builder)
+
+
+def _session(builder: Any) -> Any:
     made = (
-        SparkSession.builder.master("local[2]")
+        builder.master("local[2]")
         .appName("windrow-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")

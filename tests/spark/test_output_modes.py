@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,36 +36,30 @@ def files(seed: int) -> list[list[dict[str, Any]]]:
     return [*batches, marker, marker]
 
 
-def ours(spark: Any, feed: Any, tmp_path: Any, mode: str, window: Any, batches: Any) -> list[set[Any]]:
-    definition = wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=window,
-        agg={"n": wr.count(), "s": wr.sum("v")},
-        watermark="5 seconds",
-        retention="1 hour",
-        emit=wr.Emit.append() if mode == "append" else wr.Emit.update(),
-    )
-    sink = wr.sinks.memory()
-    function = definition.foreach_batch(str(tmp_path / "state"), sink=sink)
-    query = feed.stream(spark).writeStream.foreachBatch(function)
-    query = query.option("checkpointLocation", str(tmp_path / "ours")).start()
-    told: list[set[Any]] = []
-    for batch in batches:
-        feed.add(batch)
-        before = len(sink.panes)
-        query.processAllAvailable()
-        told.append({(p.window.start_us, p.key["k"], p["n"], p["s"]) for p in sink.panes[before:]})
-    query.stop()
-    function.close()
-    return told
+EMITS = {"append": wr.Emit.append(), "update": wr.Emit.update()}
+
+
+def ours(window: Any) -> list[wr.Aggregate]:
+    return [
+        wr.Aggregate(
+            by="k",
+            event_time="t",
+            window=window,
+            agg={"n": wr.count(), "s": wr.sum("v")},
+            watermark="5 seconds",
+            retention="1 hour",
+            emit=emit,
+            name=mode,
+        )
+        for mode, emit in EMITS.items()
+    ]
 
 
 def theirs(
-    spark: Any, feed: Any, tmp_path: Any, mode: str, window: tuple[str, ...], batches: Any
-) -> list[set[Any]]:
-    told: list[set[Any]] = []
-    rows: list[Any] = []
+    spark: Any, feed: Any, tmp_path: Any, window: tuple[str, ...]
+) -> tuple[list[Any], Callable[[str], set[Any]]]:
+    """A query of each mode, and what one of them has told since it was asked before."""
+    rows: dict[str, list[Any]] = {mode: [] for mode in EMITS}
     aggregated = (
         feed.stream(spark)
         .withWatermark("t", "5 seconds")
@@ -72,44 +67,49 @@ def theirs(
         .agg(F.count("*").alias("n"), F.sum("v").alias("s"))
         .select(F.unix_micros("window.start").alias("w"), "k", "n", "s")
     )
-    query = (
-        aggregated.writeStream.outputMode(mode)
-        .foreachBatch(lambda df, _: rows.extend(tuple(r) for r in df.collect()))
-        .option("checkpointLocation", str(tmp_path / "theirs"))
-        .start()
-    )
-    for batch in batches:
-        feed.add(batch)
-        before = len(rows)
-        query.processAllAvailable()
-        told.append(set(rows[before:]))
-    query.stop()
-    return told
+
+    def query(mode: str) -> Any:
+        return (
+            aggregated.writeStream.outputMode(mode)
+            .foreachBatch(lambda df, _: rows[mode].extend(tuple(r) for r in df.collect()))
+            .option("checkpointLocation", str(tmp_path / mode))
+            .start()
+        )
+
+    def told(mode: str) -> set[Any]:
+        found, rows[mode] = rows[mode], []
+        return set(found)
+
+    return [query(mode) for mode in EMITS], told
 
 
-@pytest.mark.proves("Emission: rows of Spark's append mode")
+@pytest.mark.proves("Emission: rows of Spark's append mode", "Emission: rows of Spark's update mode")
 @pytest.mark.parametrize("window", usually(["hopping"], deep=list(WINDOWS)))
 @pytest.mark.parametrize("seed", [1])
-def test_append_gives_the_rows_of_sparks_append_mode(
+def test_append_and_update_give_the_rows_of_sparks_modes(
     spark: Any, feed: Any, tmp_path: Any, window: str, seed: int
 ) -> None:
-    batches = files(seed)
+    """Update batch by batch; append in all, for it is Spark's next batch that tells what one has ended."""
     mine, spans = WINDOWS[window]
-    got = ours(spark, feed("a"), tmp_path, "append", mine, batches)
-    expected = theirs(spark, feed("b"), tmp_path, "append", spans, batches)
-    assert set().union(*got) == set().union(*expected)
-    assert sum(map(len, got)) == sum(map(len, expected)) > 5
-
-
-@pytest.mark.proves("Emission: rows of Spark's update mode")
-@pytest.mark.parametrize("window", usually(["hopping"], deep=list(WINDOWS)))
-@pytest.mark.parametrize("seed", [1])
-def test_update_gives_the_rows_of_sparks_update_mode_batch_by_batch(
-    spark: Any, feed: Any, tmp_path: Any, window: str, seed: int
-) -> None:
-    batches = files(seed)
-    mine, spans = WINDOWS[window]
-    got = ours(spark, feed("a"), tmp_path, "update", mine, batches)
-    expected = theirs(spark, feed("b"), tmp_path, "update", spans, batches)
-    assert got == expected
-    assert sum(map(len, got)) > 20
+    source, sinks = feed(), {mode: wr.sinks.memory() for mode in EMITS}
+    function = wr.foreach_batch(ours(mine), str(tmp_path / "state"), sink=sinks)
+    query = source.stream(spark).writeStream.foreachBatch(function)
+    query = query.option("checkpointLocation", str(tmp_path / "ours")).start()
+    queries, they_told = theirs(spark, source, tmp_path, spans)
+    got: dict[str, list[set[Any]]] = {mode: [] for mode in EMITS}
+    expected: dict[str, list[set[Any]]] = {mode: [] for mode in EMITS}
+    for batch in files(seed):
+        source.add(batch)
+        for one in (query, *queries):
+            one.processAllAvailable()
+        for mode, sink in sinks.items():
+            got[mode].append({(p.window.start_us, p.key["k"], p["n"], p["s"]) for p in sink.panes})
+            sink.panes.clear()
+            expected[mode].append(they_told(mode))
+    for one in (query, *queries):
+        one.stop()
+    function.close()
+    assert got["update"] == expected["update"]
+    assert set().union(*got["append"]) == set().union(*expected["append"])
+    assert sum(map(len, got["append"])) == sum(map(len, expected["append"])) > 5
+    assert sum(map(len, got["update"])) > 20
