@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from tests.kafka.conftest import Sender
 from tests.kafka.test_sink import committed
 from tests.kafka.test_source_job import FORMATS, row, stream
@@ -29,7 +30,7 @@ def by_hand(seconds: range) -> Counter[tuple[str, int, int]]:
     )
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", usually(["windrow-kafka"], deep=FORMATS))
 def test_two_topics_join_and_each_pair_comes_once(
     spark: Any,
     kafka: wr.Kafka,

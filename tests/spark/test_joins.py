@@ -78,22 +78,22 @@ def by_spark(spark: Any, how: str, seed: int = 7, n: int = 120) -> Counter[tuple
 
 
 @pytest.mark.proves("Joins: on Spark: two streams, one commit; bounded frames")
-@pytest.mark.parametrize("how", ["inner", "left", "full"])
-def test_two_streams_join_like_spark_sql_over_all_rows(
-    spark: Any, feed: Any, tmp_path: Path, how: str
-) -> None:
-    sink = wr.sinks.memory()
+def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tmp_path: Path) -> None:
+    """Three ways side by side."""
+    sinks = {how: wr.sinks.memory() for how in ("inner", "left", "full")}
     query = (
-        define(how=how)
-        .writeStream(**streams(spark, feed, tmp_path, 6))
-        .sink(sink)
+        wr.writeStream(
+            [define(how=how, name=how) for how in sinks], **streams(spark, feed, tmp_path, 6)
+        )
+        .sink(sinks)
         .option("checkpointLocation", str(tmp_path / "ckpt"))
         .option("shards", 2)
         .trigger(availableNow=True)
         .start()
     )
     query.drain()
-    assert told(sink.panes) == by_spark(spark, how) and len(sink.panes) > 100
+    for how, sink in sinks.items():
+        assert told(sink.panes) == by_spark(spark, how) and len(sink.panes) > 100
     assert query.lastProgress["counters"]["rows"] == 240
 
 
