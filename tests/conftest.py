@@ -107,9 +107,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rooms = rooms_of(items)
     rank = {room: n for n, room in enumerate((*ROOMS, *LONGEST))}
     items.sort(
-        key=lambda item: min(
-            rank.get(name, len(rank)) for name in (rooms.get(item.nodeid), folder_of(item))
-        )
+        key=lambda item: min(rank.get(name, len(rank)) for name in (rooms.get(item.nodeid), folder_of(item)))
     )
     if "PYTEST_XDIST_WORKER" in os.environ:
         Path(os.environ[RUN], "rooms.json").write_text(json.dumps(rooms))

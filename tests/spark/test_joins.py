@@ -82,9 +82,7 @@ def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tm
     """Three ways side by side."""
     sinks = {how: wr.sinks.memory() for how in ("inner", "left", "full")}
     query = (
-        wr.writeStream(
-            [define(how=how, name=how) for how in sinks], **streams(spark, feed, tmp_path, 6)
-        )
+        wr.writeStream([define(how=how, name=how) for how in sinks], **streams(spark, feed, tmp_path, 6))
         .sink(sinks)
         .option("checkpointLocation", str(tmp_path / "ckpt"))
         .option("shards", 2)

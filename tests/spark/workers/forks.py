@@ -61,7 +61,9 @@ def be(asked: socket.socket) -> int:
     try:
         size, streams, _, _ = socket.recv_fds(asked, 4, 3)
         environment, folder = marshal.loads(asked.makefile("rb").read(int.from_bytes(size, "big")))
-        threading.Thread(target=lambda: os._exit(len(asked.recv(1))), daemon=True).start()  # Spark has ended who asked
+        threading.Thread(
+            target=lambda: os._exit(len(asked.recv(1))), daemon=True
+        ).start()  # Spark has ended who asked
         for n, stream in enumerate(streams):
             os.dup2(stream, n)
             os.close(stream)
