@@ -122,7 +122,7 @@ def folder_of(item: pytest.Item) -> str:
 
 
 def rooms_of(items: list[pytest.Item]) -> dict[str, str]:
-    """The room of each test that shares a session of Spark, whether it has the fixture or asks for it in a file of such tests."""
+    """The room of each test that shares a session of Spark: it has the fixture, or asks for it in a file of such tests."""
     needs = {item: set(getattr(item, "fixturenames", ())) for item in items}
     files = {file_of(item) for item in items if "spark" in needs[item]}
     return {

@@ -34,7 +34,8 @@ def serve(place: str) -> None:
     import select
     import signal
 
-    import pyspark.sql.streaming.python_streaming_source_runner
+    import pyspark.sql.streaming.python_streaming_source_runner  # noqa: F401
+
     import windrow.runners.spark.kafka  # noqa: F401
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which ends whoever started it
