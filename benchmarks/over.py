@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -15,7 +16,7 @@ from .harness import Context, Row, median, rate, scratch
 
 ROWS, COMMIT = 1_000_000, 250_000
 ROWS_PER_SECOND, JITTER_US, FIRST_US = 50_000, 2_000_000, 1_700_000_000_000_000
-LEAST, SHARE_OF_POLARS, LEAST_MEDIANS = 1_000_000, 0.5, 50_000
+LEAST, SHARE_OF_POLARS, LEAST_MEDIANS, LEAST_ANCHORS = 1_000_000, 0.5, 50_000, 300_000
 AGG = {"n": wr.count(), "s": wr.sum("v"), "lo": wr.min("v"), "hi": wr.max("v"), "f": wr.sum("x")}
 
 
@@ -56,6 +57,7 @@ def over(context: Context) -> list[Row]:
         samples = context.interleave({"windrow": lambda o=counted, t=tables: _told(o, t)})  # type: ignore[misc]
         what = f"over: five aggregates, the last 100 rows, {keys:,} keys"
         found.append(Row(what, "rows/s", median(samples["windrow"]), samples=samples))
+    found += _around_anchors(context, n)
     tables = [_rows(first, COMMIT // 10, 100) for first in range(0, n // 10, COMMIT // 10)]
     middle = wr.Over(
         by="k", event_time="t", agg={"m": wr.median("v").over(100)}, ttl="1 hour", watermark="2 seconds"
@@ -68,6 +70,43 @@ def over(context: Context) -> list[Row]:
         *found,
         Row("over: median of the last 100 rows", "rows/s", ours, bound=bound, meets=meets, samples=samples),
     ]
+
+
+def _around_anchors(context: Context, n: int) -> list[Row]:
+    """Anchors a second, with windows of two seconds that they say themselves, over so many rows."""
+    found: list[Row] = []
+    for keys in (1_000, 100_000):
+        tables = [_rows(first, min(COMMIT, n - first), keys) for first in range(0, n, COMMIT)]
+        spans = [_spans(table) for table in tables]
+        definition = wr.Over(
+            by="k",
+            event_time="t",
+            input="rows",
+            anchors=wr.Input("anchors", event_time="at", watermark="2 seconds", max_ahead=wr.forever),
+            frame=wr.between("since", "until", obsolete="promised"),
+            agg=AGG,
+            retention="1 minute",
+            select=(),
+            watermark="2 seconds",
+            max_ahead=wr.forever,
+        )
+        both = [{"rows": table, "anchors": some} for table, some in zip(tables, spans, strict=True)]
+        share = sum(map(len, spans)) / n
+        samples = context.interleave({"windrow": lambda o=definition, b=both, s=share: _told(o, b) * s})  # type: ignore[misc]
+        ours, what = median(samples["windrow"]), f"over: five aggregates around anchors, {keys:,} keys"
+        bound, meets = f"required >= {LEAST_ANCHORS:,}", ours >= LEAST_ANCHORS
+        found.append(Row(what, "anchors/s", ours, bound=bound, meets=meets, samples=samples))
+    return found
+
+
+def _spans(rows: pa.Table) -> pa.Table:
+    """An anchor for each row, about its time, whose window begins up to two seconds before."""
+    rng = np.random.default_rng(len(rows))
+    at = rows["t"].cast(pa.int64()).to_numpy()
+    since = at - rng.integers(0, 2_000_000, len(rows))
+    moments = {"at": at, "since": since, "until": since + 2_000_000, "promised": at - 10_000_000}
+    stamps = {name: pa.array(us).cast(pa.timestamp("us", "UTC")) for name, us in moments.items()}
+    return pa.table({"k": rows["k"], **stamps})
 
 
 def _over(frame: object, **options: object) -> wr.Over:
@@ -98,9 +137,10 @@ def _rows(first: int, n: int, keys: int) -> pa.Table:
     )
 
 
-def _told(definition: wr.Over, tables: list[pa.Table]) -> float:
-    """Each table is a commit, on disk before the next one comes, and its rows are with the sink."""
-    rows = sum(map(len, tables))
+def _told(definition: wr.Over, tables: Sequence[pa.Table | Mapping[str, pa.Table]]) -> float:
+    """Each table is a commit, on disk before the next one comes, and its rows are with the sink. Of several inputs the first
+    one's rows count."""
+    rows = sum(len(t) if isinstance(t, pa.Table) else len(next(iter(t.values()))) for t in tables)
     with scratch() as folder, definition.open(folder, sink=wr.sinks.parquet(f"{folder}/told")) as operator:
         begin = time.perf_counter()
         for table in tables:

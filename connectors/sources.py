@@ -1,9 +1,11 @@
-"""Where messages come from, where windrow reads them itself."""
+"""Where messages come from, where windrow reads them itself, or makes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from windrow.core.between import clock as clock
 
 if TYPE_CHECKING:
     from windrow.connectors.kafka.cluster import Kafka
@@ -31,4 +33,4 @@ def kafka(kafka: Kafka | str, topics: str | Sequence[str], **options: Any) -> Ka
     return kafka_stream(kafka, topics, **options)
 
 
-__all__ = ["kafka"]
+__all__ = ["clock", "kafka"]

@@ -87,8 +87,8 @@ def rows_between(
     >>> rows_between(-2, 0)
     wr.rows_between(-2, 0)
     """
-    _check_one_of(closed, CLOSED, "closed")
-    _check_one_of(partial, PARTIAL, "partial")
+    check_one_of(closed, CLOSED, "closed")
+    check_one_of(partial, PARTIAL, "partial")
     _whole(end)
     if isinstance(start, Forever):
         if end != 0 or closed != "both":
@@ -119,7 +119,7 @@ def range_between(
     >>> range_between("-2 seconds", "1 second")
     wr.range_between('-2 seconds', '1 second')
     """
-    _check_one_of(closed, CLOSED, "closed")
+    check_one_of(closed, CLOSED, "closed")
     if isinstance(start, Forever) or isinstance(end, Forever):
         raise BadWindow(
             f"range_between({start!r}, {end!r}): a frame of time has two ends; a running result is rows_between(wr.forever, 0)"
@@ -171,7 +171,8 @@ def _moment(value: Any) -> int:
     return 0 if value == 0 and not isinstance(value, bool | str) else duration_us(value, "range_between")
 
 
-def _check_one_of(value: Any, known: tuple[str, ...], what: str) -> None:
+def check_one_of(value: Any, known: tuple[str, ...], what: str) -> None:
+    """Refuse what is none of the known words."""
     if value not in known:
         raise BadWindow(f"{what}={value!r}: use one of {', '.join(map(repr, known))}")
 

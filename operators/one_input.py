@@ -320,7 +320,7 @@ class OneInputLogic(Logic):
         marks: Mapping[Partition, int] = {}
         if definition.where is not None:
             table, others = divided(definition.where, table)
-            marks = self._heard(work, others)
+            marks = self._heard(work, others, definition)
         rows = self._on_time(work, take_in(definition, table, now_us, work.dead))
         if len(rows):
             rows = self.take(work, Slice(conformed(rows.table, work.schema), rows.times))
@@ -356,9 +356,9 @@ class OneInputLogic(Logic):
             result.counts[f"dead.{reason}"] = n
         return result
 
-    def _heard(self, work: Work, others: pa.Table) -> Mapping[Partition, int]:
+    def _heard(self, work: Work, others: pa.Table, reading: OneInput) -> Mapping[Partition, int]:
         """What does not pass the filter moves the watermark as if it had."""
-        heard = take_in(self.definition._changed(null_keys="group", ids=None), others, work.now_us, work.dead)
+        heard = take_in(reading._changed(null_keys="group", ids=None), others, work.now_us, work.dead)
         late = heard.times < passed(work.progress.watermark_us, self.definition.late_us)
         return event_time_marks(heard.take(np.flatnonzero(~late)))
 

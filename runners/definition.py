@@ -27,6 +27,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
+from windrow.operators.delivery.definition import DeliveryDefinition
 from windrow.operators.join.definition import How, JoinDefinition, Where
 from windrow.operators.join.given import normalise_join
 from windrow.operators.join_window.definition import JoinWindowDefinition
@@ -275,6 +276,9 @@ def together(definitions: Sequence[Definition], **frames: DataFrame) -> DataFram
 
 
 class Deduplicate(DeduplicateDefinition, Verbs): ...
+
+
+class Delivery(DeliveryDefinition, Verbs): ...
 
 
 class Process(ProcessDefinition, Verbs): ...

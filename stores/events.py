@@ -62,6 +62,22 @@ class Events:
             rows = rows.filter(pa.array(inside))
         return rows if len(rows) else None
 
+    def read_near(self, kv: KV, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
+        """The rows of the times from `low_us` to `high_us`, both included, of many such ranges; and some that lie between."""
+        some = np.flatnonzero(high_us >= low_us)
+        if len(some) == 0:
+            return None
+        some = some[np.argsort(low_us[some], kind="stable")]
+        low, reached = low_us[some], np.maximum.accumulate(high_us[some])
+        cuts = np.flatnonzero(low[1:] // self.width_us > reached[:-1] // self.width_us) + 1
+        starts, ends = low[np.r_[0, cuts]], reached[np.r_[cuts - 1, len(some) - 1]]
+        found = [
+            rows
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            if (rows := self.read(kv, start, end + 1, tidy=True)) is not None
+        ]
+        return concat(found) if found else None
+
     def any_between(self, kv: KV, low_us: int, high_us: int) -> bool:
         """False if there are no rows of these times; True where there may be."""
         if low_us >= high_us:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
-from windrow.core.errors import BadAggregate, BadDuration, BadWindow, ConfigurationError, RetentionMissing
+from windrow.core.between import Between, Ticks
+from windrow.core.errors import BadDuration, BadWindow, ConfigurationError, RetentionMissing
 from windrow.core.frames import Frame, RangeBetween, RowsBetween, make_frame
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
@@ -19,6 +20,7 @@ from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic, Taker
+from windrow.operators.over import anchors as around
 from windrow.operators.plain.oracle import Oracle
 from windrow.operators.steps.passing import filter_of
 
@@ -39,6 +41,12 @@ class OverDefinition(OneInput):
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`; a message
         that does not pass has no row, and is no neighbour
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
+    anchors: another input around whose messages the windows are, in the place of its own: wr.Input("markers", event_time="t")
+        with the same key columns, or wr.sources.clock("1 second"). Then `input=` names this one, `select` is of the anchors,
+        and `frame` is wr.range_between(...), or wr.between("begin", "end"): what each anchor says
+    retention: with wr.between: how far from the time of its anchor a window may reach; what reaches further is a dead letter
+        `out_of_retention`. wr.forever, or, without keys, an obsolete time in its place: any time
+    empty: "emit" or "skip": whether an anchor without a message in its window has a row
 
     A row is told once, when the watermark says that nothing can come any more that would change it: it is past the message and
     past its frames. What comes after the watermark is a dead letter `too_late`: it has no row, and no part in others.
@@ -60,6 +68,9 @@ class OverDefinition(OneInput):
     ttl_us: int | None
     integer_overflow: str
     retention: Retention
+    anchors: Input | Ticks | None
+    span: Between | RangeBetween | None
+    empty: str
 
     @check.suggests
     def __init__(
@@ -68,7 +79,7 @@ class OverDefinition(OneInput):
         by: str | Sequence[str] = (),
         event_time: str,
         agg: Mapping[str, Aggregation],
-        frame: Frame | tuple[Any, Any] | None = None,
+        frame: Frame | Between | tuple[Any, Any] | None = None,
         ttl: Duration | Forever | None = None,
         select: str | Sequence[str] | None = None,
         watermark: Duration | Watermark = "0 seconds",
@@ -83,25 +94,23 @@ class OverDefinition(OneInput):
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
         where: pc.Expression | None = None,
+        anchors: Input | Ticks | None = None,
+        retention: Duration | Forever | None = None,
+        empty: str = "emit",
     ) -> None:
         where = filter_of(where)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        framed = _framed(agg, None if frame is None else make_frame(frame))
         if integer_overflow not in ("dead_letter", "decimal"):
             raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
-        ttl_us = _ttl_us(ttl, framed)
-        kept_us = max(reach_us(framed), 0 if ttl_us is None else ttl_us)
         remedy = "name columns, e.g. select=('x', 'y'), or leave it out for all"
         self._fill(
             given,
-            agg=framed,
             select=None if select is None else check.names(select, "select", remedy),
-            ttl_us=ttl_us,
             integer_overflow=integer_overflow,
-            retention=Retention(None if isinstance(ttl, Forever) else kept_us),
             late_us=0,
+            **(_own_fields(given) if anchors is None else around.own_fields(given)),
         )
-        told = self.told_columns or (*self.by, self.event_time, *self.agg)
+        told = self.told_columns or (*self.by, self.told_time, *self.agg)
         twice = [c for c in told if told.count(c) > 1]
         if twice:
             raise ConfigurationError(
@@ -118,7 +127,35 @@ class OverDefinition(OneInput):
     def told_columns(self) -> tuple[str, ...] | None:
         if self.select is None:
             return None
-        return (*dict.fromkeys((*self.by, self.event_time, *self.select)), *self.agg)
+        return (*dict.fromkeys((*self.by, self.told_time, *self.select)), *self.agg)
+
+    @property
+    def told_time(self) -> str:
+        """The column of event time of its rows."""
+        return self.anchors.event_time if isinstance(self.anchors, Input) else self.event_time
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (*super().inputs, self.anchors) if isinstance(self.anchors, Input) else super().inputs
+
+    @property
+    def back_us(self) -> int | None:
+        """How far before its anchor a window may begin; None: any time."""
+        return max(-self.span.low_us, 0) if isinstance(self.span, RangeBetween) else self.retention.time_us
+
+    @property
+    def source(self) -> Self:
+        """Its own input by itself, whose messages are aggregated."""
+        return self._changed(anchors=None, select=())
+
+    @property
+    def markers(self) -> Self:
+        """The input of its anchors by itself."""
+        assert isinstance(self.anchors, Input)
+        names = ("event_time", "watermark", "time_zone", "max_ahead_us", "positions", "where")
+        own = {n: getattr(self.anchors, n) for n in names}
+        unit, name = self.anchors.event_time_unit, self.anchors.name
+        return self._changed(anchors=None, agg={}, input_name=name, event_time_unit=unit, **own)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -135,21 +172,45 @@ class OverDefinition(OneInput):
             select=None if self.select is None else list(self.select),
             ttl=None if self.ttl_us is None else show_duration(self.ttl_us),
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
+            **around.described(self),
         )
 
     def columns_of(self, given: Input) -> tuple[str, ...]:
-        return (self.event_time, *self.by)
+        return (given.event_time, *self.by)
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        changed = super().with_watermarks(watermarks)
+        if not isinstance(self.anchors, Input) or self.anchors.name not in watermarks:
+            return changed
+        anchors = replace(self.anchors, watermark=watermarks[self.anchors.name])
+        written = {**dict(changed.written), "anchors": repr(anchors)}
+        return changed._changed(anchors=anchors, written=tuple(written.items()))
+
+    def taker(self, before: str) -> Taker:
+        if isinstance(self.anchors, Input) and before != self.input_name:
+            return around.taker(self, before)
+        return super().taker(before)
+
+    def of_handed_rows(self, given: Input) -> Self:
+        if isinstance(self.anchors, Input) and given.name == self.anchors.name:
+            return self._changed(anchors=replace(given, max_ahead_us=None))
+        return super().of_handed_rows(given)
 
     def times_of(self, event_time: str) -> Input | None:
-        return self.inputs[0]
+        return None if isinstance(self.anchors, Ticks) else self.inputs[-1]
 
     def behind_us(self, event_time: str) -> int:
+        if self.anchors is not None:
+            return around.behind_us(self)
         waits = waits_rows(self.agg)
         if not waits:
             return waits_us(self.agg)
         return UNBOUNDED_US if self.ttl_us is None else waits * self.ttl_us
 
     def check_followed(self, taker: Taker) -> None:
+        if self.anchors is not None:
+            around.check_followed(self, taker)
+            return
         super().check_followed(taker)
         if self.behind_us(taker.event_time) >= UNBOUNDED_US:
             raise ConfigurationError(
@@ -158,14 +219,16 @@ class OverDefinition(OneInput):
             )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.over.anchored import AnchoredOvers
         from windrow.operators.over.logic import Overs
 
-        return Overs(self)
+        return Overs(self) if self.anchors is None else AnchoredOvers(self)
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.over.anchored_oracle import AnchoredOracle
         from windrow.operators.over.oracle import OverOracle
 
-        return OverOracle(self)
+        return OverOracle(self) if self.anchors is None else AnchoredOracle(self)
 
 
 def reach_us(agg: Mapping[str, Aggregation]) -> int:
@@ -190,18 +253,21 @@ def waits_rows(agg: Mapping[str, Aggregation]) -> int:
     return max([0, *(a.frame.high for a in agg.values() if isinstance(a.frame, RowsBetween))])
 
 
-def _framed(agg: Any, default: Frame | None) -> dict[str, Aggregation]:
+def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """How long messages are kept where windows are around themselves."""
+    around.refuse_alone(given)
+    framed = _framed(given["agg"], given["frame"])
+    ttl_us = _ttl_us(given["ttl"], framed)
+    kept_us = None if isinstance(given["ttl"], Forever) else max(reach_us(framed), ttl_us or 0)
+    kept = {"ttl_us": ttl_us, "retention": Retention(kept_us)}
+    return {"agg": framed, **kept, "anchors": None, "span": None, "empty": "emit"}
+
+
+def _framed(agg: Any, frame: Any) -> dict[str, Aggregation]:
     """The aggregations, each with its frame."""
-    if not isinstance(agg, Mapping) or not agg:
-        raise BadAggregate(f"agg={agg!r}: name at least one, e.g. agg={{'mean': wr.avg('x')}}")
+    default = None if frame is None else make_frame(frame)
     framed: dict[str, Aggregation] = {}
-    for alias, aggregation in agg.items():
-        if not isinstance(alias, str) or not isinstance(aggregation, Aggregation):
-            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation, use e.g. wr.avg('x')")
-        if alias.startswith("__"):
-            raise BadAggregate(f"agg {alias!r}: names with two underscores first are ours, rename it")
-        if aggregation.input is not None:
-            raise BadAggregate(f"agg {alias!r}: {aggregation!r}: wr.Over has one input; leave .of(...) out")
+    for alias, aggregation in around.plain_agg(agg).items():
         if aggregation.frame is None and default is None:
             raise BadWindow(
                 f"agg {alias!r}: {aggregation!r} has no frame: give frame=, e.g. wr.rows_between(-9, 0), or one of its own, "

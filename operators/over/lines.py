@@ -136,17 +136,23 @@ class Lines:
         """The windows around the messages at these places. A running one has to be continued, and is none of them."""
         if isinstance(frame, RangeBetween):
             codes, times = self.codes[places], self.times[places]
-            least = self._packed(codes, times + frame.low_us, "left")
-            most = self._packed(codes, times + frame.high_us, "right")
-            low = np.searchsorted(self._packed_in_order, least, side="left")
-            high = np.searchsorted(self._packed_in_order, most, side="right")
-            return Bounds(low, np.maximum(high, low), np.ones(len(places), dtype=bool))
+            return self.between(codes, times + frame.low_us, times + frame.high_us)
         assert frame.low is not None
         begins, ends = self.begins[places], self.ends[places]
         low, high = places + frame.low, places + frame.high + 1
         whole = (low >= begins) & (high <= ends)
         low = np.clip(low, begins, ends)
         return Bounds(low, np.maximum(np.clip(high, begins, ends), low), whole)
+
+    def between(self, codes: IntArray, low_us: IntArray, high_us: IntArray) -> Bounds:
+        """The windows of these keys from one time to another, both included."""
+        if len(self) == 0:
+            none = np.zeros(len(codes), dtype=np.int64)
+            return Bounds(none, none, np.ones(len(codes), dtype=bool))
+        least, most = self._packed(codes, low_us, "left"), self._packed(codes, high_us, "right")
+        low = np.searchsorted(self._packed_in_order, least, side="left")
+        high = np.searchsorted(self._packed_in_order, most, side="right")
+        return Bounds(low, np.maximum(high, low), np.ones(len(codes), dtype=bool))
 
     def complete(self, waits: int, watermark_us: int) -> BoolArray:
         """True for messages behind which `waits` others of their line are below the watermark, or none can come any more."""

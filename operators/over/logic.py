@@ -15,19 +15,18 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.time import END_OF_TIME_US
-from windrow.core.types import as_type
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.aggregations.needs import expressions_of
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.over.definition import OverDefinition, reach_rows, reach_us, waits_rows, waits_us
 from windrow.operators.over.lines import Lines
-from windrow.operators.over.needs import OverNeeds, kept_columns
+from windrow.operators.over.needs import OverNeeds, conformed, kept_columns
 from windrow.operators.over.remembered import Held, Remembered
 from windrow.operators.over.telling import Reached, Sums, Telling
 from windrow.operators.over.values import Part, Values, parts_of
 from windrow.operators.steps.columns import ON_TIME, POSITION_COLUMNS
 from windrow.operators.steps.filed_rows import POSITION_TYPES, with_positions
-from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import limit
@@ -118,14 +117,14 @@ class Overs(OneInputLogic):
         if self.events.any_between(kv, before.settled_us, after.settled_us):
             events = self.events.read(kv, low_us, after.watermark_us, tidy=True)
         schema = self.filed(work.schema)
-        rows = schema.empty_table() if events is None else _conformed(events, schema)
+        rows = schema.empty_table() if events is None else conformed(events, schema)
         times = rows.column(TIME).to_numpy()
         settled = (times >= before.settled_us) & (
             (times < after.settled_us) | (after.settled_us >= END_OF_TIME_US)
         )
         ended = self.remembered.ended(kv, before, after)
         if ended is not None:
-            ended = _conformed(ended, schema)
+            ended = conformed(ended, schema)
         elif not settled.any():
             return
         if not self.remembered.anything:
@@ -133,7 +132,7 @@ class Overs(OneInputLogic):
             self._tell(work, rows, groups.codes, groups.size, None, before, after)
             return
         held = self.remembered.near(kv, rows, settled, ended, low_us, after)
-        self._tell(work, _conformed(held.rows, schema), held.codes, held.keys, held, before, after)
+        self._tell(work, conformed(held.rows, schema), held.codes, held.keys, held, before, after)
 
     def _tell(
         self,
@@ -196,22 +195,10 @@ class Overs(OneInputLogic):
 
     def in_types(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         """Kept messages in the types that the columns of the input have by now."""
-        return _conformed(rows, self.filed(schema))
+        return conformed(rows, self.filed(schema))
 
     def filed(self, schema: pa.Schema) -> pa.Schema:
         """The columns of messages that are kept."""
         kept = [schema.field(n) for n in kept_columns(self.definition, schema)]
         positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
         return pa.schema([*kept, *positions, pa.field(TIME, pa.int64())])
-
-
-def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """These columns in these types."""
-    if rows.schema.equals(schema):
-        return rows
-    there = set(rows.column_names)
-    columns = [
-        as_type(combine(rows.column(f.name)), f.type) if f.name in there else pa.nulls(len(rows), f.type)
-        for f in schema
-    ]
-    return pa.table(columns, schema=schema)

@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from windrow.core.errors import ReservedColumn
+from windrow.core.between import Between
+from windrow.core.errors import ReservedColumn, UnknownColumn
+from windrow.core.expressions import Expr
+from windrow.core.types import as_type, widened
 from windrow.operators.aggregations.needs import check_columns, expressions_of, mentioned, refusal_of
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.over.definition import OverDefinition
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.learning import missing
 
 
 class OverNeeds(WholeMessages):
@@ -59,6 +64,87 @@ class OverNeeds(WholeMessages):
         return refusal if refusal is not None else refusal_of(self.definition, name, kind, known)
 
 
+class MarkerNeeds(OverNeeds):
+    """Of anchors: keys, event time, where their windows lie, and the columns of the rows."""
+
+    def __init__(self, definition: OverDefinition) -> None:
+        super().__init__(definition.markers)
+        self._told = definition.agg if definition.select is None else {}
+        span = definition.span
+        self._moments = list(span.moments.values()) if isinstance(span, Between) else []
+        self._columns = {m for m in self._moments if isinstance(m, str)}
+        self.required.update(self._columns)
+        self.whole = self.whole or (isinstance(span, Between) and span.function is not None)
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        names = list(names)
+        super().check(known, names)
+        types = {name: pa.null() for name in names} | {f.name: f.type for f in known or ()}
+        for moment in self._moments:
+            if isinstance(moment, Expr):
+                try:
+                    moment.evaluate(pa.schema(types.items()).empty_table())
+                except UnknownColumn as error:
+                    raise missing(error.message, types) from None
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        names = list(names)
+        uses = [m for m in self._moments if isinstance(m, Expr)]
+        return super().named(names) | {n for n in names if any(u.mentions(n) for u in uses)}
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        names = list(names)
+        told = {
+            name: f"column {name!r} of the anchors is told beside the aggregate {name!r} of {self.definition.name!r}: give the "
+            "aggregate another name, or name the columns that rows have, select=(...)"
+            for name in names
+            if name in self._told
+        }
+        return super().refused(names) | told
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        if name in self._columns and not _may_be_times(kind):
+            return f"column {name!r} of the anchors bounds windows and is {kind}: use timestamps, or integers as event times"
+        return super().refusal(name, kind, known)
+
+
+class PartnerNeeds:
+    """What is needed of an input, whose keys are compared with those of the other one. other: what is known of its columns."""
+
+    def __init__(self, needs: OverNeeds, by: tuple[str, ...], other: pa.Schema | None) -> None:
+        self._needs, self._by, self._other = needs, by, other
+        self.whole = needs.whole
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        self._needs.check(known, names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return self._needs.named(names)
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        return self._needs.refused(names)
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        other = self._other
+        if name in self._by and other is not None and name in other.names:
+            theirs = other.field(name).type
+            if widened(kind, theirs) is None:
+                return f"key {name!r} is {kind}, in the other input it is {theirs}, which cannot be compared"
+        return self._needs.refusal(name, kind, known)
+
+
+def _may_be_times(kind: pa.DataType) -> bool:
+    """True if values of that type may be event times."""
+    of = (
+        pa.types.is_timestamp,
+        pa.types.is_integer,
+        pa.types.is_date,
+        pa.types.is_string,
+        pa.types.is_large_string,
+    )
+    return pa.types.is_null(kind) or any(is_one(kind) for is_one in of)
+
+
 def kept_columns(definition: OverDefinition, schema: pa.Schema) -> list[str]:
     """The columns that are kept with a message, of those there are."""
     if _all_columns(definition):
@@ -73,3 +159,15 @@ def _all_columns(definition: OverDefinition) -> bool:
     return definition.select is None or any(
         a.kind == "table_function" or expressions_of(a) for a in definition.agg.values()
     )
+
+
+def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """These columns in these types."""
+    if rows.schema.equals(schema):
+        return rows
+    there = set(rows.column_names)
+    columns = [
+        as_type(combine(rows.column(f.name)), f.type) if f.name in there else pa.nulls(len(rows), f.type)
+        for f in schema
+    ]
+    return pa.table(columns, schema=schema)

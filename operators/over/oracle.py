@@ -151,7 +151,7 @@ class OverOracle(OneInputOracle):
         return found, first >= 0 and last < len(line)
 
     def _of_key(self, anchor: Anchor) -> list[Anchor]:
-        mine = [a for a in self._anchors if _same(a.key, anchor.key)]
+        mine = [a for a in self._anchors if same(a.key, anchor.key)]
         return sorted(mine, key=lambda a: (a.time_us, a.position))
 
     def _line_of(self, anchor: Anchor) -> tuple[list[Anchor], int]:
@@ -187,6 +187,6 @@ class _Broken:
     reason: str
 
 
-def _same(one: Key, other: Key) -> bool:
+def same(one: Key, other: Key) -> bool:
     """True if two keys are one; a NaN is one with itself, and equal numbers with each other."""
     return all(a is b or a == b for a, b in zip(one, other, strict=True))

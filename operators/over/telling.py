@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -146,19 +146,36 @@ class Telling:
         self, work: Work, places: IntArray, broken: Sequence[Broken], aliases: Sequence[str]
     ) -> IntArray:
         """Dead letters of messages whose row could not be made. Returns the numbers of the others."""
-        kept = np.ones(len(places), dtype=bool)
-        letters: dict[str, list[tuple[int, str]]] = {}
-        for anchor, b in anchors_of(broken, aliases):
-            kept[anchor] = False
-            overflow = isinstance(b.error, OverflowError)
-            reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
-            letters.setdefault(reason, []).append((anchor, f"{b.alias}: {b.error}"))
-        for reason, some in letters.items():
-            at = places[np.array([anchor for anchor, _ in some])]
-            details, times = [detail for _, detail in some], pa.array(self.lines.times[at])
-            work.dead.add_rows(reason, details, self.at(at), np.arange(len(at)), times)
-        return np.flatnonzero(kept)
+
+        def anchors(numbers: IntArray) -> tuple[pa.Table, IntArray]:
+            return self.at(places[numbers]), self.lines.times[places[numbers]]
+
+        return buried(work, broken, aliases, anchors, len(places))
 
     def in_order(self, places: IntArray) -> IntArray:
         """The messages at these places by event time and position."""
         return ordered(self.lines.times[places], self._rows, self.lines.order[places])
+
+
+def buried(
+    work: Work,
+    broken: Sequence[Broken],
+    aliases: Sequence[str],
+    anchors: Callable[[IntArray], tuple[pa.Table, IntArray]],
+    size: int,
+) -> IntArray:
+    """Dead letters of anchors whose row could not be made; `anchors` gives those of some numbers below `size`, with their event
+    times. Returns the numbers of the others."""
+    kept = np.ones(size, dtype=bool)
+    letters: dict[str, list[tuple[int, str]]] = {}
+    for anchor, b in anchors_of(broken, aliases):
+        kept[anchor] = False
+        overflow = isinstance(b.error, OverflowError)
+        reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
+        letters.setdefault(reason, []).append((anchor, f"{b.alias}: {b.error}"))
+    for reason, some in letters.items():
+        rows, times = anchors(np.array([anchor for anchor, _ in some]))
+        work.dead.add_rows(
+            reason, [detail for _, detail in some], rows, np.arange(len(some)), pa.array(times)
+        )
+    return np.flatnonzero(kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -32,9 +34,15 @@ class OverView(OneInputView):
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         self.input(input)
+        found = [rows for kv in self.stores if (rows := self._kept(kv)) is not None]
+        return self.selected(found, start, end, key, self.prefix)
+
+    def selected(
+        self, found: Sequence[pa.Table], start: Bound | None, end: Bound | None, key: object, prefix: str
+    ) -> list[Slice]:
+        """Those of the messages that are kept which are asked for, in their order."""
         (low_us, first), (high_us, last) = bounds_between(start, end)
         wanted = key_of(self.definition.by, key)
-        found = [rows for kv in self.stores if (rows := self._kept(kv)) is not None]
         if not found:
             return []
         rows = concat(found)
@@ -45,7 +53,7 @@ class OverView(OneInputView):
         if last is not None:
             inside &= (times < high_us) | (offsets <= last)
         some = Slice(rows, times).take(np.flatnonzero(inside))
-        return [rows_without_prefix(some.take(ordered(some.times, some.table)), self.prefix)]
+        return [rows_without_prefix(some.take(ordered(some.times, some.table)), prefix)]
 
     def message_schema(self, input: str | None) -> pa.Schema:
         self.input(input)

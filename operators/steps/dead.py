@@ -27,6 +27,7 @@ OUT_OF_RETENTION = "out_of_retention"
 AGGREGATE_FAILED = "aggregate_failed"
 INTEGER_OVERFLOW = "integer_overflow"
 FUNCTION_FAILED = "function_failed"
+OBSOLETE_WINDOW = "obsolete_window"
 
 SCHEMA = pa.schema(
     [

@@ -12,10 +12,19 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from windrow.core import aggregations, emit, frames, policy, positions, windows
+from windrow.core import aggregations, between, deliver, emit, frames, policy, positions, windows
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
-from windrow.runners.definition import Aggregate, CoGroup, Deduplicate, Input, Join, JoinWindow, Over
+from windrow.runners.definition import (
+    Aggregate,
+    CoGroup,
+    Deduplicate,
+    Delivery,
+    Input,
+    Join,
+    JoinWindow,
+    Over,
+)
 from windrow.runners.verbs import chain
 
 #: No definition comes near; what is longer or deeper was not written by us.
@@ -76,6 +85,10 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Aggregate": Aggregate,
     "wr.CoGroup": CoGroup,
     "wr.Deduplicate": Deduplicate,
+    "wr.Delivery": Delivery,
+    "wr.deliver.latest": deliver.latest,
+    "wr.deliver.newest": deliver.newest,
+    "wr.deliver.within": deliver.within,
     "wr.Join": Join,
     "wr.JoinWindow": JoinWindow,
     "wr.Over": Over,
@@ -105,6 +118,8 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.inherited": windows.inherited,
     "wr.rows_between": frames.rows_between,
     "wr.range_between": frames.range_between,
+    "wr.between": between.between,
+    "wr.sources.clock": between.clock,
     "wr.sliding": windows.sliding,
     "wr.rows": windows.rows,
     "datetime.timedelta": timedelta,

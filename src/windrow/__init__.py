@@ -17,6 +17,7 @@ from windrow.connectors.kafka.log import kafka_log as kafka_log
 from windrow.connectors.kafka.resuming import kafka_offsets as kafka_offsets
 from windrow.connectors.kafka.source import KafkaSource as KafkaSource
 from windrow.connectors.sinks import read_panes as read_panes
+from windrow.core import deliver as deliver
 from windrow.core.aggregations import any_value as any_value
 from windrow.core.aggregations import approx_count_distinct as approx_count_distinct
 from windrow.core.aggregations import approx_percentile as approx_percentile
@@ -41,6 +42,7 @@ from windrow.core.aggregations import top_k as top_k
 from windrow.core.aggregations import top_k_by as top_k_by
 from windrow.core.aggregations import variance as variance
 from windrow.core.aggregations import weighted_avg as weighted_avg
+from windrow.core.between import between as between
 from windrow.core.emit import Emit as Emit
 from windrow.core.emit import after as after
 from windrow.core.emit import all_of as all_of
@@ -87,6 +89,7 @@ from windrow.operators.join.definition import pairs as pairs
 from windrow.runners.definition import Aggregate as Aggregate
 from windrow.runners.definition import CoGroup as CoGroup
 from windrow.runners.definition import Deduplicate as Deduplicate
+from windrow.runners.definition import Delivery as Delivery
 from windrow.runners.definition import Input as Input
 from windrow.runners.definition import Join as Join
 from windrow.runners.definition import JoinWindow as JoinWindow

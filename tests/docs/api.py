@@ -27,6 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Join",
         "JoinWindow",
         "Deduplicate",
+        "Delivery",
         "Over",
         "Process",
         "Input",
@@ -40,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Windows": ("tumbling", "hopping", "calendar", "session", "tuples", "global_window", "inherited"),
     "Windows of a join's inputs": ("sliding", "rows", "unbounded"),
-    "Frames around messages": ("rows_between", "range_between"),
+    "Frames around messages": ("rows_between", "range_between", "between"),
     "Aggregations": (
         "count",
         "sum",
@@ -90,7 +91,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Errors": ("WindrowError", "ConfigurationError"),
 }
 MODULES = {
-    "Sources": (wr.sources, ("kafka",)),
+    "Sources": (wr.sources, ("kafka", "clock")),
+    "Delivery policies": (wr.deliver, ("latest", "newest", "within")),
     "Sinks": (
         wr.sinks,
         ("parquet", "kafka", "memory", "console", "callback", "Sink", "PaneFiles", "pane_files"),
@@ -102,6 +104,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "Aggregate": ("open", "run", "foreach_batch", "writeStream", "apply", "then"),
     "CoGroup": (),
     "Deduplicate": (),
+    "Delivery": (),
     "Over": (),
     "JoinWindow": (),
     "Process": (),
@@ -279,7 +282,9 @@ def public() -> set[str]:
     """The names of `windrow` that are nobody's module."""
     modules = ("core", "stores", "operators", "checkpoint", "connectors", "runners", "console", "testing")
     return {
-        n for n in vars(wr) if not n.startswith("_") and n not in (*modules, "sources", "sinks", "decoders")
+        n
+        for n in vars(wr)
+        if not n.startswith("_") and n not in (*modules, "sources", "sinks", "decoders", "deliver")
     }
 
 

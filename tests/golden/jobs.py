@@ -318,6 +318,25 @@ KINDS: dict[str, Kind] = {
             by=(), window=wr.tuples(4, step=2), retention=wr.Retain(windows=3), emit=wr.Emit(early=wr.never)
         )
     ),
+    "over, anchors": Kind(
+        lambda: wr.Over(
+            by="k",
+            event_time="t",
+            input="orders",
+            anchors=wr.Input("payments", event_time="t", watermark="4 seconds"),
+            frame=wr.between(
+                wr.col("t") - timedelta(seconds=9),
+                "t",
+                obsolete=wr.col("t") - timedelta(seconds=8),
+                closed="right",
+            ),
+            agg=NUMBERS | {"seen": wr.collect_list("s")},
+            retention="20 seconds",
+            watermark="4 seconds",
+            select=("x",),
+        ),
+        TWO,
+    ),
     "chain, any": Kind(
         lambda: wr.chain(
             deduplicate(),
@@ -440,6 +459,8 @@ def _chained(definition: Any) -> bool:
 
 
 def _inputs_of(part: Any) -> list[str]:
+    if getattr(part, "anchors", None) is not None:
+        return [given.name for given in part.inputs]
     return [part.left.name, part.right.name] if hasattr(part, "left") else []
 
 

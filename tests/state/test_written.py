@@ -71,6 +71,16 @@ def rendered() -> dict[str, Any]:
             agg={"n": wr.count(), "so far": wr.sum("x").over(), "ten": wr.stddev("x", ddof=0).over(10)}, select=("x", "y"),
         ),
         "around in time": wr.Over(event_time="t", frame=("-2 s", "1 s"), agg={"n": wr.count().over("1 hour")}),
+        "around anchors": wr.Over(
+            by="k", event_time="t", input="a", anchors=wr.Input("b", event_time="at"), empty="skip", retention="1 hour",
+            frame=wr.between("x", "y", obsolete="x", closed="left"), agg={"n": wr.count()},
+        ),
+        "around ticks": wr.Over(
+            event_time="t", anchors=wr.sources.clock("1 second", start=7), frame=("-2 s", 0), agg={"n": wr.count()}
+        ),
+        "latest": wr.Delivery(event_time="t", policy=wr.deliver.latest()),
+        "newest": wr.Delivery(event_time="t", policy=wr.deliver.newest(3)),
+        "young": wr.Delivery(by="k", event_time="t", policy=wr.deliver.within("1 hour")),
         "no key": aggregate(by=(), time_zone="Europe/Berlin", null_keys="dead_letter", dead_letter_limit=5),
         "offset": aggregate(window=wr.tumbling("1 hour", offset="90 ms"), integer_overflow="decimal"),
         "gaps": aggregate(window=wr.hopping("1 hour", "2 hours", offset="1 us", gaps=True), max_ahead="2 hours"),

@@ -1,0 +1,1 @@
+"""The messages of a step that a policy lets pass: `wr.Delivery`."""

@@ -1,0 +1,100 @@
+"""The definition of a delivery: a frozen value, checked when built, whose `repr` builds it again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core import check
+from windrow.core.deliver import Policy
+from windrow.core.expressions import Expr
+from windrow.core.inputs import Input
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.positions import Positions
+from windrow.core.time import Duration, TimeUnit
+from windrow.operators.one_input import OneInput
+from windrow.operators.operator import Logic
+from windrow.operators.plain.oracle import Oracle
+from windrow.operators.steps.passing import filter_of
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class DeliveryDefinition(OneInput):
+    """Passes on those messages of a step that a policy lets pass, and skips the others: for an operator behind it that would
+    not keep up, or that wants what is newest alone.
+
+    event_time: the column of event time
+    policy: wr.deliver.latest(), wr.deliver.newest(1000) or wr.deliver.within("2 seconds")
+    by: key columns, one name or several: of each key by itself; () of the whole input
+    guarantee: an expression, e.g. `wr.col("kind") == "alarm"`: a message for which it is true is never skipped
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
+    dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
+
+    A step is what comes together: a table, what a consumer polls, a batch of Spark; a message that is added by itself is
+    alone. What passes follows from the step and its recorded `now`, so that a step that is done again skips the same messages.
+    These are counted (`skipped`), are no dead letters, and move the watermark. Rows are the messages themselves.
+
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+
+    >>> import tempfile, windrow as wr
+    >>> fresh = wr.Delivery(by="k", event_time="t", policy=wr.deliver.latest())
+    >>> with tempfile.TemporaryDirectory() as folder, fresh.open(folder) as op:
+    ...     op.add_messages([{"t": 0, "k": "a", "x": 1}, {"t": 1, "k": "a", "x": 2}, {"t": 0, "k": "b", "x": 3}])
+    ...     [row["x"] for row in op.get_result()], op.counters["skipped"]
+    ([2, 3], 1)
+    """
+
+    policy: Policy
+    guarantee: Expr | None
+    retention: Retention
+
+    @check.suggests
+    def __init__(
+        self,
+        *,
+        event_time: str,
+        policy: Policy,
+        by: str | Sequence[str] = (),
+        guarantee: pc.Expression | None = None,
+        watermark: Duration | Watermark = "0 seconds",
+        name: str = "delivery",
+        null_keys: str = "group",
+        time_zone: str | None = None,
+        event_time_unit: TimeUnit | None = None,
+        max_ahead: Duration | Forever | None = None,
+        positions: Positions | None = None,
+        dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
+        input: str | None = None,
+        where: pc.Expression | None = None,
+    ) -> None:
+        where, guarantee = filter_of(where), filter_of(guarantee)
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        remedy = "use wr.deliver.latest(), wr.deliver.newest(1000) or wr.deliver.within('2 seconds')"
+        check.of_type(policy, Policy, "policy", remedy)
+        own = {"policy": policy, "guarantee": guarantee, "retention": Retention(0)}
+        self._fill(given, late_us=UNBOUNDED_US, **own)
+
+    @property
+    def periods(self) -> frozenset[int]:
+        return frozenset()
+
+    def describe(self) -> dict[str, Any]:
+        return self._described("delivery")
+
+    def times_of(self, event_time: str) -> Input | None:
+        return self.inputs[0]
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.delivery.logic import Deliverer
+
+        return Deliverer(self)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.delivery.oracle import DeliveryOracle
+
+        return DeliveryOracle(self)

@@ -1,0 +1,304 @@
+"""What windows around the messages of another input must tell, in lists and loops. Seed 002 section 3.
+
+It keeps all messages and all anchors. Whenever event time moves it takes the anchors that are below the watermark, in the order
+of event time and position, judges what they promise, and tells those behind whose windows the watermark is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.core.between import Between, Ticks
+from windrow.core.expressions import Expr
+from windrow.core.frames import RangeBetween
+from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, Timing
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.operators.over.definition import OverDefinition
+from windrow.operators.over.oracle import same
+from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate
+from windrow.operators.plain.arrow import Arguments, Columns, Filter, Raised
+from windrow.operators.plain.cells import Key, key_field
+from windrow.operators.plain.oracle import Messages, Oracle, Outcome, by_input
+from windrow.operators.plain.times import event_time_us
+
+
+@dataclass
+class Held:
+    """A message of the input that is aggregated."""
+
+    time_us: int
+    position: Position
+    key: Key
+    payload: dict[str, Any]
+    arguments: dict[str, tuple[Any, ...] | None]
+
+
+@dataclass
+class Anchor:
+    """A message around which there is a window. low_us, high_us: its first microsecond and its last."""
+
+    time_us: int
+    position: Position | None
+    key: Key
+    payload: dict[str, Any]
+    start_us: int
+    low_us: int
+    high_us: int
+    obsolete_us: int | None = None
+    judged: bool = False
+    done: bool = False
+
+
+class AnchoredOracle(Oracle):
+    """The expected behaviour of one `OverDefinition` with anchors."""
+
+    definition: OverDefinition
+
+    def __init__(self, definition: OverDefinition) -> None:
+        super().__init__(definition)
+        self._held: list[Held] = []
+        self._anchors: list[Anchor] = []
+        self._floors: list[tuple[Key, int]] = []
+        self._tick_us: int | None = None
+        self._arguments = Arguments(dict(definition.agg))
+        self._columns = Columns()
+        anchors = definition.anchors
+        self._filters = [
+            Filter(definition.where),
+            Filter(None if isinstance(anchors, Ticks | None) else anchors.where),
+        ]
+        self._rows: list[JoinedRow] = []
+        self._dead: list[DeadLetter] = []
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
+        self.counted = []
+        given = by_input(self.definition.inputs, messages)
+        for n, source in enumerate(self.definition.inputs):
+            reading = self.definition.source if n == 0 else self.definition.markers
+            some = sorted(given.get(source.name, ()), key=lambda m: m.position or ())
+            self._learn(n, [{**m.payload, reading.event_time: None} for m in some])
+            timed = [m for m in some if self._time_us(reading, m, now_us) is not None]
+            self._filters[n].learn(
+                [dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in some]
+            )
+            for message in some:
+                self._admit(n, reading, message, now_us)
+        return self._outcome()
+
+    def _learn(self, side: int, payloads: list[dict[str, Any]]) -> None:
+        if side == 0:
+            self._arguments.learn(payloads)
+        for name in dict.fromkeys(name for payload in payloads for name in payload) if side else ():
+            self._columns.learn(name, [payload.get(name) for payload in payloads])
+
+    def _admit(self, side: int, reading: OverDefinition, message: Message, now_us: int) -> None:
+        """A message: kept, or a dead letter."""
+        time_us = self._time_us(reading, message, now_us)
+        if time_us is None:
+            return self._bury("malformed", message, None)
+        assert message.position is not None
+        try:
+            passes = self._filters[side].passes(message.payload)
+        except Raised:
+            return self._bury("malformed", message, time_us)
+        if not passes:
+            if not self._is_too_late(time_us):
+                self.counted.append((*message.position[:2], time_us))
+            return None
+        if reading.null_keys == "dead_letter" and any(
+            message.payload.get(name) is None for name in reading.by
+        ):
+            return self._bury("null_key", message, time_us)
+        if self._is_too_late(time_us):
+            return self._bury("too_late", message, time_us)
+        payload = {**message.payload, reading.event_time: to_datetime(time_us)}
+        self._learn(side, [payload])
+        key = tuple(key_field(payload.get(name)) for name in reading.by)
+        try:
+            if side == 0:
+                arguments = self._arguments.of(payload)
+                self._held.append(Held(time_us, message.position, key, payload, arguments))
+            else:
+                anchor = self._anchor(time_us, message.position, key, payload)
+                reason = self._refusal(anchor)
+                if reason is not None:
+                    return self._bury(reason, message, time_us)
+                assert anchor is not None
+                self._anchors.append(anchor)
+        except (Raised, pa.ArrowException):
+            return self._bury("malformed", message, time_us)
+        except _Failed:
+            return self._bury("function_failed", message, time_us)
+        self.counted.append((*message.position[:2], time_us))
+
+    def _time_us(self, reading: OverDefinition, message: Message, now_us: int) -> int | None:
+        value, zone = message.payload.get(reading.event_time), reading.time_zone
+        return event_time_us(value, zone, now_us, reading.max_ahead_us, reading.event_time_unit)
+
+    def _is_too_late(self, time_us: int) -> bool:
+        return time_us < self.watermark_us or self.watermark_us == END_OF_TIME_US
+
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
+        self.watermark_us = max(watermark_us, self.watermark_us)
+        self._tick()
+        for anchor in sorted(self._anchors, key=_by_time):
+            if not anchor.judged and self._passed(anchor.time_us):
+                self._judge(anchor)
+        for anchor in sorted(self._anchors, key=_by_time):
+            if anchor.judged and not anchor.done and self._passed(max(anchor.time_us, anchor.high_us)):
+                anchor.done = True
+                self._tell(anchor)
+        return self._outcome()
+
+    def _passed(self, time_us: int) -> bool:
+        return time_us < self.watermark_us or self.watermark_us == END_OF_TIME_US
+
+    def kept(self, input: str) -> list[Message]:
+        """Anchors that are not told; messages that a window of these, or of one that may come, can reach."""
+        waiting = [a for a in self._anchors if not a.done]
+        if input != self.definition.inputs[0].name:
+            some: Sequence[Held | Anchor] = waiting
+        elif self.watermark_us == END_OF_TIME_US:
+            return []
+        else:
+            floor_us = min([self._floor_us(), *(a.low_us for a in waiting if a.judged)])
+            some = [m for m in self._held if m.time_us >= floor_us]
+        return [Message(m.payload, m.position) for m in sorted(some, key=_by_time)]
+
+    def _floor_us(self) -> int:
+        """Before it no window of an anchor that is not judged yet begins."""
+        floor_us = START_OF_TIME_US
+        back_us = self.definition.back_us
+        if back_us is not None:
+            floor_us = max(floor_us, self.watermark_us - back_us)
+        if not self.definition.by:
+            floor_us = max([floor_us, *(floor for _, floor in self._floors)])
+        return floor_us
+
+    # -- anchors ----------------------------------------------------------------------------------------------------
+
+    def _anchor(
+        self, time_us: int, position: Position | None, key: Key, payload: dict[str, Any]
+    ) -> Anchor | None:
+        """None where its window has no start, no end, or ends before it starts."""
+        span = self.definition.span
+        assert span is not None
+        obsolete_us: int | None = None
+        if isinstance(span, RangeBetween):
+            start_us: int | None = time_us + span.start_us
+            end_us: int | None = time_us + span.end_us
+        else:
+            start_us, end_us, obsolete_us = (
+                self._moment(span, what, payload) for what in ("start", "end", "obsolete")
+            )
+        if start_us is None or end_us is None or start_us > end_us:
+            return None
+        kept_us = None if isinstance(span, RangeBetween) else self.definition.retention.time_us
+        if obsolete_us is not None and kept_us is not None and obsolete_us < time_us - kept_us:
+            obsolete_us = None  # nothing that the retention does not say
+        low_us = start_us + (span.closed in ("right", "neither"))
+        high_us = end_us - (span.closed in ("left", "neither"))
+        return Anchor(time_us, position, key, payload, start_us, low_us, high_us, obsolete_us)
+
+    def _moment(self, span: Between, what: str, payload: dict[str, Any]) -> int | None:
+        """The start, the end or the obsolete time of an anchor's window; None where there is none."""
+        if span.function is not None:
+            try:
+                made = span.function(self._columns.typed(payload))
+                value = made[what].to_pylist()[0] if what in made.column_names else None
+            except Exception as error:
+                raise _Failed from error
+        else:
+            moment = span.moments.get(what)
+            if isinstance(moment, Expr):
+                value = moment.evaluate(self._columns.typed(payload)).to_pylist()[0]
+            else:
+                value = None if moment is None else payload.get(moment)
+        reading = self.definition.markers
+        return event_time_us(value, reading.time_zone, 0, None, reading.event_time_unit)
+
+    def _refusal(self, anchor: Anchor | None) -> str | None:
+        """Why an anchor cannot be, for what it is itself."""
+        if anchor is None:
+            return "malformed"
+        kept_us = self.definition.retention.time_us
+        if isinstance(self.definition.span, RangeBetween) or kept_us is None:
+            return None
+        far = anchor.start_us < anchor.time_us - kept_us or anchor.high_us > anchor.time_us + kept_us
+        return "out_of_retention" if far else None
+
+    def _judge(self, anchor: Anchor) -> None:
+        """Its window begins where a former anchor of its key has promised that none does, or its own promise goes back."""
+        anchor.judged = True
+        floor_us = max([START_OF_TIME_US, *(floor for key, floor in self._floors if same(key, anchor.key))])
+        own_us = anchor.obsolete_us
+        if anchor.start_us < floor_us or (own_us is not None and own_us < floor_us):
+            anchor.done = True
+            self._bury("obsolete_window", Message(anchor.payload, anchor.position), anchor.time_us)
+        elif own_us is not None:
+            self._floors.append((anchor.key, own_us))
+
+    def _tick(self) -> None:
+        """The anchors of a clock that the watermark has passed."""
+        clock = self.definition.anchors
+        if not isinstance(clock, Ticks) or not self._held:
+            return
+        at_us = self._tick_us
+        if at_us is None:
+            at_us = clock.first_at(min(m.time_us for m in self._held))
+        last_us = max(m.time_us for m in self._held)
+        while self._passed(at_us) and (at_us <= last_us or self.watermark_us < END_OF_TIME_US):
+            payload = {self.definition.told_time: to_datetime(at_us)}
+            anchor = self._anchor(at_us, None, (), payload)
+            assert anchor is not None
+            self._anchors.append(anchor)
+            at_us += clock.period_us
+            self._tick_us = at_us
+
+    # -- what -------------------------------------------------------------------------------------------------------
+
+    def _tell(self, anchor: Anchor) -> None:
+        made, values = self.definition, dict[str, Any]()
+        held = [
+            m for m in self._held if same(m.key, anchor.key) and anchor.low_us <= m.time_us <= anchor.high_us
+        ]
+        if not held and made.empty == "skip":
+            return
+        for alias, aggregation in made.agg.items():
+            rows = [
+                Row(m.time_us, m.position, m.payload, arguments)
+                for m in sorted(held, key=_by_time)
+                if (arguments := m.arguments[alias]) is not None
+            ]
+            try:
+                values[alias] = evaluate(aggregation, rows, made.integer_overflow)
+            except Exception as error:
+                reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
+                return self._bury(reason, Message(anchor.payload, anchor.position), anchor.time_us)
+        columns: Mapping[str, Any] = anchor.payload
+        if made.select is not None:
+            names = dict.fromkeys((*made.by, made.told_time, *made.select))
+            columns = {name: anchor.payload.get(name) for name in names}
+        self._rows.append(JoinedRow({**columns, **values}, Timing.ON_TIME))
+
+    def _bury(self, reason: str, message: Message, time_us: int | None) -> None:
+        self._dead.append(DeadLetter(reason, "", message.position, time_us, repr(dict(message.payload))))
+
+    def _outcome(self) -> Outcome:
+        done = Outcome(self._rows, self._dead)
+        self._rows, self._dead = [], []
+        return done
+
+
+class _Failed(Exception):
+    """The user's function has no window for an anchor."""
+
+
+def _by_time(one: Held | Anchor) -> tuple[Any, ...]:
+    return (one.time_us, one.position or ())

@@ -1,0 +1,217 @@
+"""Windows around the messages of another input: what is checked when they are defined, and what they are in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from windrow.core import check
+from windrow.core.aggregation import Aggregation
+from windrow.core.between import Between, Ticks
+from windrow.core.errors import (
+    BadAggregate,
+    BadDuration,
+    BadWatermark,
+    BadWindow,
+    ConfigurationError,
+    RetentionMissing,
+    UnknownColumn,
+)
+from windrow.core.frames import RangeBetween, make_frame
+from windrow.core.inputs import Input
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark, bounded
+from windrow.core.time import duration_us, show_duration
+from windrow.operators.operator import Taker
+
+if TYPE_CHECKING:
+    from windrow.operators.over.definition import OverDefinition
+
+EMPTY = ("emit", "skip")
+
+
+def own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a definition with anchors, from what the user wrote."""
+    anchors, by = given["anchors"], check.names(given["by"], "by", "name a column, several, or () for no key")
+    _check_anchors(anchors, by, given["input"])
+    _check_watermarks(given["watermark"], anchors)
+    span = _span(given["frame"], anchors)
+    if given["ttl"] is not None:
+        raise ConfigurationError(
+            f"ttl={given['ttl']!r} is of frames that count messages, and around anchors they are of time: leave it out"
+        )
+    if given["empty"] not in EMPTY:
+        raise ConfigurationError(f"empty={given['empty']!r}: use 'emit', a row of no message, or 'skip'")
+    agg = plain_agg(given["agg"])
+    for alias, aggregation in agg.items():
+        if aggregation.frame is not None:
+            raise BadWindow(
+                f"agg {alias!r}: {aggregation!r} has a frame of its own: around anchors all have that of frame=; give it to "
+                "another wr.Over"
+            )
+    kept = {"ttl_us": None, "retention": _kept(given, span, by)}
+    return {"agg": agg, **kept, "anchors": anchors, "span": span, "empty": given["empty"]}
+
+
+def refuse_alone(given: Mapping[str, Any]) -> None:
+    """Refuse, without anchors, what only they have."""
+    if isinstance(given["frame"], Between):
+        raise BadWindow(
+            f"frame={given['frame']!r} is of anchors: name their input, anchors=wr.Input('markers', event_time='t')"
+        )
+    if given["retention"] is not None or given["empty"] != "emit":
+        raise ConfigurationError(
+            f"retention={given['retention']!r}, empty={given['empty']!r} are of windows around anchors=: else frames say how "
+            "long messages are kept; leave them out"
+        )
+
+
+def _check_anchors(anchors: Any, by: tuple[str, ...], source: str | None) -> None:
+    if not isinstance(anchors, Input | Ticks):
+        raise ConfigurationError(
+            f"anchors={anchors!r}: use wr.Input('markers', event_time='t'), or wr.sources.clock('1 second')"
+        )
+    if isinstance(anchors, Ticks):
+        if by:
+            raise ConfigurationError(
+                f"by={by!r} with anchors={anchors!r}: a clock has no key; leave by= out, or use wr.Aggregate with "
+                "wr.hopping windows"
+            )
+        return
+    if source is None or anchors.name == source:
+        raise ConfigurationError(
+            f"input={source!r} with anchors={anchors!r}: messages come from two inputs; give the one that is aggregated "
+            "a name of its own, e.g. input='readings'"
+        )
+    if anchors.window is not None or anchors.static or anchors.by is not None:
+        raise ConfigurationError(
+            f"anchors={anchors!r}: an input of anchors has no window= (frame= says where windows lie), no by= of its own, and "
+            "is not static: leave them out"
+        )
+
+
+def _check_watermarks(watermark: Any, anchors: Input | Ticks) -> None:
+    own = isinstance(watermark, Watermark) and watermark.kind == "explicit"
+    if isinstance(anchors, Input) and own != (anchors.watermark.kind == "explicit"):
+        raise BadWatermark(
+            f"watermark={watermark!r} with anchors={anchors!r}: an explicit watermark is of all inputs, use "
+            "wr.explicit() for both"
+        )
+
+
+def _span(frame: Any, anchors: Input | Ticks) -> Between | RangeBetween:
+    made = frame if frame is None or isinstance(frame, Between) else make_frame(frame)
+    if isinstance(made, RangeBetween) or (isinstance(made, Between) and isinstance(anchors, Input)):
+        return made
+    ways = "wr.range_between('-1 second', '1 second')"
+    if isinstance(anchors, Input):
+        ways = f"wr.between('begin', 'end') or {ways}"
+    raise BadWindow(f"frame={frame!r} with anchors={anchors!r}: use {ways}")
+
+
+def _kept(given: Mapping[str, Any], span: Between | RangeBetween, by: tuple[str, ...]) -> Retention:
+    """How far from the time of an anchor a window may reach."""
+    retention = given["retention"]
+    if isinstance(span, RangeBetween):
+        if retention is not None:
+            raise ConfigurationError(
+                f"retention={retention!r} with frame={span!r}, from which it follows how long messages are kept: leave it out"
+            )
+        return Retention(max(-span.start_us, span.end_us, 0))
+    if isinstance(retention, Forever):
+        return Retention(None)
+    if retention is None:
+        if span.promises and not by:
+            return Retention(None)
+        keys = ", and a key without anchors promises nothing" if span.promises else ""
+        raise RetentionMissing(
+            f"frame={span!r} may reach back any time{keys}, so that all messages would be kept: say how far from its anchor a "
+            "window may reach, e.g. retention='1 hour', or retention=wr.forever"
+        )
+    kept_us = duration_us(retention, "retention")
+    if kept_us < 0:
+        raise BadDuration(f"retention {retention!r} is negative: use '0 seconds' or more, or wr.forever")
+    return Retention(kept_us)
+
+
+def plain_agg(agg: Any) -> dict[str, Aggregation]:
+    """The aggregations, all of one frame."""
+    if not isinstance(agg, Mapping) or not agg:
+        raise BadAggregate(f"agg={agg!r}: name at least one, e.g. agg={{'mean': wr.avg('x')}}")
+    for alias, aggregation in agg.items():
+        if not isinstance(alias, str) or not isinstance(aggregation, Aggregation):
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation, use e.g. wr.avg('x')")
+        if aggregation.input is not None:
+            raise BadAggregate(
+                f"agg {alias!r}: {aggregation!r}: wr.Over aggregates one input; leave .of(...) out"
+            )
+        if alias.startswith("__"):
+            raise BadAggregate(f"agg {alias!r}: names with two underscores first are ours, rename it")
+    return dict(agg)
+
+
+def described(over: OverDefinition) -> dict[str, Any]:
+    """What of the anchors shapes the state; nothing where there are none."""
+    anchors = over.anchors
+    if anchors is None:
+        return {}
+    kept = over.retention.time_us
+    shape: dict[str, Any] = {
+        "frame": repr(over.span),
+        "retention": None if kept is None else show_duration(kept),
+    }
+    if isinstance(anchors, Ticks):
+        return {"anchors": shape | {"clock": repr(anchors)}}
+    where = None if anchors.where is None else repr(anchors.where)
+    rest = {"time_zone": anchors.time_zone, "event_time_unit": anchors.event_time_unit, "where": where}
+    told = {name: value for name, value in rest.items() if value is not None}
+    return {"anchors": shape | {"input": anchors.name, "event_time": anchors.event_time} | told}
+
+
+# -- in a graph -------------------------------------------------------------------------------------------------------
+
+
+def taker(over: OverDefinition, before: str) -> Taker:
+    """How anchors are taken from the operator `before`."""
+    anchors = over.anchors
+    assert isinstance(anchors, Input)
+    if before != anchors.name:
+        raise ConfigurationError(
+            f"{over.name!r}, which follows {before!r}, takes the inputs {[i.name for i in over.inputs]}, neither of which is "
+            f"{before!r}: name the input that takes its rows {before!r}"
+        )
+    follows = over.watermark.kind == "explicit" and anchors.watermark == over.watermark
+    if (anchors.watermark != bounded() and not follows) or anchors.positions is not None:
+        raise BadWatermark(
+            f"anchors={anchors!r} of {over.name!r} are the rows of {before!r}, whose watermark and places they have: leave "
+            "watermark= and positions= out"
+        )
+    return Taker(over.name, anchors, over.columns_of(anchors)[1:])
+
+
+def check_followed(over: OverDefinition, second: Taker) -> None:
+    """Refuse an operator that would read another time than that of the anchors, or wait for good."""
+    time = over.told_time
+    if second.event_time != time:
+        raise UnknownColumn(
+            f"event_time={second.event_time!r} of {second.name!r}: a row of {over.name!r} has the time of its anchor; use "
+            f"event_time={time!r}"
+        )
+    told = over.told_columns
+    for column in second.columns:
+        if told is not None and column not in told:
+            raise UnknownColumn(
+                f"column {column!r} of {second.name!r} is none of {over.name!r}, whose rows have {list(told)}"
+            )
+    if behind_us(over) >= UNBOUNDED_US:
+        raise ConfigurationError(
+            f"{second.name!r} follows {over.name!r}, whose windows may end any time after their anchors: its watermark "
+            "would never move; give a retention such as '1 hour'"
+        )
+
+
+def behind_us(over: OverDefinition) -> int:
+    """How far behind the watermark the times of its rows lie."""
+    if isinstance(over.span, RangeBetween):
+        return max(over.span.high_us, 0)
+    kept = over.retention.time_us
+    return UNBOUNDED_US if kept is None else kept
