@@ -50,6 +50,7 @@ PARTLY: dict[str, str] = {
 MISSING: tuple[str, ...] = (
     "Windows: around each message: early rows, late corrections, anchors from another input",
     "Joins: lost messages replayed from the sources, on Spark",
+    "Joins: sessions as windows of `wr.Join`",
     "Windows: temporal operators",
     "Coming back: resharding",
     "Tools: a web page",

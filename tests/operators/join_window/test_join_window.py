@@ -90,6 +90,9 @@ def told(op: Any) -> list[tuple[int, str, tuple[int, int]]]:
     ]
 
 
+@pytest.mark.proves(
+    "Windows: of a join: a message is told in its first window only, and all of its windows hold it"
+)
 def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_it(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         event_time="t",
@@ -106,6 +109,7 @@ def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_
         assert told(op) == [(7, "LATE", (2, 6))]
 
 
+@pytest.mark.proves("Emission: messages of a join window early, when it is full and late, each once")
 def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_late_by_its_period(
     tmp_path: Any,
 ) -> None:
@@ -130,6 +134,10 @@ def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_l
         assert told(op) == [(9, "LATE", (0, 10))]
 
 
+@pytest.mark.proves(
+    "Joins: sessions of one input for joins of one's own (session join window operator)",
+    "Queries: windows and messages of a range, by session key, join keys, both or neither",
+)
 def test_a_session_tells_what_none_of_its_parts_has_told(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         by="user",
@@ -182,6 +190,7 @@ def test_a_window_of_messages_tells_its_newest_and_lets_go_of_the_oldest(tmp_pat
         assert [m.payload["n"] for m in op.get_messages(key=4)] == [4]
 
 
+@pytest.mark.proves("Queries: kept messages lie by join keys (keyed message store)")
 def test_messages_of_a_join_key_are_found_without_a_look_at_the_others(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         event_time="t",
