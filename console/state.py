@@ -87,6 +87,7 @@ def _what(one: Explanation) -> dict[str, Any]:
         "panes": info.panes,
         "first": None if info.first is None else info.first._asdict(),
         "last": None if info.last is None else info.last._asdict(),
+        **({} if one.joined_by is None else {"joined_by": one.joined_by._asdict()}),
     }
 
 
@@ -124,6 +125,7 @@ def _facts(one: Explanation) -> dict[str, Any]:
         "panes": f"{info.panes} so far",
         "first": _place(info.first),
         "last": _place(info.last),
+        **({} if one.joined_by is None else {"joined by": _place(one.joined_by)}),
     }
 
 

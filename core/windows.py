@@ -6,10 +6,13 @@ Sources: seed 003 ("Window advancement"), seed 001 ("Window Option"); semantics 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import pyarrow.compute as pc
+
 from windrow.core.errors import BadWindow
+from windrow.core.expressions import Expr, Expression
 from windrow.core.show import Raw, call
 from windrow.core.time import MINUTE_US, Duration, duration_us, show_duration
 
@@ -71,16 +74,45 @@ class Tuples:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Windows of one key between two pauses: messages at most `gap_us` apart are one session, `[first, last + gap)`.
+    """Windows of one key between two pauses: messages at most `gap` apart are one session, `[first, last + gap)`.
 
+    gap: microseconds, or an expression that gives each message its own
     cut: sessions end where these windows do; None: nowhere.
+    max_length_us: none is longer; the next message begins another one. None: however long.
     """
 
-    gap_us: int
+    gap: int | Expr
     cut: Tumbling | Calendar | None = None
+    max_length_us: int | None = None
+
+    @property
+    def gap_us(self) -> int:
+        """The gap of all messages. Raises `BadWindow` where each has its own."""
+        if isinstance(self.gap, Expr):
+            raise BadWindow(
+                f"{self!r}: here all messages have one gap, use for example wr.session('30 minutes')"
+            )
+        return self.gap
 
     def __repr__(self) -> str:
-        return call("session", show_duration(self.gap_us), cut=self.cut)
+        gap = Raw(self.gap) if isinstance(self.gap, Expr) else show_duration(self.gap)
+        longest = None if self.max_length_us is None else show_duration(self.max_length_us)
+        return call("session", gap, cut=self.cut, max_length=longest)
+
+
+@dataclass(frozen=True, slots=True)
+class TupleSession:
+    """Windows of one key between two pauses: at most `messages` messages of other keys stand between two of its own."""
+
+    messages: int
+
+    @property
+    def gap_us(self) -> int:
+        """How far apart, by their numbers, two messages of a session are at most."""
+        return self.messages + 1
+
+    def __repr__(self) -> str:
+        return call("session", messages=self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +159,7 @@ class Rows:
 
 
 _forever = Raw("wr.forever")
-WindowSpec = Tumbling | Hopping | Calendar | Tuples | Session | Global | Inherited
+WindowSpec = Tumbling | Hopping | Calendar | Tuples | Session | TupleSession | Global | Inherited
 JoinWindowSpec = Tumbling | Hopping | Sliding | Rows
 
 #: No session ends later, however long its gap: the watermark has to pass it when event time is over.
@@ -240,11 +272,31 @@ def tuples(size: int, *, step: int | None = None) -> Tuples:
     return Tuples(size, step)
 
 
-def session(gap: Duration, *, cut: Tumbling | Calendar | None = None) -> Session:
+@overload
+def session(
+    gap: Duration | Expression,
+    *,
+    cut: Tumbling | Calendar | None = None,
+    max_length: Duration | None = None,
+) -> Session: ...
+@overload
+def session(*, messages: int) -> TupleSession: ...
+def session(
+    gap: Duration | Expression | None = None,
+    *,
+    cut: Tumbling | Calendar | None = None,
+    max_length: Duration | None = None,
+    messages: int | None = None,
+) -> Session | TupleSession:
     """Windows between two pauses of a key: messages at most `gap` apart are one session, `[first, last + gap)` of event time.
 
-    gap: a duration, e.g. "30 minutes"; two messages exactly that far apart are in one session
+    gap: a duration, e.g. "30 minutes"; two messages exactly that far apart are in one session. Or an expression that gives
+        each message its own, as a duration or as integer microseconds: `[first, the furthest t + gap)`
     cut: wr.tumbling or wr.calendar: sessions never go across a boundary of these windows, and end at it
+    max_length: a duration; a session ends so long after its first message at the latest, and the next message begins another.
+        For definitions that keep messages (wr.median, functions of tables), since one that comes late may move every cut
+    messages: in the place of a gap: at most so many messages of other keys stand between two of a session, whose window is that
+        of the numbers of its first and its last message among all
 
     Sessions grow, and two become one where a message comes between them: a pane of a window that is no more is taken back.
     Raises `BadWindow` (WR105) where the gap is not positive, or `cut` is none of these, `BadDuration` (WR101).
@@ -252,14 +304,40 @@ def session(gap: Duration, *, cut: Tumbling | Calendar | None = None) -> Session
     >>> session("30 minutes")
     wr.session('30 minutes')
     """
-    gap_us = duration_us(gap, "session gap")
-    if gap_us <= 0:
-        raise BadWindow(f"session gap {gap!r} is not positive: use for example wr.session('30 minutes')")
+    if messages is not None or gap is None:
+        if (gap, cut, max_length) != (None, None, None) or messages is None:
+            raise BadWindow(
+                f"a session of gap={gap!r}, cut={cut!r}, max_length={max_length!r}, messages={messages!r}: give it a gap, or "
+                "messages alone, as in wr.session('30 minutes') or wr.session(messages=100)"
+            )
+        if isinstance(messages, bool) or not isinstance(messages, int) or messages < 0:
+            raise BadWindow(f"messages={messages!r} of a session: use a whole number, 0 or more")
+        return TupleSession(messages)
+    gap_us = _gap(gap)
     if cut is not None and not isinstance(cut, Tumbling | Calendar):
         raise BadWindow(
             f"cut={cut!r}: use wr.tumbling or wr.calendar, as in cut=wr.calendar('day', time_zone='UTC')"
         )
-    return Session(min(gap_us, LAST_END_US), cut)
+    if max_length is None:
+        return Session(gap_us, cut)
+    longest_us = duration_us(max_length, "max_length of sessions")
+    if longest_us <= 0:
+        raise BadWindow(f"max_length={max_length!r} is not positive: use for example max_length='4 hours'")
+    if isinstance(gap_us, Expr):
+        raise BadWindow(
+            f"max_length={max_length!r} with the gap {gap_us} of each message's own: use one gap, as in "
+            "wr.session('30 minutes')"
+        )
+    return Session(gap_us, cut, min(longest_us, LAST_END_US))
+
+
+def _gap(gap: Any) -> int | Expr:
+    if isinstance(gap, pc.Expression):
+        return Expr(gap)
+    gap_us = min(duration_us(gap, "session gap"), LAST_END_US)
+    if gap_us <= 0:
+        raise BadWindow(f"session gap {gap!r} is not positive: use for example wr.session('30 minutes')")
+    return gap_us
 
 
 def _check_most(windows: int, what: str, remedy: str) -> None:

@@ -1,4 +1,5 @@
-"""A definition that differs from the one of the state by aggregations only opens it: what it lacks, and since when.
+"""A definition that differs from the one of the state by aggregations only, or by a larger gap of sessions, opens it: what it
+lacks, and since when.
 
 Windows that begin before the growth have null for an aggregation that came with it, whatever they hold: of their messages it
 has seen some at most; unless these are kept, and it is computed of them. What went is remembered, so that nothing else is ever
@@ -28,22 +29,25 @@ class Growth:
     """since_us: by aggregation, the first start of windows in which it has seen all messages. gone: those that went.
 
     recomputed_us: those that were computed of kept messages, with the first start of windows that did not need it. parts: of a
-    graph, by operator.
+    graph, by operator. gap_us: the first gap that sessions had, where it has grown since.
     """
 
     since_us: Mapping[str, int] = field(default_factory=dict)
     gone: Mapping[str, str] = field(default_factory=dict)
     recomputed_us: Mapping[str, int] = field(default_factory=dict)
     parts: Mapping[str, Growth] = field(default_factory=dict)
+    gap_us: int | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.since_us or self.gone or self.recomputed_us or any(self.parts.values()))
+        parts = any(self.parts.values())
+        return bool(self.since_us or self.gone or self.recomputed_us or parts or self.gap_us)
 
     def dump(self) -> str:
         return json.dumps(self._listed(), sort_keys=True)
 
     def _listed(self) -> list[Any]:
-        further = [dict(self.recomputed_us), {name: part._listed() for name, part in self.parts.items()}]
+        parts = {name: part._listed() for name, part in self.parts.items()}
+        further = [dict(self.recomputed_us), parts, *([] if self.gap_us is None else [self.gap_us])]
         return [dict(self.since_us), dict(self.gone), *(further if any(further) else [])]
 
     @classmethod
@@ -52,8 +56,9 @@ class Growth:
 
     @classmethod
     def _of(cls, listed: list[Any]) -> Growth:
-        since, gone, recomputed, parts = (*listed, {}, {})[:4]
-        return cls(since, gone, recomputed, {name: cls._of(part) for name, part in parts.items()})
+        defaults: list[Any] = [{}, {}, {}, {}, None]
+        since, gone, recomputed, parts, gap_us = listed + defaults[len(listed) :]
+        return cls(since, gone, recomputed, {name: cls._of(part) for name, part in parts.items()}, gap_us)
 
 
 @dataclass(frozen=True)

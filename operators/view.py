@@ -37,11 +37,13 @@ class Made:
     """A window, or a row that was told, and what it was made of.
 
     messages: by input; None where they are not kept
+    joined_by: of a window that was two before, the message that made it one
     """
 
     window: WindowInfo | None
     row: Mapping[str, Any] | None
     messages: Mapping[str, Sequence[StoredMessage]] | None
+    joined_by: Position | None = None
 
 
 class View(ABC):
@@ -220,7 +222,7 @@ def without_prefix(infos: Sequence[WindowInfo], prefix: str) -> list[WindowInfo]
     """Windows with the positions that whoever fed the messages gave."""
     if not prefix:
         return list(infos)
-    return [replace(w, first=_as_given(w.first, prefix), last=_as_given(w.last, prefix)) for w in infos]
+    return [replace(w, first=as_given(w.first, prefix), last=as_given(w.last, prefix)) for w in infos]
 
 
 def rows_without_prefix(rows: Slice, prefix: str) -> Slice:
@@ -232,7 +234,8 @@ def rows_without_prefix(rows: Slice, prefix: str) -> Slice:
     return Slice(table.set_column(table.column_names.index(SOURCE), SOURCE, named), rows.times)
 
 
-def _as_given(position: Any, prefix: str) -> Any:
+def as_given(position: Position | None, prefix: str) -> Position | None:
+    """A position as whoever fed the message gave it."""
     return None if position is None else position._replace(source=position.source.removeprefix(prefix))
 
 

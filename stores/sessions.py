@@ -126,6 +126,13 @@ class SessionStore:
             for home in self._rows.append(kv, stored.filter(pa.array(~there)), upsert=True, aside=True):
                 self._rows.fold(kv, home, _folded)
 
+    def clear(self, kv: KV) -> None:
+        """Forget all."""
+        batch = Batch()
+        batch.delete_range(self._aux, _DIRECTORY, _DIRECTORY + b"\xff" * 9)
+        kv.write(batch)
+        self._rows.drop(kv, START_OF_TIME_US, END_OF_TIME_US)
+
     def drop(self, kv: KV, before_us: int) -> None:
         """Forget the buckets that end at or before a moment."""
         end = before_us // self.width_us * self.width_us

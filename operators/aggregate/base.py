@@ -255,11 +255,9 @@ class Steps(Logic):
         return [] if known is None else list(known.names)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        from windrow.operators.aggregate.views import AggregateView, SessionView, TupleView
+        from windrow.operators.aggregate.views import view_of
 
-        definition = self.definition
-        kind = TupleView if definition.tuple_window else SessionView if definition.session else AggregateView
-        return kind(self, stores, watermark_us, prefix)
+        return view_of(self.definition)(self, stores, watermark_us, prefix)
 
     def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
         """Messages that are filed, with what else of them is calculated with. numbers: of tuple windows."""

@@ -30,7 +30,7 @@ from windrow.core.policy import (
 from windrow.core.positions import Ids, Positions
 from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit, show_duration
-from windrow.core.windows import Inherited, Session, Tuples, WindowSpec
+from windrow.core.windows import Inherited, Session, Tuples, TupleSession, WindowSpec
 from windrow.operators.aggregate import growing, handing
 from windrow.operators.aggregate.panes import to_panes
 from windrow.operators.growth import Before, Growth
@@ -68,6 +68,8 @@ class AggregateDefinition(Definition):
     where: Expr | None = None
     #: Aggregations that came to a state, with the first start of windows in which they have seen all messages.
     since_us: tuple[tuple[str, int], ...] = ()
+    #: The first gap that sessions of a state had, where it has grown since.
+    gap_before_us: int | None = None
 
     #: Those that were computed of kept messages, with the first start of windows that did not need it.
     recomputed_us: tuple[tuple[str, int], ...] = ()
@@ -98,7 +100,18 @@ class AggregateDefinition(Definition):
 
     @property
     def session(self) -> bool:
-        return isinstance(self.window, Session)
+        return isinstance(self.window, Session | TupleSession)
+
+    @property
+    def numbered(self) -> bool:
+        """True if windows are ranges of numbers of messages, and not of event time."""
+        return isinstance(self.window, Tuples | TupleSession)
+
+    @property
+    def own_gap(self) -> Expr | None:
+        """What gives each message its own gap, of sessions that have such."""
+        gap = self.window.gap if isinstance(self.window, Session) else None
+        return gap if isinstance(gap, Expr) else None
 
     @property
     def inherited(self) -> bool:
@@ -134,16 +147,22 @@ class AggregateDefinition(Definition):
             "allowed_lateness_us": self.allowed_lateness_us,
             "max_ahead_us": self.max_ahead_us,
         }
-        if self.tuple_window:
+        if self.numbered:
             facts["retention"] = [self.retention.windows, self.retention.messages, self.retention.per]
         return facts
+
+    def one_shard(self) -> str | None:
+        if isinstance(self.window, TupleSession):
+            return f"{self.window!r} counts the messages of all keys"
+        return super().one_shard()
 
     def growth(self, before: Before) -> Growth | str:
         return growing.growth(self, before)
 
     def grown(self, growth: Growth) -> Self:
         since, recomputed = (tuple(sorted(us.items())) for us in (growth.since_us, growth.recomputed_us))
-        return self._changed(since_us=since, recomputed_us=recomputed, recompute=False)
+        grown = {"since_us": since, "recomputed_us": recomputed, "gap_before_us": growth.gap_us}
+        return self._changed(**grown, recompute=False)
 
     def recomputing(self) -> Self:
         return self._changed(recompute=True)
@@ -197,7 +216,7 @@ class AggregateDefinition(Definition):
 
     def unsettled(self) -> str | None:
         emit = self.emit
-        if self.tuple_window:
+        if self.numbered:
             return (
                 f"{self.name!r} has windows of {self.window!r}, whose contents depend on the order of arrival: only windows of "
                 "time can be checked"
@@ -228,7 +247,7 @@ class AggregateDefinition(Definition):
         return self.by
 
     def values(self, rows: pa.Table, job: str) -> Iterator[Pane]:
-        return to_panes(rows, self.by, job, tuples=self.tuple_window)
+        return to_panes(rows, self.by, job, tuples=self.numbered)
 
     @property
     def in_runs(self) -> bool:
@@ -256,6 +275,8 @@ class AggregateDefinition(Definition):
     def _sessions_in_runs(self) -> bool:
         emit = self.emit
         early = isinstance(emit.early, (Never, EveryPeriod))
+        if self.own_gap is not None or self.numbered:
+            return False
         return early and emit.on_time and not emit.closing_pane and not self.full_state and self.ids is None
 
     @property
@@ -305,10 +326,13 @@ class AggregateDefinition(Definition):
         from windrow.operators.aggregate.inherited import InheritedAggregator
         from windrow.operators.aggregate.logic import WindowAggregator
         from windrow.operators.aggregate.sessions import SessionAggregator
+        from windrow.operators.aggregate.tuple_sessions import TupleSessionAggregator
         from windrow.operators.aggregate.tuples import TupleAggregator
 
         if self.inherited:
             return InheritedAggregator(self)
+        if isinstance(self.window, TupleSession):
+            return TupleSessionAggregator(self)
         if self.session:
             return SessionAggregator(self)
         return TupleAggregator(self) if self.tuple_window else WindowAggregator(self)
@@ -316,8 +340,10 @@ class AggregateDefinition(Definition):
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.aggregate.oracle import AggregateOracle
         from windrow.operators.aggregate.session_oracle import SessionOracle
+        from windrow.operators.aggregate.tuple_session_oracle import TupleSessionOracle
 
-        oracle = SessionOracle(self) if self.session else AggregateOracle(self)
+        numbered = TupleSessionOracle if self.numbered else SessionOracle
+        oracle = numbered(self) if self.session else AggregateOracle(self)
         for name, schema in (schemas or {}).items():
             oracle.know(name, schema.names)
         return oracle

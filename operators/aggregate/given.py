@@ -39,7 +39,15 @@ from windrow.core.policy import (
 )
 from windrow.core.positions import Ids, Positions, ids_of
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
-from windrow.core.windows import Global, Inherited, Session, Tuples, WindowSpec, span_is_small
+from windrow.core.windows import (
+    Global,
+    Inherited,
+    Session,
+    Tuples,
+    TupleSession,
+    WindowSpec,
+    span_is_small,
+)
 from windrow.operators.aggregate.definition import default_lateness
 from windrow.operators.aggregate.handing import WINDOW_START
 from windrow.operators.steps.making import Makes, keys_of, time_of
@@ -77,8 +85,8 @@ def normalise(
     _check_of(agg, inputs)
     kept = _retention(retention, window, (*keys, *agg))
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
-    if isinstance(window, Session):
-        _check_session(window, agg, kept, emit, plain=where is None and not makes)
+    if isinstance(window, Session | TupleSession):
+        _check_session(window, agg, kept, emit, keys=keys, plain=where is None and not makes)
     lateness_us = _lateness(allowed_lateness, kept, emit)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
     return {
@@ -188,7 +196,7 @@ def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> N
     nothing = pa.table({c: pa.nulls(0) for c in columns})
     for trigger in (emit.early, emit.late):
         simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))
-        if isinstance(window, Session) and (not simple or getattr(trigger, "always", False)):
+        if isinstance(window, Session | TupleSession) and (not simple or getattr(trigger, "always", False)):
             raise BadTrigger(
                 f"{trigger!r} with {window!r}: sessions tell by wr.every_batch, wr.every(100) or wr.every('10 seconds')"
             )
@@ -208,7 +216,13 @@ def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> N
 
 
 def _check_session(
-    window: Session, agg: Mapping[str, Aggregation], kept: Retention, emit: Emit, *, plain: bool
+    window: Session | TupleSession,
+    agg: Mapping[str, Aggregation],
+    kept: Retention,
+    emit: Emit,
+    *,
+    keys: Sequence[str],
+    plain: bool,
 ) -> None:
     """Refuse what sessions do not do. plain: nothing is filtered, and no key and no time made."""
     if not plain:
@@ -216,12 +230,16 @@ def _check_session(
             f"where=, or keys or event time by expressions, with {window!r}: filter the input, and make these columns, before "
             "it comes to sessions"
         )
-    for alias, aggregation in agg.items():
-        if aggregation.full_state and emit.mode == "discarding":
-            raise BadAggregate(
-                f"agg[{alias!r}] = {aggregation!r} needs the messages of its window, and mode='discarding' over {window!r} "
-                "those that no part of it has told: use mode='retracting', or an aggregation that needs none"
-            )
+    if isinstance(window, TupleSession):
+        return _check_tuple_session(window, agg, kept, keys)
+    if window.max_length_us is not None and (
+        emit.mode == "discarding" or not any(a.full_state for a in agg.values())
+    ):
+        raise BadWindow(
+            f"max_length={show_duration(window.max_length_us)!r} with {dict(agg)!r}, mode={emit.mode!r}: a message that comes "
+            "late may move every cut after it, so messages are kept for it, in a mode that takes back; use it beside wr.median "
+            "or a function of tables in another mode than 'discarding', or cut=wr.tumbling(...)"
+        )
     if kept.windows is not None or kept.messages is not None:
         raise BadWindow(f"{window!r} is kept by time, not by {kept!r}: use retention='7 days', or wr.forever")
 
@@ -233,6 +251,27 @@ def _check_inherited(window: Inherited, columns: Sequence[str], kept: Retention)
     if WINDOW_START in columns:
         raise ReservedColumn(
             f"{WINDOW_START!r} is a column of the window itself, with {window!r}: leave it out of by= and agg="
+        )
+
+
+def _check_tuple_session(
+    window: TupleSession, agg: Mapping[str, Aggregation], kept: Retention, keys: Sequence[str]
+) -> None:
+    if not keys:
+        raise BadWindow(
+            f"by=() with {window!r}: every message would be of the one key, and no session would end; name a key"
+        )
+    for alias, aggregation in agg.items():
+        if aggregation.full_state:
+            raise BadAggregate(
+                f"agg[{alias!r}] = {aggregation!r} needs the messages of its window, and {window!r} keeps none: use "
+                "wr.approx_percentile, wr.collect_list or another aggregation that needs none"
+            )
+    counts = kept.messages is not None and kept.per == "job" and kept.windows is None
+    if kept != Retention() and not (counts and kept.time_us is None):
+        raise RetentionMissing(
+            f"{window!r} is kept by the messages of all keys that have come since, and retention {kept!r} does not count these "
+            "alone: use retention=wr.Retain(messages=100_000, per='job'), or wr.forever"
         )
 
 
@@ -294,6 +333,10 @@ def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) 
     if isinstance(retention, (str, timedelta)):
         retention = Retain(retention)
     if retention is None:
+        if isinstance(window, TupleSession):
+            raise RetentionMissing(
+                f"{window!r} needs a retention by count: use retention=wr.Retain(messages=100_000, per='job'), or wr.forever"
+            )
         if isinstance(window, Tuples):
             raise RetentionMissing(
                 f"{window!r} needs a retention by count: use retention=wr.Retain(windows=100), or wr.forever"

@@ -1,19 +1,26 @@
-"""Aggregations that come to an aggregate with state, or go from it. `docs/reference/semantics/aggregates.md`."""
+"""Aggregations that come to an aggregate with state, or go from it; a gap of sessions that becomes larger.
+
+`docs/reference/semantics/aggregates.md`, `sessions.md`.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import START_OF_TIME_US, duration_us
+from windrow.core.windows import Session
 from windrow.operators.aggregations.needs import expressions_of, keeps_whole, lacks
 from windrow.operators.growth import Before, Growth, fingerprint_of
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.definition import AggregateDefinition
 
+_GAP = re.compile(r"wr\.session\('([^']*)'")
 #: Of logs that keep fingerprints only: so many definitions with fewer aggregations are tried.
 _MOST = 10_000
 
@@ -29,8 +36,11 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     changed = [alias for alias, text in new.items() if former.get(alias, text) != text]
     # Messages that are kept do not say which of them came before.
     fixed = definition.session or definition.inherited or (definition.tuple_window and definition.full_state)
+    gap_us = _smaller_gap(definition, described)
+    if gap_us is not None and list(_others(own, described)) == ["window"] and old == new:
+        return Growth(gap_us=before.growth.gap_us or gap_us)
     if changed or list(_others(own, described)) or (fixed and old != new):
-        return "".join(f"\n  - {change}" for change in _changes(own, described, former, fixed))
+        return "".join(f"\n  - {change}" for change in _changes(own, described, former, fixed, gap_us))
     whole_us = before.reached_us + 1
     since = {alias: us for alias, us in before.growth.since_us.items() if alias in new}
     since |= dict.fromkeys((alias for alias in new if alias not in old), whole_us)
@@ -68,7 +78,11 @@ def _kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[s
 
 
 def _changes(
-    own: Mapping[str, Any], described: Mapping[str, Any], former: Mapping[str, str], fixed: bool
+    own: Mapping[str, Any],
+    described: Mapping[str, Any],
+    former: Mapping[str, str],
+    fixed: bool,
+    gap_us: int | None,
 ) -> Iterator[str]:
     """What has changed, and whether state could be opened with that change alone."""
     comes_and_goes = "not on such windows" if fixed else "alone it could be opened"
@@ -82,7 +96,19 @@ def _changes(
         if alias not in new:
             yield f"{alias!r} has gone, {text}: {comes_and_goes}"
     for key in _others(own, described):
-        yield f"{key} was {described.get(key)!r}, and is {own.get(key)!r}: not on this state"
+        alone = "alone it could be opened" if key == "window" and gap_us is not None else "not on this state"
+        yield f"{key} was {described.get(key)!r}, and is {own.get(key)!r}: {alone}"
+
+
+def _smaller_gap(definition: AggregateDefinition, described: Mapping[str, Any]) -> int | None:
+    """The gap that sessions had, if that is all in which their windows differ, and was smaller."""
+    window, found = definition.window, _GAP.match(str(described.get("window")))
+    whole = isinstance(window, Session) and definition.own_gap is None and window.max_length_us is None
+    if not whole or found is None:
+        return None
+    assert isinstance(window, Session)
+    before = replace(window, gap=duration_us(found[1]))
+    return before.gap_us if repr(before) == described["window"] and before.gap_us < window.gap_us else None
 
 
 def _others(own: Mapping[str, Any], described: Mapping[str, Any]) -> Iterator[str]:

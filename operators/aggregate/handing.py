@@ -104,7 +104,7 @@ def tells_until_us(definition: AggregateDefinition, reached_us: int) -> int:
 
 def check_followed(first: AggregateDefinition, second: Taker) -> None:
     """Panes of which each is a contribution of its own, or takes back the one that it stands in place of."""
-    if first.tuple_window or isinstance(first.window, Global):
+    if first.numbered or isinstance(first.window, Global):
         raise BadWindow(
             f"{first.window!r} of {first.name!r} has no end in event time, by which {second.name!r} could file its panes: use "
             "wr.tumbling, wr.hopping, wr.calendar or wr.session"

@@ -9,7 +9,14 @@ import pyarrow as pa
 from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregations.needs import check_columns, keeps_whole, mentioned, refusal_of
+from windrow.operators.aggregate.own_gaps import gap_refusal
+from windrow.operators.aggregations.needs import (
+    check_columns,
+    expressions_of,
+    keeps_whole,
+    mentioned,
+    refusal_of,
+)
 from windrow.operators.steps.learning import key_refusal, missing
 from windrow.operators.steps.making import made_schema, raw
 
@@ -26,10 +33,12 @@ class AggregateNeeds:
         for aggregation in definition.agg.values():
             self._names.update(aggregation.columns)
         self._names.difference_update(dict(definition.makes))
-        #: What is asked beside aggregations, as if one were filtered by it.
-        self._where = (
-            {} if definition.where is None else {"where": Aggregation("count", (), (), definition.where)}
-        )
+        #: What is asked beside aggregations, as if one were filtered by it, or of it.
+        self._beside: dict[str, Aggregation] = {}
+        if definition.where is not None:
+            self._beside["__where"] = Aggregation("count", (), (), definition.where)
+        if definition.own_gap is not None:
+            self._beside["__gap"] = Aggregation("any_value", (definition.own_gap,))
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         columns = {f.name: f.type for f in known or () if not f.name.startswith("__")}
@@ -38,11 +47,11 @@ class AggregateNeeds:
         for needed in self.definition.needs:
             if needed not in columns:
                 raise missing(f"column {needed!r} of {self.definition.name!r}", columns)
-        makes, where = self.definition.makes, self.definition.where
+        makes, beside = self.definition.makes, [e for a in self._beside.values() for e in expressions_of(a)]
         try:
             seen = made_schema(makes, pa.schema(columns.items()))
-            if where is not None:
-                where.evaluate(seen.empty_table())
+            for expression in beside:
+                expression.evaluate(seen.empty_table())
         except UnknownColumn as error:
             raise missing(error.message, columns) from None
         except TypeClash:
@@ -53,7 +62,7 @@ class AggregateNeeds:
     def named(self, names: Iterable[str]) -> set[str]:
         names = list(names)
         made = [Aggregation("count", (expression,)) for _, expression in self.definition.makes]
-        asked = mentioned([*made, *self._where.values(), *self.definition.agg.values()], names)
+        asked = mentioned([*made, *self._beside.values(), *self.definition.agg.values()], names)
         return self._names.intersection(names) | asked
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
@@ -84,5 +93,15 @@ class AggregateNeeds:
                 if refusal is not None:
                     return refusal
             types = {f.name: f.type for f in seen}
-        filtered = self.definition._changed(agg={**self._where, **self.definition.agg})
-        return refusal_of(filtered, name, types[name], types)
+        whole = self.definition._changed(agg={**self._beside, **self.definition.agg})
+        return refusal_of(whole, name, types[name], types) or self._gap_refusal(types)
+
+    def _gap_refusal(self, types: Mapping[str, pa.DataType]) -> str | None:
+        """Why sessions cannot have the gap that their expression gives over columns of these types."""
+        gap = self.definition.own_gap
+        if gap is None or any(pa.types.is_null(k) and gap.mentions(n) for n, k in types.items()):
+            return None
+        try:
+            return gap_refusal(gap, gap.evaluate(pa.schema(list(types.items())).empty_table()).type)
+        except (UnknownColumn, TypeClash):
+            return None  # not all of its columns are known yet

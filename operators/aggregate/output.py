@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import BoolArray
 from windrow.core.message_keys import decode_position
 from windrow.core.messages import Position, WindowInfo
 from windrow.core.types import as_type
@@ -47,7 +48,7 @@ VALUE = "v."
 
 def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:
     """The schema of panes as users see them."""
-    window = TUPLE_WINDOW_TYPE if definition.tuple_window else TIME_WINDOW_TYPE
+    window = TUPLE_WINDOW_TYPE if definition.numbered else TIME_WINDOW_TYPE
     return pa.schema(
         [
             pa.field("window", window, metadata={"windrow": "window"}),
@@ -63,7 +64,7 @@ def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa
 
 
 def window_column(definition: AggregateDefinition, starts: pa.Array, ends: pa.Array) -> pa.StructArray:
-    if definition.tuple_window:
+    if definition.numbered:
         return pa.StructArray.from_arrays([starts, ends], fields=list(TUPLE_WINDOW_TYPE))
     return pa.StructArray.from_arrays([stamps(starts), stamps(ends)], fields=list(TIME_WINDOW_TYPE))
 
@@ -139,9 +140,9 @@ def sorted_states(
     return told.take(pa.array(in_window_order(told, definition.by)))
 
 
-def to_infos(definition: AggregateDefinition, rows: pa.Table, watermark_us: int) -> list[WindowInfo]:
+def to_infos(definition: AggregateDefinition, rows: pa.Table, fired: BoolArray) -> list[WindowInfo]:
     """`sorted_states` as window metadata."""
-    tuples, size = definition.tuple_window, getattr(definition.window, "size", 0)
+    tuples = definition.numbered
     starts, ends = rows.column(START).to_pylist(), rows.column(END).to_pylist()
     spans = list(zip(starts, ends, strict=True))
     windows = {
@@ -159,7 +160,9 @@ def to_infos(definition: AggregateDefinition, rows: pa.Table, watermark_us: int)
             last=None if last is None else Position(*decode_position(last)[0]),
             values=told,
             panes=panes,
-            fired=messages >= size if tuples else span[1] <= watermark_us,
+            fired=is_over,
         )
-        for span, key, told, messages, first, last, panes in zip(spans, keys, values, *labels, strict=True)
+        for span, key, told, is_over, messages, first, last, panes in zip(
+            spans, keys, values, fired.tolist(), *labels, strict=True
+        )
     ]

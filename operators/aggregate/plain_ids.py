@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from windrow.core.expressions import Expr
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.windows import Hopping, Session, Tuples
+from windrow.core.windows import Hopping, Session, Tuples, TupleSession
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.plain.aggregates import is_nan
 from windrow.operators.plain.cells import Key, Taken
@@ -47,11 +48,12 @@ class PlainIds:
     def _remembered(self, time_us: int, watermark_us: int) -> bool:
         """Until the last window that begins at or before the event time is out of retention."""
         spec, kept_us = self._definition.window, self._definition.retention.time_us
-        if kept_us is None or kept_us >= UNBOUNDED_US or isinstance(spec, Tuples):
+        if kept_us is None or kept_us >= UNBOUNDED_US or isinstance(spec, Tuples | TupleSession):
             return True
         if isinstance(spec, Session):  # until a message of that time is out of retention by itself
             cell = windows_of(spec.cut, time_us) if spec.cut is not None else []
-            end_us = min([time_us + spec.gap_us, *(window.end_us for window in cell)])
+            gap_us = 0 if isinstance(spec.gap, Expr) else spec.gap
+            end_us = min([time_us + gap_us, *(window.end_us for window in cell)])
             return end_us + kept_us >= watermark_us
         covering = windows_of(spec, time_us)
         while not covering and isinstance(spec, Hopping):  # in a gap between hops: the window before it

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +19,16 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
-from windrow.operators.aggregate.extents import Extents, Joined, by_code, joined, reach_of, reached
+from windrow.operators.aggregate.bridges import Pieces, with_bridges
+from windrow.operators.aggregate.extents import Extents, Joined, by_code, holders, joined, reach_of, reached
 from windrow.operators.aggregate.filing import bury_broken, bury_failed
+from windrow.operators.aggregate.longest import REACH, divide
+from windrow.operators.aggregate.own_gaps import GAP
+from windrow.operators.aggregate.session_history import told_apart
 from windrow.operators.aggregate.session_rows import Rows, Step, apart, chosen, codes_of, extents, unfolded
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
-from windrow.operators.steps.columns import END, PANES, START
+from windrow.operators.aggregate.wider_gap import floor_of
+from windrow.operators.steps.columns import END, LAST, PANES, START
 from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, event_time_marks
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
 
 _COMPONENT = "__component"
+#: Of a row that has a number, by which it is filed, and not by its time.
+NUMBER = "__number"
 
 
 class Filed(NamedTuple):
@@ -76,7 +84,10 @@ def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | 
     rows = _in_retention(logic, step, rows)
     if len(rows) == 0:
         return None
-    return _file(logic, step, rows, _given(logic, step, rows.table, rows.times, rows.times))
+    ends = _ends(logic, rows)
+    if logic.longest_us is not None:  # one that is late may move the cuts of all that follows
+        ends = np.full(len(rows), LAST_END_US, dtype=np.int64)
+    return _file(logic, step, rows, _given(logic, step, rows.table, _moments(rows), ends))
 
 
 def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[Filed | None]:
@@ -85,7 +96,7 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
     """
     if len(rows) == 0:
         return
-    given = _given(logic, step, rows.table, rows.times, rows.times)
+    given = _given(logic, step, rows.table, rows.times, _ends(logic, rows))
     joins = _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
     if not joins:
         yield _file(logic, step, rows, given)
@@ -96,7 +107,7 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
 
 def _joining(logic: SessionAggregator, rows: Slice, given: Given, parts: Parts) -> list[int]:
     """The messages, in the order in which they came, that touch two that were apart."""
-    times, ends, held = rows.times, _own_ends(logic, rows.times), np.zeros(0, dtype=bool)
+    times, ends, held = rows.times, _ends(logic, rows), np.zeros(0, dtype=bool)
     pieces, firsts, lasts = parts.piece, times, ends
     if given.sessions is not None:
         held, stored = parts.stored >= 0, extents(given.sessions, given.stored)
@@ -124,6 +135,8 @@ def _file(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Fi
     lost = _reach_closed(logic, step, rows, given)
     if lost.any():
         detail = "it reaches a session that is closed"
+        if logic.longest_us is not None:
+            detail = "it is in no session that is open"
         rows, given = _without(step, rows, given, lost, detail)
         if len(rows) == 0:
             return None
@@ -139,7 +152,8 @@ def _file(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Fi
         parts = _joined_rows(logic, step, rows, given)
     step.result.marks = dict(event_time_marks(rows))
     deltas = _deltas(logic, step, rows, parts)
-    return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts)
+    pieces = Pieces(_moments(rows), _ends(logic, rows), partial(_positions, rows))
+    return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts, pieces)
 
 
 def file_groups(
@@ -149,20 +163,23 @@ def file_groups(
 
     groups: state rows without a window. Messages of one group are less than a gap apart: from `first_us` to `last_us`.
     """
-    given = _given(logic, step, groups, first_us, last_us)
-    ranges = Extents(given.codes, first_us, _own_ends(logic, last_us))
+    ends = _own_ends(logic, last_us, logic.gap_us)
+    given = _given(logic, step, groups, first_us, ends)
+    ranges = Extents(given.codes, first_us, ends)
     each = np.arange(len(groups), dtype=np.int64)
     parts = _joined(step, ranges, each, given)
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
     deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends))
     bury_broken(deltas, broken, logic.definition, step.dead)
-    pieces = Groups.numbered(parts.piece, parts.size)
-    deltas = deltas.append_column(_COMPONENT, pa.array(parts.piece[pieces.first_rows]))
-    return _merged(logic, step, deltas, given, parts)
+    first = Groups.numbered(parts.piece, parts.size).first_rows
+    deltas = deltas.append_column(_COMPONENT, pa.array(parts.piece[first]))
+    pieces = Pieces(first_us, ends, combine(groups.column(LAST)).take)
+    return _merged(logic, step, deltas, given, parts, pieces)
 
 
 def _in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
-    gone = rows.times < logic.kept_from(step.progress.watermark_us)
+    floor_us = max(logic.kept_from(step.progress.watermark_us), floor_of(logic, step.kv))
+    gone = _moments(rows) < floor_us
     if not gone.any():
         return rows
     detail = "its own window is out of retention"
@@ -176,16 +193,14 @@ def _without(step: Step, rows: Slice, given: Given, lost: BoolArray, detail: str
     return rows.take(np.flatnonzero(~lost)), given._replace(codes=given.codes[~lost])
 
 
-def _given(
-    logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, last_us: IntArray
-) -> Given:
+def _given(logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray) -> Given:
     """The sessions of the keys of these rows that may still grow, and those past ones that they may reach."""
     by = logic.definition.by
     groups = Groups([rows.column(b) for b in by], len(rows))
     keys = rows.select(list(by)).take(pa.array(groups.first_rows)) if by else None
     asked = [_keys(keys, np.arange(groups.size), HOT)]
     for bucket in logic.store.buckets(step.kv, int(first_us.min())):
-        near = (first_us <= bucket.last_us) & (last_us >= bucket.first_us - logic.gap_us)
+        near = (first_us <= bucket.last_us) & (ends >= bucket.first_us)
         if near.any():
             mine = np.bincount(groups.codes[near], minlength=groups.size)
             asked.append(_keys(keys, np.flatnonzero(mine), bucket.home))
@@ -214,28 +229,66 @@ def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Tab
 
 
 def _reach_closed(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> BoolArray:
-    """True for messages that touch a closed session."""
+    """True for messages that touch a closed session, or what keeps them out where sessions have a longest length."""
     lost = np.zeros(len(rows), dtype=bool)
-    if given.sessions is None or int(rows.times.min()) >= step.closed_us:
+    if int(_moments(rows).min()) >= step.closed_us:
+        return lost
+    if logic.longest_us is not None:
+        return _outside_open(step, rows, given)
+    if given.sessions is None:
         return lost
     stored = extents(given.sessions, given.stored)
     closed = stored.ends < step.closed_us
     if not closed.any():
         return lost
-    own = Extents(given.codes, rows.times, _own_ends(logic, rows.times))
+    own = Extents(given.codes, rows.times, _ends(logic, rows))
     return reached(Extents(*(column[closed] for column in stored)), own)
 
 
-def _own_ends(logic: SessionAggregator, times: IntArray) -> IntArray:
+def _outside_open(step: Step, rows: Slice, given: Given) -> BoolArray:
+    """True for messages that are later than allowed, and in no open session: no cut before the watermark moves."""
+    late: BoolArray = rows.times < step.closed_us
+    if given.sessions is None:
+        return late
+    stored = extents(given.sessions, given.stored)
+    open_ = Extents(*(column[stored.ends >= step.closed_us] for column in stored))
+    holder = holders(open_, given.codes, rows.times)
+    ends = open_.ends[np.maximum(holder, 0)] if len(open_.ends) else rows.times
+    return late & ((holder < 0) | (rows.times >= ends))
+
+
+def _moments(rows: Slice) -> IntArray:
+    """Where messages lie among sessions: their times, or their numbers."""
+    numbered = NUMBER in rows.table.column_names
+    moments: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
+    return moments
+
+
+def _positions(rows: Slice, at: pa.Array) -> pa.Array:
+    return pa.nulls(len(at), pa.binary()) if rows.order is None else rows.order.take(at)
+
+
+def _ends(logic: SessionAggregator, rows: Slice) -> IntArray:
     """The end of each message's own window."""
-    ends: IntArray = np.minimum(times, LAST_END_US - logic.gap_us) + logic.gap_us
+    own = logic.own_gap is not None
+    gaps = combine(rows.table.column(GAP)).to_numpy() if own else logic.gap_us
+    return _own_ends(logic, _moments(rows), gaps)
+
+
+def _own_ends(logic: SessionAggregator, times: IntArray, gaps: Any) -> IntArray:
+    """The ends of the windows of messages of these times alone."""
+    ends: IntArray = np.minimum(times, LAST_END_US - gaps) + gaps
     return ends if logic.cells is None else np.minimum(ends, logic.cells.assign(times)[2])
 
 
 def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Parts:
     """Messages and open sessions, joined where they touch."""
-    of_row, runs = _runs(given.codes, rows.times, logic.gap_us)
-    ranges = Extents(runs.codes, runs.starts, _own_ends(logic, runs.ends))
+    moments = _moments(rows)
+    if logic.own_gap is not None:
+        each = np.arange(len(rows), dtype=np.int64)
+        return _joined(step, Extents(given.codes, moments, _ends(logic, rows)), each, given)
+    of_row, runs = _runs(given.codes, moments, logic.gap_us)
+    ranges = Extents(runs.codes, runs.starts, _own_ends(logic, runs.ends, logic.gap_us))
     return _joined(step, ranges, of_row, given)
 
 
@@ -246,6 +299,8 @@ def _joined(step: Step, ranges: Extents, of_piece: IntArray, given: Given) -> Pa
         return Parts(found, found.component[of_piece], np.zeros(0, dtype=np.int64))
     stored = extents(given.sessions, given.stored)
     open_ = stored.ends >= step.closed_us
+    if REACH in given.sessions.column_names:
+        stored = stored._replace(ends=combine(given.sessions.column(REACH)).to_numpy())
     found = joined(Extents(*(column[open_] for column in stored)).and_more(ranges))
     component = np.full(len(open_), -1, dtype=np.int64)
     component[open_] = found.component[: open_.sum()]
@@ -289,7 +344,9 @@ def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> 
     return deltas
 
 
-def _merged(logic: SessionAggregator, step: Step, deltas: pa.Table, given: Given, parts: Parts) -> Filed:
+def _merged(
+    logic: SessionAggregator, step: Step, deltas: pa.Table, given: Given, parts: Parts, pieces: Pieces
+) -> Filed:
     """The sessions that took something, as one row each."""
     starts, ends = parts.joined.starts, parts.joined.ends
     component = combine(deltas.column(_COMPONENT)).to_numpy()
@@ -298,14 +355,17 @@ def _merged(logic: SessionAggregator, step: Step, deltas: pa.Table, given: Given
     takes[component] = True
     held_to = np.full(parts.size, START_OF_TIME_US, dtype=np.int64)
     others, panes = given.near.rows, deltas.slice(0, 0).select([START, END, *logic.definition.by, PANES])
-    mine = (parts.stored >= 0) & takes[parts.stored]
+    mine, were = (parts.stored >= 0) & takes[parts.stored], None
     if mine.any() and others is not None:
         others, touched = chosen(others, logic.definition.by, mine)
         before = parts.stored[mine]
         hot = combine(touched.sessions.column(HOME)).to_numpy() == HOT
         np.maximum.at(held_to, before[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
         whole = unfolded(logic.calculation, touched)
+        if logic.definition.full_state and logic.definition.emit.mode == "discarding":
+            whole = told_apart(whole, before)
         panes = whole.panes
+        were = extents(whole.sessions, before)
         stored = without(whole.sessions, HOME, STANDS)
         if np.bincount(before).max() > 1:  # a left fold over what becomes one, by start
             order = np.argsort(combine(stored.column(START)).to_numpy(), kind="stable")
@@ -315,6 +375,11 @@ def _merged(logic: SessionAggregator, step: Step, deltas: pa.Table, given: Given
     groups = Groups.numbered(component, parts.size)
     merged = logic.merged(deltas, groups, step.dead)
     component = component[groups.first_rows]
+    if were is not None:
+        merged = with_bridges(merged, component, were, pieces, parts.piece)
+    if logic.longest_us is not None:
+        others, after = divide(logic, step, given.near, mine, merged)
+        return Filed(given.near, others, after, np.ones(len(after.sessions), dtype=bool))
     width = logic.marks.width_us
     fresh = held_to[component] // width != ends[component] // width
     return Filed(given.near, others, Rows(merged, panes), fresh)

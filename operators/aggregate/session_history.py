@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from windrow.core.arrays import IntArray
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import concat
 from windrow.operators.aggregate.extents import holders
 from windrow.operators.aggregate.history import History
-from windrow.operators.aggregate.session_rows import apart, codes_of, extents
+from windrow.operators.aggregate.session_rows import Rows, apart, codes_of, extents
 from windrow.operators.aggregations.calculation import Broken, Calculation
-from windrow.operators.steps.columns import END, START
+from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV
@@ -23,9 +25,21 @@ from windrow.stores.sessions import HOT, SessionStore
 
 
 def values_of_sessions(
-    history: History, kv: KV, state: pa.Table, calculation: Calculation
+    history: History, kv: KV, sessions: pa.Table, panes: pa.Table | None, calculation: Calculation
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
-    """Values of sessions, from their messages."""
+    """Values of sessions, from their messages; in a mode that discards, from those that no part of them has told."""
+    rows, of = messages_of(history, kv, sessions, calculation)
+    if rows is not None and panes is not None and len(panes) and history.definition.emit.mode == "discarding":
+        fresh = np.flatnonzero(~_told_in_parts(rows, panes, history.definition.by))
+        rows, of = rows.take(fresh), of[fresh]
+    starts = combine(sessions.column(START)).to_numpy()[of]
+    return history.evaluate(sessions, rows, np.arange(len(of), dtype=np.int64), starts, calculation)
+
+
+def messages_of(
+    history: History, kv: KV, state: pa.Table, calculation: Calculation
+) -> tuple[Slice | None, IntArray]:
+    """(the messages of sessions, of which session each is): one session after the other, in order of time."""
     by = history.definition.by
     encoded = history.encode([state.column(b) for b in by]) if by else [None] * len(state)
     keys, values, found = list[bytes](), list[bytes](), list[int]()
@@ -36,9 +50,31 @@ def values_of_sessions(
         keys += some
         values += theirs
         found.append(len(some))
-    rows = history.decode(kv, keys, values, calculation)
-    of: IntArray = np.repeat(starts, np.array(found, dtype=np.int64))
-    return history.evaluate(state, rows, np.arange(len(of), dtype=np.int64), of, calculation)
+    of: IntArray = np.repeat(np.arange(len(state), dtype=np.int64), np.array(found, dtype=np.int64))
+    return history.decode(kv, keys, values, calculation), of
+
+
+def told_apart(rows: Rows, component: IntArray) -> Rows:
+    """Sessions of which several become one, in a mode that discards: up to which step each was told is noted beside them."""
+    joins = np.bincount(component)[component] > 1
+    told = joins & combine(rows.sessions.column(EMIT_STEP)).is_valid().to_numpy(zero_copy_only=False)
+    if not told.any():
+        return rows
+    parts = rows.sessions.filter(pa.array(told)).select(rows.panes.column_names)
+    steps = pc.if_else(pa.array(joins), None, combine(rows.sessions.column(EMIT_STEP)))
+    at = rows.sessions.column_names.index(EMIT_STEP)
+    return Rows(rows.sessions.set_column(at, EMIT_STEP, steps), concat([rows.panes, parts]))
+
+
+def _told_in_parts(rows: Slice, parts: pa.Table, by: tuple[str, ...]) -> BoolArray:
+    """True for messages that were told of a part of their session."""
+    codes = codes_of([parts, rows.table], by)
+    n = len(parts)
+    holder = holders(extents(parts, codes[:n]), codes[n:], rows.times)
+    within = (holder >= 0) & (rows.times < combine(parts.column(END)).to_numpy()[np.maximum(holder, 0)])
+    steps = combine(parts.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.maximum(holder, 0)]
+    told: BoolArray = within & (combine(rows.table.column(STEP)).to_numpy() <= steps)
+    return told
 
 
 def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> Slice:

@@ -2,21 +2,32 @@
 
 A message is the range `[t, t + gap]`; ranges of a key that overlap or touch are one session, `[first, last + gap)`. A session
 is closed when the watermark, less the allowed lateness, is beyond its end; a closed session never opens again. What was told of
-a window stands until it is taken back: by the pane of a session that holds it.
+a window stands until it is taken back: by the pane of a session that holds it. The gap may be one that each message has of its
+own; of zero, it is a microsecond.
+
+Where sessions have a longest length, what makes one is cut from its first message on: so long after the first message of a part
+the next begins. Parts are sessions of their own from then on. What has come later than is allowed enters those that are open,
+and nothing else, so that no cut before the watermark moves.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
+from windrow.core.aggregation import Aggregation
 from windrow.core.emit import EveryBatch, EveryCount
-from windrow.core.messages import Kind, Pane, Timing, Window, WindowInfo
+from windrow.core.expressions import Expr
+from windrow.core.messages import Kind, Pane, Timing, TupleWindow, Window, WindowInfo
+from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import LAST_END_US, Session
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import AggregateOracle, past, ticks
 from windrow.operators.plain.aggregates import IntegerOverflow, same
+from windrow.operators.plain.arrow import Arguments, Raised
 from windrow.operators.plain.cells import Cell, Key, Taken, place
 from windrow.operators.plain.oracle import Messages, Outcome, listed
 from windrow.operators.plain.times import shown
@@ -28,6 +39,7 @@ class SessionCell(Cell):
     """One session of one key."""
 
     window: Window = field(default_factory=lambda: Window(0, 1))
+    reach_us: int = START_OF_TIME_US  # where it would end if sessions had no longest length
     current: bool = True  # the watermark has not passed its end since it has that end
 
 
@@ -45,16 +57,31 @@ class SessionOracle(AggregateOracle):
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
-        assert isinstance(definition.window, Session)
-        self._gap_us, self._cut = definition.window.gap_us, definition.window.cut
+        window = definition.window
+        gap: int | Expr = window.gap if isinstance(window, Session) else 0
+        self._cut = window.cut if isinstance(window, Session) else None
+        self._longest_us = window.max_length_us if isinstance(window, Session) else None
+        self._taken_back: list[tuple[Any, Pane]] = []
+        self._own_gaps = isinstance(gap, Expr)
+        self._gap_us = self._next_gap_us = (
+            0 if isinstance(gap, Expr) else gap
+        )  # the next: from the next step on
+        self._floor_us = START_OF_TIME_US  # what was out of retention under a smaller gap stays so
+        self._gaps = Arguments({"gap": Aggregation("any_value", (gap,))} if isinstance(gap, Expr) else {})
         self._sessions: dict[Key, list[SessionCell]] = {}
         self._standing: dict[Key, list[Standing]] = {}
         self._step = 0
+
+    def know(self, input: str, columns: Sequence[str]) -> None:
+        super().know(input, columns)
+        self._gaps.learn([dict.fromkeys(columns)])
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def redefine(self, definition: AggregateDefinition) -> None:
         self.definition = definition
+        if isinstance(definition.window, Session) and isinstance(definition.window.gap, int):
+            self._next_gap_us = definition.window.gap
         for cell in self._all():
             cell.ended = False
 
@@ -64,7 +91,7 @@ class SessionOracle(AggregateOracle):
         ticked = now if self._ticked_us is None else self._ticked_us
         before, after = self.watermark_us, max(watermark_us, self.watermark_us)
         self.watermark_us, self._ticked_us = after, now
-        emit, panes = self.definition.emit, list[Pane]()
+        emit, panes = self.definition.emit, self._widened(before)
         for cell in self._all():
             if cell.current and self._passed(cell, after):
                 cell.current = False
@@ -84,10 +111,57 @@ class SessionOracle(AggregateOracle):
         return Outcome(panes, self._buried())
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
+        told: list[tuple[Any, Pane]] = []
+        first, buried = self._widened(watermark_us), self._dead
+        for cell in self._touched(messages, now_us, watermark_us):
+            cell.current = not self._passed(cell, watermark_us)
+            trigger = self.definition.emit.early if cell.current else self.definition.emit.late
+            needed = trigger.n if isinstance(trigger, EveryCount) else 1
+            if isinstance(trigger, EveryBatch | EveryCount) and len(cell.pending) >= needed:
+                timing = Timing.EARLY if cell.current else Timing.LATE
+                panes = self._tell(cell, timing, self._is_closed(cell, watermark_us))
+                told += [(place(cell), pane) for pane in panes]
+        told = sorted(self._taken_back + told, key=lambda pair: pair[0])
+        self._dead += buried
+        return Outcome([*first, *(pane for _, pane in told)], self._buried())
+
+    def _widened(self, watermark_us: int) -> list[Pane]:
+        """Sessions that are open go on for longer, where the gap has grown; those that are over by now are told."""
+        self._dead = []
+        more_us, kept = self._next_gap_us - self._gap_us, self.definition.retention.time_us
+        if more_us <= 0:
+            return []
+        if kept is not None:
+            self._floor_us = max(self._floor_us, watermark_us - kept - self._gap_us)
+        self._gap_us, panes, made = self._next_gap_us, list[Pane](), list[SessionCell]()
+        for key, cells in self._sessions.items():
+            groups: list[tuple[Window, list[SessionCell]]] = []
+            for cell in sorted(cells, key=place):
+                end_us = min(cell.end_us + more_us, LAST_END_US)
+                if self._cut is not None:
+                    end_us = min(end_us, windows_of(self._cut, cell.first_us)[0].end_us)
+                if self._is_closed(cell, watermark_us) or end_us <= cell.end_us:
+                    continue
+                window = Window(cell.first_us, end_us)
+                if groups and self._meet(groups[-1][0], window):
+                    groups[-1] = (Window(groups[-1][0].start_us, end_us), [*groups[-1][1], cell])
+                else:
+                    groups.append((window, [cell]))
+            made += [one for w, parts in groups if (one := self._joined(key, w, [], parts)) is not None]
+        emit = self.definition.emit
+        for cell in sorted(made, key=place):
+            cell.current = not self._passed(cell, watermark_us)
+            if not cell.current and (emit.on_time or (cell.pending and not emit.tells_late)):
+                panes += self._tell(cell, Timing.ON_TIME, False)
+        return panes
+
+    def _touched(self, messages: Messages, now_us: int, watermark_us: int) -> list[SessionCell]:
+        """The sessions that took messages of a step."""
         messages, self._dead = listed(messages), []
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
         timed = [t for m in self._in_order(messages) if (t := self._timed(m, now)) is not None]
+        self._gaps.learn([t.payload for t in timed] + [dict.fromkeys(m.payload) for m in messages])
         admitted = [t for t in timed if self._admit(t)]
         self._learn_arguments(admitted, messages)
         self.counted, self._step = [], self._step + 1
@@ -98,16 +172,9 @@ class SessionOracle(AggregateOracle):
                 self.duplicates += 1
             elif self._may_count(message, watermark_us):
                 by_key.setdefault(key, []).append(message)
+        self._taken_back = []
         touched = [cell for key, some in by_key.items() for cell in self._take(key, some, watermark_us)]
-        panes: list[Pane] = []
-        for cell in sorted(touched, key=place):
-            cell.current = not self._passed(cell, watermark_us)
-            trigger = self.definition.emit.early if cell.current else self.definition.emit.late
-            needed = trigger.n if isinstance(trigger, EveryCount) else 1
-            if isinstance(trigger, EveryBatch | EveryCount) and len(cell.pending) >= needed:
-                timing = Timing.EARLY if cell.current else Timing.LATE
-                panes += self._tell(cell, timing, self._is_closed(cell, watermark_us))
-        return Outcome(panes, self._buried())
+        return sorted(touched, key=place)
 
     def windows(self) -> list[WindowInfo]:
         kept = self.definition.retention.time_us
@@ -117,11 +184,15 @@ class SessionOracle(AggregateOracle):
             if kept is None or not past(cell.end_us, kept, self.watermark_us)
         ]
 
+    def _shown(self, window: Window) -> Window | TupleWindow:
+        """A window as it is told."""
+        return shown(window)
+
     # -- which session a message belongs to ---------------------------------------------------------------------------
 
     def _own(self, message: Taken) -> Window:
         """The window of a message alone."""
-        end_us = message.time_us + self._gap_us
+        end_us = message.time_us + (message.gap_us if self._own_gaps else self._gap_us)
         if self._cut is not None:
             end_us = min(end_us, windows_of(self._cut, message.time_us)[0].end_us)
         return Window(message.time_us, min(end_us, LAST_END_US))
@@ -131,13 +202,43 @@ class SessionOracle(AggregateOracle):
             return False
         return a.start_us <= b.end_us and b.start_us <= a.end_us
 
+    def _admit(self, message: Taken) -> bool:
+        return super()._admit(message) and (not self._own_gaps or self._has_gap(message))
+
+    def _has_gap(self, message: Taken) -> bool:
+        """Give the message its own gap. False for a dead letter."""
+        try:
+            found = self._gaps.of(message.payload)["gap"]
+        except Raised as error:
+            self._lose("malformed", str(error), message)
+            return False
+        [gap] = found or (None,)
+        if isinstance(gap, timedelta):
+            gap = gap // timedelta(microseconds=1)
+        if gap is None or gap < 0:
+            self._lose("malformed", f"its gap is {gap!r}", message)
+            return False
+        message.gap_us = max(gap, 1)
+        return True
+
     def _may_count(self, message: Taken, watermark_us: int) -> bool:
         """False for a message that is a dead letter whatever came with it."""
         own, kept, key = self._own(message), self.definition.retention.time_us, self._key_of(message)
-        if kept is not None and past(own.end_us + 1, kept, watermark_us):
+        # A gap of its own may be as long as it likes: then its time decides.
+        last_us = message.time_us if self._own_gaps else own.end_us
+        gone = kept is not None and past(last_us + 1, kept, watermark_us)
+        if gone or message.time_us < self._floor_us:
             self._lose("out_of_retention", "is out of retention", message)
             return False
-        for cell in self._sessions.get(key, []):
+        cells = self._sessions.get(key, [])
+        if self._longest_us is not None:
+            late = past(message.time_us + 1, self.definition.allowed_lateness_us, watermark_us)
+            holds = [c for c in cells if c.first_us <= message.time_us < c.end_us]
+            if late and not any(not self._is_closed(cell, watermark_us) for cell in holds):
+                self._lose("too_late", "is in no session that is open", message)
+                return False
+            cells = []
+        for cell in cells:
             if self._is_closed(cell, watermark_us) and self._meet(cell.window, own):
                 self._lose("too_late", f"reaches {cell.window!r}, which is closed", message)
                 return False
@@ -150,11 +251,12 @@ class SessionOracle(AggregateOracle):
     def _take(self, key: Key, messages: list[Taken], watermark_us: int) -> list[SessionCell]:
         """Join messages with each other and with the open sessions of their key; returns the sessions that took some."""
         groups: list[tuple[Window, list[Taken], list[SessionCell]]] = []
+        ranges: list[tuple[Window, list[Taken], list[SessionCell]]] = []
         for cell in self._sessions.get(key, []):
-            if not self._is_closed(cell, watermark_us):
-                groups.append((cell.window, [], [cell]))
-        for message in messages:
-            window, some, parts = self._own(message), [message], list[SessionCell]()
+            if self._is_open(cell, watermark_us):
+                ranges.append((Window(cell.first_us, max(cell.end_us, cell.reach_us)), [], [cell]))
+        ranges += [(self._own(message), [message], []) for message in messages]
+        for window, some, parts in ranges:
             for group in [g for g in groups if self._meet(g[0], window)]:
                 groups.remove(group)
                 window = Window(min(window.start_us, group[0].start_us), max(window.end_us, group[0].end_us))
@@ -165,7 +267,7 @@ class SessionOracle(AggregateOracle):
             if not some:
                 continue
             some = [m for m in messages if any(m is one for one in some)]
-            if past(window.end_us + 1, self.definition.allowed_lateness_us, watermark_us):
+            if not self._is_open(SessionCell(key, window), watermark_us):
                 for message in some:
                     self._lose("too_late", f"{window!r} is closed", message)
                 continue
@@ -174,8 +276,62 @@ class SessionOracle(AggregateOracle):
                 self.counted.append((m.position.source, m.position.partition, m.time_us))
             made = self._joined(key, window, some, parts)
             if made is not None:
-                found.append(made)
+                found += self._in_parts(made, some, parts, watermark_us)
         return found
+
+    def _in_parts(
+        self, whole: SessionCell, new: list[Taken], parts: list[SessionCell], watermark_us: int
+    ) -> list[SessionCell]:
+        """The session, or what becomes of it where sessions have a longest length; those of it that changed."""
+        if self._longest_us is None:
+            return [whole]
+        made = list[SessionCell]()
+        for message in sorted(whole.messages, key=lambda m: m.time_us):
+            if not made or message.time_us >= made[-1].first_us + self._longest_us:
+                made.append(SessionCell(whole.key, Window(message.time_us, message.time_us + 1)))
+            one, own = made[-1], self._own(message)
+            one.reach_us = max(one.reach_us, own.end_us) if one.messages else own.end_us
+            one.window = Window(one.first_us, min(one.reach_us, one.first_us + self._longest_us))
+            one.messages.append(message)
+        if len(made) == 1:
+            whole.window, whole.reach_us = made[0].window, made[0].reach_us
+            return [whole]
+        changed = list[SessionCell]()
+        for i, one in enumerate(made):
+            came = [m for m in one.messages if any(m is other for other in new)]
+            same = [part for part in parts if part.window == one.window]
+            if same and not came:
+                made[i] = same[0]
+                continue
+            changed.append(one)
+            one.messages.sort(key=lambda m: (m.step, m.position))
+            before = [p for p in parts if p.first_us < one.end_us and one.first_us < p.end_us]
+            one.panes = max((part.panes for part in before), default=0)
+            began = [part for part in before if part.first_us >= one.first_us]
+            if any(part.first_us == one.first_us for part in began):
+                one.pending = [m for part in began for m in part.pending] + came
+            else:
+                one.pending = [*one.messages]
+        others = [cell for cell in self._sessions[whole.key] if cell is not whole]
+        self._sessions[whole.key] = others + made
+        self._take_back_across(made, watermark_us)
+        return changed
+
+    def _take_back_across(self, made: list[SessionCell], watermark_us: int) -> None:
+        """Take back at once what was told across what is now two sessions."""
+        key = made[0].key
+        for one in [*self._standing.get(key, [])]:
+            meets = [c for c in made if one.window.start_us < c.end_us and c.first_us < one.window.end_us]
+            inside = [c for c in meets if c.first_us <= one.window.start_us and one.window.end_us <= c.end_us]
+            if not meets or inside:
+                continue
+            self._standing[key].remove(one)
+            timing = Timing.EARLY if one.window.end_us > watermark_us else Timing.LATE
+            told = SessionCell(key, one.window)
+            pane = Pane(
+                shown(one.window), self._key(told), one.values, timing, one.index, False, Kind.RETRACT
+            )
+            self._taken_back.append((place(told), pane))
 
     def _joined(
         self, key: Key, window: Window, some: list[Taken], parts: list[SessionCell]
@@ -190,6 +346,8 @@ class SessionOracle(AggregateOracle):
         if self.definition.full_state:  # they are read again, as they came
             cell.messages.sort(key=lambda m: (m.step, m.position))
         cell.pending = cell.pending + some
+        if self.definition.full_state:
+            cell.pending.sort(key=lambda m: (m.step, m.position))
         try:
             for alias, aggregation in self.definition.agg.items():
                 if aggregation.function is not None:
@@ -232,8 +390,10 @@ class SessionOracle(AggregateOracle):
             return []
         key = self._key(cell)
         back = inside if emit.mode == "retracting" else [s for s in inside if s.window != cell.window]
-        panes = [Pane(shown(s.window), key, s.values, timing, s.index, False, Kind.RETRACT) for s in back]
-        panes.append(Pane(shown(cell.window), key, values, timing, cell.panes, is_last))
+        panes = [
+            Pane(self._shown(s.window), key, s.values, timing, s.index, False, Kind.RETRACT) for s in back
+        ]
+        panes.append(Pane(self._shown(cell.window), key, values, timing, cell.panes, is_last))
         if emit.mode != "discarding":
             others = [s for s in standing if s not in inside]
             self._standing[cell.key] = [*others, Standing(cell.window, values, cell.panes)]
@@ -251,6 +411,9 @@ class SessionOracle(AggregateOracle):
 
     def _is_closed(self, cell: Cell, watermark_us: int) -> bool:
         return past(cell.end_us + 1, self.definition.allowed_lateness_us, watermark_us)
+
+    def _is_open(self, cell: SessionCell, watermark_us: int) -> bool:
+        return not self._is_closed(cell, watermark_us)
 
     def _forgotten(self, cell: Cell, watermark_us: int) -> bool:
         """True if nothing that is in retention can reach it."""

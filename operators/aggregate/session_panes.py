@@ -22,7 +22,7 @@ from windrow.operators.aggregate.emission import back_kinds, bury, label
 from windrow.operators.aggregate.session_rows import Rows, owners, standing
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregate.told import Values, choose
-from windrow.operators.aggregations.calculation import any_differ
+from windrow.operators.aggregations.calculation import Calculation, any_differ
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
     ARRIVED,
@@ -95,7 +95,8 @@ def fire(
             emit.mode == "retracting" and timing != ON_TIME and not closing
         ):
             speaks &= ~unchanged
-    retracts = speaks[owner] & (~same | definition.takes_back_panes)
+    # Of what is discarded, rows beside a session say up to which step parts of it were told.
+    retracts = speaks[owner] & (~same | definition.takes_back_panes) & (emit.mode != "discarding")
     told = _told(definition, rows, columns, owner, _Back(retracts, ~same), speaks, timing, is_last)
     after = _after(definition, sessions, speaks, step)
     left = panes.filter(pa.array(~speaks[owner]))
@@ -108,6 +109,20 @@ def fire(
         [*(after.column(n) for n in names), *columns], names=[*names, *(EMITTED + a for a in definition.agg)]
     ).filter(pa.array(speaks))
     return Fired(told, Rows(after, concat([left, new]) if len(left) else new), speaks)
+
+
+def taken_back(
+    definition: AggregateDefinition, calculation: Calculation, panes: pa.Table, timing: str
+) -> pa.Table:
+    """Retractions of panes that stand, on no account but their own."""
+    table = panes.select([START, END, *definition.by])
+    for field in calculation.output:
+        column = as_type(combine(panes.column(EMITTED + field.name)), field.type)
+        table = table.append_column(field.name, column)
+    index = combine(panes.column(PANES)).to_numpy() - 1
+    kinds = back_kinds(definition, np.ones(len(panes), dtype=bool))
+    table = label(table, timing, index, np.zeros(len(panes), dtype=bool), kinds)
+    return _on_account(table, panes)
 
 
 def in_order(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:

@@ -28,6 +28,8 @@ def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pus
     """What SQL may do: where every aggregation can be computed in part."""
     window = definition.window
     assert isinstance(window, Session)
+    if definition.own_gap is not None:  # which reaches furthest is known of rows
+        return None
     if window.cut is not None or definition.full_state or definition.ids is not None or definition.by_input:
         return None
     parts = parts_of(definition, Calculation(definition, schema))

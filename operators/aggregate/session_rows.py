@@ -11,7 +11,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
 from windrow.operators.aggregate.extents import Extents, holders
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.steps.columns import EMITTED, END, MESSAGES, PANES, PENDING, START
+from windrow.operators.steps.columns import EMIT_STEP, EMITTED, END, MESSAGES, PANES, PENDING, START
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.progress import Progress
@@ -51,7 +51,7 @@ def apart(rows: pa.Table, by: tuple[str, ...]) -> Rows:
     """Stored rows by their kinds."""
     pane = flags(rows, PANE)
     values = [n for n in rows.column_names if n.startswith(EMITTED)]
-    told = [START, END, *by, PANES, *values]
+    told = [START, END, *by, PANES, EMIT_STEP, *values]
     sessions = rows if not pane.any() else rows.filter(pa.array(~pane))
     return Rows(sessions.drop_columns([PANE, *values]), rows.filter(pa.array(pane)).select(told))
 

@@ -22,6 +22,7 @@ from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
 from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
+from windrow.operators.aggregate.own_gaps import with_gaps
 from windrow.operators.aggregate.session_filing import Filed, file_groups, file_sessions
 from windrow.operators.aggregate.session_history import forget_messages
 from windrow.operators.aggregate.session_marks import HALF
@@ -37,6 +38,7 @@ from windrow.operators.aggregate.session_rows import (
 )
 from windrow.operators.aggregate.session_runs import SessionRuns
 from windrow.operators.aggregate.stored_sessions import StoredSessions
+from windrow.operators.aggregate.wider_gap import widen
 from windrow.operators.operator import Grouping, RunAgain, numbers_of
 from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING, START
 from windrow.operators.steps.groups import combine
@@ -75,10 +77,13 @@ class SessionAggregator(StoredSessions, Grouping):
         progress, result, dead = self._begin(kv)
         table = self._learnt(progress, table)
         rows = take_in(self.definition, table, now_us, dead)
+        if self.own_gap is not None:
+            rows = with_gaps(self.own_gap, rows, dead)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self.kept_from(progress.watermark_us))
         watermark_us = progress.watermark_us
         step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
+        widen(self, step)
         self.keep_filed(step, file_sessions(self, step, rows))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
@@ -91,6 +96,7 @@ class SessionAggregator(StoredSessions, Grouping):
         self._learn(progress, schema)
         watermark_us = progress.watermark_us
         step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
+        widen(self, step)
         if len(groups):
             self.keep_filed(step, file_groups(self, step, groups, first_us, last_us))
         progress.begin(now_us)
@@ -114,6 +120,7 @@ class SessionAggregator(StoredSessions, Grouping):
         watermark_us = max(watermark_us, before_us)
         if progress.schema is not None:
             step = Step(kv, progress, result, dead, [], self.closed_before(before_us), before_us)
+            widen(self, step)
             progress.watermark_us = watermark_us
             changed = self._emission_changed(kv)
             if changed:
@@ -148,7 +155,7 @@ class SessionAggregator(StoredSessions, Grouping):
 
     def _end_some(self, step: Step, hashes: Hashes, watermark_us: int) -> list[pa.Table]:
         """What is told of those of these keys that the watermark passed; they go to where they are looked for by their end."""
-        emit, by, kv = self.definition.emit, self.definition.by, step.kv
+        by, kv = self.definition.by, step.kv
         near = self.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
         if near is None or near.rows is None:
             return []
@@ -158,9 +165,7 @@ class SessionAggregator(StoredSessions, Grouping):
         if not passed_.any():
             return []
         others, rows = chosen(near.rows, by, passed_)
-        pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
-        speaks = np.full(len(pending), emit.on_time) | (pending & (not emit.tells_late))
-        rows = self._fired(step, rows, speaks, ON_TIME)
+        rows = self._fired(step, rows, self.speaks_in_time(rows), ON_TIME)
         ends = combine(rows.sessions.column(END)).to_numpy()
         if self.history is None:
             there = rows.sessions.select([START, *by]).filter(pa.array(ends >= watermark_us))
@@ -169,6 +174,12 @@ class SessionAggregator(StoredSessions, Grouping):
         told = list(step.told)
         step.told.clear()
         return told
+
+    def speaks_in_time(self, rows: Rows) -> BoolArray:
+        """True for sessions of which something is told when they end."""
+        pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
+        waiting: BoolArray = pending & (not self.definition.emit.tells_late)
+        return waiting | self.tells_all
 
     def _tick(self, step: Step, now_before_us: int, now_us: int) -> None:
         """Periods tick on one grid of `now` for the whole definition."""
@@ -282,7 +293,7 @@ class SessionAggregator(StoredSessions, Grouping):
         fired = fire(
             self.definition,
             chosen,
-            partial(self.values, step.kv),
+            partial(self.values, step.kv, panes=chosen.panes),
             timing=timing,
             is_last=is_last | closing,
             closing=closing,

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.keys import Encode
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, MINUTE_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.core.windows import Session
+from windrow.core.windows import Session, TupleSession
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.filing import bury_broken
@@ -32,7 +32,7 @@ from windrow.operators.aggregate.session_rows import (
 )
 from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregations.calculation import Broken
-from windrow.operators.steps.assigners import assigner_of
+from windrow.operators.steps.assigners import WindowAssigner, assigner_of
 from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import Groups, without
@@ -46,8 +46,10 @@ from windrow.stores.sessions import HOME, HOT, STANDS, SessionStore
 from windrow.stores.spread import Hashes
 from windrow.stores.windows import Near
 
-#: A bucket of ends is this part of a gap, and no less than a second.
+#: A bucket of ends is this part of a gap, and no less than a second; a minute where messages have gaps of their own.
 BUCKETS_A_GAP, SECOND_US = 4, 1_000_000
+#: Where messages are numbered, no less than so many of them.
+NUMBERS = 1000
 
 
 class StoredSessions(Steps):
@@ -55,10 +57,20 @@ class StoredSessions(Steps):
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
-        assert isinstance(definition.window, Session)
-        self.gap_us, self.cut = definition.window.gap_us, definition.window.cut
-        self.cells = None if self.cut is None else assigner_of(self.cut)
-        width_us = max(self.gap_us // BUCKETS_A_GAP, SECOND_US)
+        window, self.own_gap = definition.window, definition.own_gap
+        assert isinstance(window, Session | TupleSession)
+        #: How much longer than its time a message is in retention. One with a gap of its own could be for as long as it likes.
+        self.gap_us = 0 if self.own_gap is not None else window.gap_us
+        width_us = MINUTE_US if self.own_gap is not None else max(self.gap_us // BUCKETS_A_GAP, SECOND_US)
+        self.longest_us: int | None = None
+        self.cells: WindowAssigner | None = None
+        if isinstance(window, TupleSession):
+            width_us = max(self.gap_us // BUCKETS_A_GAP, NUMBERS)
+        else:
+            self.longest_us = window.max_length_us
+            self.cells = None if window.cut is None else assigner_of(window.cut)
+        #: True if every session is told when it ends.
+        self.tells_all = definition.emit.on_time
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
         self.writes_keys = self.history is not None and bool(definition.by)
@@ -84,21 +96,16 @@ class StoredSessions(Steps):
 
     def kept_from(self, watermark_us: int) -> int:
         """Messages before it are out of retention by themselves."""
-        time_us = self.definition.retention.time_us
-        if time_us is None:
-            return START_OF_TIME_US
-        floor_us = passed(watermark_us, time_us)
+        floor_us = self.told_from(watermark_us)
         first = limit(floor_us, self.gap_us)
-        return (
-            first
-            if self.cells is None or floor_us >= END_OF_TIME_US
-            else max(first, self._cell_from(floor_us))
-        )
+        if self.cells is None or floor_us in (START_OF_TIME_US, END_OF_TIME_US):
+            return first
+        return max(first, self.cells.first_open(floor_us - 1))
 
-    def _cell_from(self, floor_us: int) -> int:
-        """The start of the first window of `cut` that ends at or after it."""
-        assert self.cells is not None
-        return self.cells.first_open(floor_us - 1) if floor_us > START_OF_TIME_US else START_OF_TIME_US
+    def told_from(self, watermark_us: int) -> int:
+        """Sessions that end at or before it are in no retention."""
+        time_us = self.definition.retention.time_us
+        return START_OF_TIME_US if time_us is None else passed(watermark_us, time_us)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -129,9 +136,12 @@ class StoredSessions(Steps):
         sessions = concat([some.sessions, rows.sessions.filter(pa.array(~which))]).take(pa.array(order))
         return Rows(sessions, some.panes)
 
-    def values(self, kv: KV, state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+    def values(
+        self, kv: KV, state: pa.Table, panes: pa.Table | None = None
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """panes: what stands beside them."""
         if self.history is not None:
-            return values_of_sessions(self.history, kv, state, self.calculation)
+            return values_of_sessions(self.history, kv, state, panes, self.calculation)
         return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
 
     def merged(self, rows: pa.Table, groups: Groups, dead: DeadLetters) -> pa.Table:
@@ -162,25 +172,29 @@ class StoredSessions(Steps):
         self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
     ) -> Iterator[pa.Table]:
         """`kept`, with the present values, sorted."""
-        rows = self.kept(kv, low_us, high_us, key)
-        if rows is not None and len(rows):
-            yield sorted_states(self.definition, rows, self.values(kv, rows)[0])
+        rows = self._kept(kv, low_us, high_us, key)
+        if rows is not None and len(rows.sessions):
+            values, _ = self.values(kv, rows.sessions, rows.panes)
+            yield sorted_states(self.definition, rows.sessions, values)
 
     def kept(self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None) -> pa.Table | None:
         """Sessions in retention that end after `low` and begin before `high`; of a key at least, or of all."""
+        rows = self._kept(kv, low_us, high_us, key)
+        return None if rows is None else rows.sessions
+
+    def _kept(self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None) -> Rows | None:
         progress = Progress.load(kv, self.aux_cf)
         if progress.schema is None:
             return None
         self._bind(progress.schema)
-        time_us = self.definition.retention.time_us
-        floor_us = START_OF_TIME_US if time_us is None else passed(progress.watermark_us, time_us)
+        floor_us = self.told_from(progress.watermark_us)
         homes = [b.home for b in self.store.buckets(kv, max(low_us, floor_us)) if b.first_us < high_us]
         stored = self._of_key(kv, [*homes, HOT], key, progress.schema)
         if stored is None:
             return None
-        stored = live(stored, self.definition.by, progress.watermark_us)
-        rows = without(apart(stored, self.definition.by).sessions, HOME, STANDS)
-        return rows.filter(pc.greater(rows.column(END), floor_us))
+        rows = apart(live(stored, self.definition.by, progress.watermark_us), self.definition.by)
+        sessions = without(rows.sessions, HOME, STANDS)
+        return Rows(sessions.filter(pc.greater(sessions.column(END), floor_us)), rows.panes)
 
     def _of_key(
         self, kv: KV, homes: list[int], key: Mapping[str, Any] | None, schema: pa.Schema

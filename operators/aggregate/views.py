@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,10 +14,12 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.lazy import LazyList, Part
 from windrow.core.message_keys import decode_position
-from windrow.core.messages import StoredMessage, TupleWindow, WindowInfo
+from windrow.core.messages import Position, StoredMessage, TupleWindow, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate import slices
+from windrow.operators.aggregate.bridges import JOINED_BY
+from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.history import CLOSED
 from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
@@ -31,6 +34,7 @@ from windrow.operators.view import (
     Bound,
     Made,
     View,
+    as_given,
     bounds_between,
     key_of,
     merged,
@@ -84,8 +88,8 @@ class AggregateView(View):
 
         def made(low: int, high: int) -> list[WindowInfo]:
             assert rows is not None
-            some = to_infos(self.definition, rows.slice(low, high - low), self.watermark_us)
-            return without_prefix(some, self.prefix)
+            some = rows.slice(low, high - low)
+            return without_prefix(to_infos(self.definition, some, self._fired(some)), self.prefix)
 
         return LazyList([] if rows is None else [Part(len(rows), made)])
 
@@ -313,6 +317,45 @@ class SessionView(AggregateView):
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
         start, end = info.window.start_us, info.window.end_us  # type: ignore[union-attr]
         return self._kept(kv, (start, None), (end - 1, None), info.key or None)
+
+    def _made(self, info: WindowInfo) -> Made:
+        return replace(super()._made(info), joined_by=self._joined_by(info))
+
+    def _joined_by(self, info: WindowInfo) -> Position | None:
+        """The message that made the session one of two; of several the last."""
+        start = _start(info)
+        for kv in self.stores:
+            rows = self.logic.kept(kv, start, start + 1, info.key)
+            if rows is not None and JOINED_BY in rows.column_names:
+                mine = (combine(rows.column(START)).to_numpy() == start) & of_key(rows, info.key)
+                for position in rows.column(JOINED_BY).filter(pa.array(mine)).drop_null().to_pylist():
+                    return as_given(Position(*decode_position(position)[0]), self.prefix)
+        return None
+
+
+class TupleSessionView(SessionView):
+    """Over sessions by messages of others: windows of the numbers of messages."""
+
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+        last = max((logic.progress(kv).watermark_us for kv in stores), default=0)
+        super().__init__(logic, stores, last, prefix)
+
+    def timed(self, table: str) -> str | None:
+        column = super().timed(table)
+        return None if column == "window" else column
+
+    def _reach(self, ends: IntArray, low: int) -> BoolArray:
+        return ends >= low
+
+    def _fired(self, rows: pa.Table) -> BoolArray:
+        return np.asarray(combine(rows.column(END)).to_numpy() + self.logic.gap_us <= self.watermark_us)
+
+
+def view_of(definition: AggregateDefinition) -> type[AggregateView]:
+    """The kind of view that shows windows of this definition."""
+    if definition.session:
+        return TupleSessionView if definition.numbered else SessionView
+    return TupleView if definition.tuple_window else AggregateView
 
 
 def _after(high: int) -> int:

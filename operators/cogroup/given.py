@@ -8,10 +8,11 @@ from typing import Any
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
 from windrow.core.errors import BadAggregate, BadWatermark, BadWindow, ConfigurationError, ReservedColumn
+from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.policy import Forever, Retention, forever
 from windrow.core.time import Duration
-from windrow.core.windows import Inherited, WindowSpec
+from windrow.core.windows import Inherited, Session, WindowSpec
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.cogroup.names import TIME, is_ours
 
@@ -37,6 +38,11 @@ def normalise_cogroup(
     if isinstance(window, Inherited):
         raise BadWindow(
             f"{window!r} of an aggregate over several inputs: rows of each have windows of their own; name one"
+        )
+    if isinstance(window, Session) and isinstance(window.gap, Expr):
+        raise BadWindow(
+            f"{window!r} of an aggregate over several inputs, whose columns are their own: use one gap, as in "
+            "wr.session('30 minutes')"
         )
     if isinstance(by, Mapping):
         raise ConfigurationError(

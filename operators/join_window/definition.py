@@ -22,7 +22,7 @@ from windrow.core.messages import JoinedRow
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import DAY_US, Duration, TimeUnit
-from windrow.core.windows import Calendar, Hopping, Inherited, Tumbling, WindowSpec
+from windrow.core.windows import Calendar, Hopping, Inherited, Tumbling, TupleSession, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.aggregate.panes import make_window
@@ -109,7 +109,7 @@ class JoinWindowDefinition(OneInput):
         where: pc.Expression | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        if isinstance(window, Inherited):
+        if isinstance(window, Inherited | TupleSession):
             raise BadWindow(f"{window!r} of a join window: messages have windows by their times, name one")
         joined = check.names(
             join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()"

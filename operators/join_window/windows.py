@@ -95,7 +95,7 @@ class SessionWindows(SessionAggregator):
     def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
         return self.filed.noted(rows, step, numbers)
 
-    def values(self, kv: KV, state: pa.Table) -> Values:
+    def values(self, kv: KV, state: pa.Table, panes: pa.Table | None = None) -> Values:
         return self.filed.gathered(kv, state, self.calculation)
 
 

@@ -22,6 +22,8 @@ class Taken:
     arguments: dict[str, tuple[Any, ...] | None]
     step: int = 0  # which step took it, where that counts
     sign: int = 1  # -1: it takes back one that was as it is
+    gap_us: int = 0  # its own, where sessions have such
+    number: int = 0  # among all messages, where these are numbered
 
 
 @dataclass

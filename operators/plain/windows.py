@@ -10,7 +10,17 @@ from zoneinfo import ZoneInfo
 
 from windrow.core.messages import TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us, to_datetime
-from windrow.core.windows import Calendar, Global, Hopping, Inherited, Session, Tumbling, Tuples, WindowSpec
+from windrow.core.windows import (
+    Calendar,
+    Global,
+    Hopping,
+    Inherited,
+    Session,
+    Tumbling,
+    Tuples,
+    TupleSession,
+    WindowSpec,
+)
 
 _EPOCH_DAY = date(1970, 1, 1)
 _MONTHS = {"month": 1, "quarter": 3, "year": 12}
@@ -38,7 +48,7 @@ def windows_of(spec: WindowSpec, time_us: int) -> list[Window]:
             raise ValueError(f"{spec!r} counts messages: use tuple_windows_of")
         case Inherited():
             raise ValueError(f"{spec!r}: the message says it")
-        case Session():
+        case Session() | TupleSession():
             raise ValueError(f"{spec!r}: what belongs together depends on all messages of the key")
 
 

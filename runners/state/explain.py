@@ -39,7 +39,9 @@ class Explanation:
     inputs: the same by input
     rows: why those of its messages hold what they hold that are rows of other operators of the chain
     outside: positions of the messages from outside of which it was made in the end; None where they are not all known
-    commits: those that the log still knows to have brought messages to it; `complete` if it knows all of them
+    commits: those that the log still knows to have brought messages to it; `complete` if it knows all of them. Of a session
+        whose messages are not kept, those of its first message, its last, and the one that joined it
+    joined_by: of a session that was two before, the message that made it one; of several the last
     """
 
     window: WindowInfo | None
@@ -51,6 +53,7 @@ class Explanation:
     inputs: Mapping[str, tuple[Position, ...]] = field(default_factory=dict)
     rows: tuple[Explanation, ...] = ()
     outside: tuple[Position, ...] | None = None
+    joined_by: Position | None = None
 
 
 class Explainer:
@@ -75,7 +78,7 @@ class Explainer:
         fed, view = self._whole.fed_by(name), self._view_of(name)
         commits, complete = self._touches(view, made, fed)
         if made.messages is None:
-            return Explanation(made.window, None, commits, complete, name, made.row)
+            return Explanation(made.window, None, commits, complete, name, made.row, joined_by=made.joined_by)
         inputs = {given: tuple(m.position for m in some) for given, some in made.messages.items()}
         outside: dict[Position, None] | None = {}
         rows: list[Explanation] = []
@@ -96,6 +99,7 @@ class Explainer:
             inputs,
             tuple(rows),
             None if outside is None else tuple(outside),
+            made.joined_by,
         )
 
     def _rows(
@@ -157,12 +161,18 @@ def _that_wrote(
 def _that_took(
     made: Made, view: View, fed: Mapping[str, str], commits: Sequence[Commit]
 ) -> tuple[tuple[Touch, ...], bool]:
-    """The commits that took the messages from outside of which a row is made."""
+    """The commits that took the messages from outside of which a row is made, or those of its messages that are known."""
+    if made.messages is None:
+        info = made.window
+        some = [] if info is None else [info.first, info.last, made.joined_by]
+        known = {i.name: [p for p in some if p is not None] for i in view.definition.inputs}
+    else:
+        known = {given: [m.position for m in messages] for given, messages in made.messages.items()}
     wanted = [
-        (view.source_prefix(given) + m.position.source, m.position.partition, m.position.offset)
-        for given, some in (made.messages or {}).items()
+        (view.source_prefix(given) + p.source, p.partition, p.offset)
+        for given, positions in known.items()
         if given not in fed
-        for m in some
+        for p in positions
     ]
     touches, taken = [], 0
     for record in commits:
@@ -171,9 +181,9 @@ def _that_took(
             at for at in wanted if any(at[:2] == (s, p) and low <= at[2] < high for s, p, low, high in ranges)
         ]
         if took:
-            touches.append(Touch(record.commit, len(took), ranges))
+            touches.append(Touch(record.commit, None if made.messages is None else len(took), ranges))
         taken += len(took)
-    return tuple(touches), taken >= len(wanted)
+    return tuple(touches), made.messages is not None and taken >= len(wanted)
 
 
 def _ranges(record: Commit) -> tuple[Range, ...]:

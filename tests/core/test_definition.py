@@ -381,9 +381,40 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a session cut by a name": (
         lambda: wr.session("1 minute", cut="day"), e.BadWindow, ["'day'", "wr.calendar('day', time_zone='UTC')"],  # type: ignore[arg-type]
     ),
-    "sessions of messages, discarding": (
-        lambda: define(window=wr.session("1 h"), agg={"m": wr.median("v")}, emit=wr.Emit(mode="discarding")),
-        e.BadAggregate, ["wr.median('v')", "wr.session('1 hour')", "mode='retracting'"],
+    "a session of nothing": (lambda: wr.session(), e.BadWindow, ["gap=None", "messages=None", "wr.session(messages=100)"]),  # type: ignore[call-overload]
+    "a session of a gap and messages": (
+        lambda: wr.session("1 h", messages=3), e.BadWindow, ["'1 h'", "messages=3", "messages alone"],  # type: ignore[call-overload]
+    ),
+    "one gap of sessions with their own": (lambda: wr.session(wr.col("x")).gap_us, e.BadWindow, ["wr.session(x)", "one gap"]),
+    "windows of nobody": (
+        lambda: define(window=wr.inherited()).check_begins(), e.BadWindow, ["wr.inherited()", "in a chain"],
+    ),
+    "a session of less than no messages": (lambda: wr.session(messages=-1), e.BadWindow, ["-1", "0 or more"]),
+    "sessions by messages without a key": (
+        lambda: define(by=(), window=wr.session(messages=3), retention=wr.forever), e.BadWindow, ["by=()", "name a key"],
+    ),
+    "sessions by messages that are kept": (
+        lambda: define(window=wr.session(messages=3), agg={"m": wr.median("v")}, retention=wr.forever),
+        e.BadAggregate, ["wr.median('v')", "wr.session(messages=3)", "wr.approx_percentile"],
+    ),
+    "sessions by messages, by time": (
+        lambda: define(window=wr.session(messages=3), retention="1 hour"),
+        e.RetentionMissing, ["wr.session(messages=3)", "'1 hour'", "per='job'"],
+    ),
+    "sessions by messages for how long": (
+        lambda: define(window=wr.session(messages=3), retention=None), e.RetentionMissing, ["per='job'", "wr.forever"],
+    ),
+    "sessions of no length": (
+        lambda: wr.session("1 h", max_length="0 s"), e.BadWindow, ["'0 s'", "positive", "max_length='4 hours'"],
+    ),
+    "a longest session with gaps of their own": (
+        lambda: wr.session(wr.col("x"), max_length="1 h"), e.BadWindow, ["'1 h'", "the gap x", "wr.session('30 minutes')"],
+    ),
+    "a longest session without messages": (
+        lambda: define(window=wr.session("1 h", max_length="4 h")), e.BadWindow, ["'4 hours'", "wr.median", "cut=wr.tumbling"],
+    ),
+    "a session by the name of a column": (
+        lambda: wr.session("gap_s"), e.BadDuration, ["'gap_s'"],
     ),
     "sessions by size": (
         lambda: define(window=wr.session("1 h"), retention=wr.Retain("1 day", windows=3)),

@@ -321,6 +321,7 @@ def test_its_text_builds_it_again() -> None:
         (lambda: accounts(by=("id", "site")), e.ConfigurationError, "as many columns"),
         (lambda: accounts(by={"id": wr.col("x")}), e.ConfigurationError, "wr.Input\\(..., by=...\\)"),
         (lambda: accounts(by="of orders"), e.ReservedColumn, "call it otherwise"),
+        (lambda: accounts(window=wr.session(wr.col("x"))), e.BadWindow, "use one gap"),
         (
             lambda: accounts(
                 inputs=(ORDERS, wr.Input("paid", event_time="at", by=("a", "a"))), by=("i", "j")

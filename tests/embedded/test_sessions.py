@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core.errors import BadTrigger
+from windrow.core.errors import BadTrigger, BadWindow, DefinitionChanged, TypeClash
 from windrow.core.messages import Kind
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import sessions
@@ -190,6 +191,75 @@ def test_a_reader_finds_the_sessions_of_a_key(tmp_path: Path) -> None:
         assert op.get_windows(key="nobody") == []
 
 
+@pytest.mark.proves("Queries: a session explained by the message that made it of two")
+@pytest.mark.parametrize("agg", [{"n": wr.count()}, {"m": wr.median("v")}], ids=["incremental", "messages"])
+def test_a_session_is_explained_by_the_message_that_made_it_of_two(agg: Any, tmp_path: Path) -> None:
+    given = rows((20, "a"), (35, "a"), (27, "a"), (60, "a"), (50, "a"), (40, "a"), (28, "a"), (90, "a"))
+    with visits(agg=agg, emit=wr.Emit(early=wr.every_batch)).open(str(tmp_path)) as op:
+        for n, row in enumerate(given):
+            op.add_message(wr.Message(row, wr.Position("s", 0, n)))
+            op.next_offsets()
+        with wr.read_state(str(tmp_path)) as state:
+            [one] = state.explain(20 * S, key="a")
+            assert one.window is not None and one.window.messages == 7
+            assert one.joined_by == wr.Position("s", 0, 5)  # 50 joined 60 and what ended at 45 only by 40
+            assert {t.commit for t in one.commits} >= {1, 6, 7}
+            assert one.complete == ("m" in agg)
+            [alone] = state.explain(90 * S, key="a")
+            assert alone.joined_by is None and [t.commit for t in alone.commits] == [8]
+
+
+@pytest.mark.proves("Coming back: a larger gap of sessions on the state that there is")
+@pytest.mark.parametrize("mode", ["accumulating", "discarding", "retracting"])
+@pytest.mark.parametrize("cut", [None, wr.tumbling("1 minute")], ids=["", "cut"])
+@pytest.mark.parametrize("agg", [{"n": wr.count()}, {"m": wr.median("v")}], ids=["incremental", "messages"])
+def test_under_a_larger_gap_sessions_of_the_state_are_joined(
+    mode: Any, cut: Any, agg: Any, tmp_path: Path
+) -> None:
+    chance, options = (
+        random.Random(5),
+        {"emit": wr.Emit(early=wr.every(3), late=wr.every("7 seconds"), mode=mode)},
+    )
+    given = {**options, "agg": agg, "allowed_lateness": "20 seconds", "retention": "40 seconds"}
+    clock = ManualClock()
+    with TestDriver(
+        visits(**given, window=wr.session("2 seconds", cut=cut)), tmp_path, clock=clock
+    ) as driver:
+        for n, gap in enumerate([2] * 8 + [5] * 8 + [12] * 8 + [30] * 8):
+            if n % 8 == 0 and n:
+                driver.restart(visits(**given, window=wr.session(f"{gap} seconds", cut=cut)))
+            moments = [(max(n * 6 + chance.randrange(-50, 10), 0), chance.choice("abc")) for _ in range(5)]
+            clock.advance("2 seconds")
+            if n % 16 != 8:  # a step that takes messages comes first, or one in which time passes
+                driver.feed(rows(*moments))
+            driver.advance_event_time(n * 6 * S)
+            driver.next_offsets()
+        driver.drain()
+        driver.check()
+
+
+def test_a_larger_gap_says_what_it_would_have_said_if_it_had_been_there_from_the_beginning(
+    tmp_path: Path,
+) -> None:
+    given = rows((0, "a"), (8, "a"), (30, "a"), (3, "b"))
+    with visits(window=wr.session("5 seconds")).open(str(tmp_path)) as op:
+        op.add_messages([wr.Message(row) for row in given])
+        op.next_offsets()
+    with visits().open(str(tmp_path)) as op:
+        op.advance_watermark(S)
+        op.next_offsets()
+        found = [
+            (w.key["k"], w.window.start_us // S, w.window.end_us // S, w.messages) for w in op.get_windows()
+        ]
+        assert found == [("a", 0, 18, 2), ("b", 3, 13, 1), ("a", 30, 40, 1)]
+    with pytest.raises(
+        DefinitionChanged, match=r"session\('10 seconds'\).*session\('5 seconds'\).*not on this state"
+    ):
+        visits(window=wr.session("5 seconds")).open(str(tmp_path))
+    with pytest.raises(DefinitionChanged, match="alone it could be opened"):
+        visits(window=wr.session("1 minute"), agg={"n": wr.count()}).open(str(tmp_path))
+
+
 def test_of_a_window_that_was_told_and_taken_back_nothing_is_left() -> None:
     told = {"start": 0, "end": 10 * S}
     kind = pa.struct(
@@ -246,8 +316,41 @@ def test_a_chain_after_sessions_that_may_be_corrected_is_refused() -> None:
         )
 
 
+@pytest.mark.proves("Windows: sessions: a gap of each message's own, by an expression")
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_gaps_of_their_own_are_durations_of_any_unit_or_microseconds(unit: str, tmp_path: Path) -> None:
+    gaps = pa.array([2 * S, 3 * S, None, -S, 0], pa.duration("us")).cast(pa.duration(unit))
+    table = pa.table({"t": [0, 2 * S, 3 * S, 4 * S, 9 * S], "k": ["a"] * 5, "v": [1] * 5, "gap": gaps})
+    with visits(window=wr.session(wr.col("gap"))).open(str(tmp_path)) as op:
+        op.add_messages(table)
+        op.next_offsets()
+        found = [(w.window.start_us, w.window.end_us, w.messages) for w in op.get_windows()]
+        assert found == [(0, 5 * S, 2), (9 * S, 9 * S + 1, 1)]
+        assert [(d.reason, d.event_time_us) for d in op.dead_letters()] == [
+            ("malformed", t * S) for t in (3, 4)
+        ]
+
+
+def test_a_gap_of_a_type_that_can_be_none_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    why = "gap of sessions, gap, is of type double: .*cast"
+    with visits(window=wr.session(wr.col("gap"))).open(str(tmp_path / "one")) as op:
+        op.add_messages([{"t": 0, "k": "a", "v": 1, "gap": 2}, {"t": 0, "k": "a", "v": 1, "gap": 2.5}])
+        op.next_offsets()
+        [letter] = op.dead_letters()
+        assert letter.reason == "malformed" and re.search(why, letter.detail)
+    with (
+        visits(window=wr.session(wr.col("gap"))).open(str(tmp_path / "table")) as op,
+        pytest.raises(TypeClash, match=why),
+    ):
+        op.add_messages(pa.table({"t": [0], "k": ["a"], "v": [1], "gap": [2.5]}))
+
+
 def test_a_session_prints_as_what_builds_it_and_shapes_the_state() -> None:
     window = wr.session("30 minutes", cut=wr.calendar("day", time_zone="America/New_York"))
     assert repr(window) == "wr.session('30 minutes', cut=wr.calendar('day', time_zone='America/New_York'))"
     assert visits(window=window).fingerprint != visits(window=wr.session("30 minutes")).fingerprint
     assert visits(window=window).scale == "large"
+    own = wr.session(wr.col("gap") * 60)
+    assert repr(own) == "wr.session(multiply_checked(gap, 60))" and own == wr.session(wr.col("gap") * 60)
+    with pytest.raises(BadWindow, match="all messages have one gap"):
+        _ = own.gap_us

@@ -33,11 +33,19 @@ def batches() -> list[list[dict[str, Any]]]:
 
 @pytest.mark.proves("Windows: sessions: on Spark, of groups that SQL has made, and of rows")
 @pytest.mark.parametrize(
-    "agg", [INCREMENTAL, {**INCREMENTAL, "mid": wr.median("v")}], ids=["partials", "rows"]
+    ("agg", "gap"),
+    [
+        (INCREMENTAL, "3 seconds"),
+        ({**INCREMENTAL, "mid": wr.median("v")}, "3 seconds"),
+        (INCREMENTAL, wr.col("v") * 200_000),
+    ],
+    ids=["partials", "rows", "gaps of their own"],
 )
-def test_both_routes_give_the_sessions_of_the_oracle(spark: Any, feed: Any, tmp_path: Any, agg: Any) -> None:
+def test_both_routes_give_the_sessions_of_the_oracle(
+    spark: Any, feed: Any, tmp_path: Any, agg: Any, gap: Any
+) -> None:
     emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
-    definition = define(agg, window=wr.session("3 seconds"), allowed_lateness="8 seconds", emit=emit)
+    definition = define(agg, window=wr.session(gap), allowed_lateness="8 seconds", emit=emit)
     told = run(spark, feed(), tmp_path, definition, batches(), shards=2)
     assert same(plain(told), embedded(tmp_path, definition, batches()))
     assert any(pane.kind is wr.core.messages.Kind.RETRACT for pane in told)

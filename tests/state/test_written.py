@@ -99,6 +99,8 @@ def rendered() -> dict[str, Any]:
         ),
         "update": aggregate(emit=wr.Emit.update()),
         "final": aggregate(emit=wr.Emit.final()),
+        "session": aggregate(window=wr.session("30 minutes", cut=wr.calendar("day", time_zone="UTC"))),
+        "session of messages": aggregate(window=wr.session(messages=3), retention=wr.Retain(messages=9, per="job")),
         "sliding": wr.Join(left=left, right=right, on={"k": "key"}, how="left", retention=timedelta(days=1, microseconds=3)),
         "within": wr.Join(left=left, right=right, on=["k"], within=(timedelta(seconds=-1), "1 minute"), closed="right"),
         "rows": wr.Join(

@@ -234,6 +234,7 @@ def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_
         ({"by": "k", "join_keys": ("i", "k")}, "twice"),
         ({"retention": None}, "retention"),
         ({"window": wr.sliding("1 minute")}, "wr.tumbling"),
+        ({"by": "k", "window": wr.session(messages=3), "retention": wr.forever}, "by their times"),
         ({"event_time": 3}, "event_time"),
     ],
 )

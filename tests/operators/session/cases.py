@@ -38,11 +38,14 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False) -> Scaled:
     kept, lateness = (None, None) if unbounded else (pick(None, 0, 8, 25), pick(None, None, 0, 4))
     if lateness is not None and kept is not None:
         lateness = min(lateness, kept)
+    gap, longest = pick(*map(units, (1, 2, 3, 5)), wr.col("v") * S), None
     names = draw(st.lists(st.sampled_from([*INCREMENTAL]), min_size=1, max_size=4, unique=True))
     modes = ["accumulating", "retracting"]
     if draw(st.integers(0, 3)) == 0:
         names.append(draw(st.sampled_from([*FULL])))
-    elif not unbounded:
+        if isinstance(gap, timedelta) and not unbounded:
+            longest = pick(None, units(3), units(7))
+    if longest is None and not unbounded:
         modes.append("discarding")
     emit = wr.Emit(
         early=trigger(draw(st.sampled_from(TRIGGERS))),
@@ -53,12 +56,20 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False) -> Scaled:
         closing_pane=draw(st.booleans()),
         drop_late=pick(False, False, False, True) and lateness is None and not unbounded,
     )
+    window, retention, by = (
+        wr.session(gap, cut=cut, max_length=longest),
+        None,
+        pick((), "k", "k", ("k", "g"), "f"),
+    )
+    if by and not set(names) & {*FULL} and not unbounded and draw(st.integers(0, 4)) == 0:
+        window, lateness = wr.session(messages=pick(0, 1, 2, 4)), None
+        retention = pick(wr.forever, wr.Retain(messages=4, per="job"))
     definition = wr.Aggregate(
-        by=pick((), "k", "k", ("k", "g"), "f"),
+        by=by,
         event_time="t",
-        window=wr.session(units(pick(1, 2, 3, 5)), cut=cut),
+        window=window,
         agg={name: {**INCREMENTAL, **FULL}[name] for name in names},
-        retention=wr.forever if kept is None else units(kept),
+        retention=retention or (wr.forever if kept is None else units(kept)),
         allowed_lateness=None if lateness is None else units(lateness),
         watermark=pick(units(0), units(3), wr.bounded(units(2), idle="20 seconds"), wr.explicit()),
         emit=emit,
