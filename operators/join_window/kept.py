@@ -53,6 +53,8 @@ class Kept(History):
         #: The messages of the step, under their keys, where it is remembered.
         self._came: Slice | None = None
         self._remembers = False
+        #: False where only windows are asked for, and not what they have to tell.
+        self._reads = True
 
     def _bucket(self, definition: JoinWindowDefinition) -> int:
         match definition.window:
@@ -67,6 +69,12 @@ class Kept(History):
         made._remembers = True
         return made
 
+    def of_windows(self) -> Self:
+        """The same, for those who ask for windows and not for what these have to tell."""
+        made = copy.copy(self)
+        made._reads = False
+        return made
+
     def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None) -> Slice:
         """Messages with the keys that they get in the store."""
         keys = pa.array(self.store.row_keys(*self.places(rows, step, numbers)), pa.binary())
@@ -79,6 +87,8 @@ class Kept(History):
         self, kv: KV, state: pa.Table, calculation: Calculation
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """The messages that windows have to tell, a list of them for each."""
+        if not self._reads:
+            return {NEW: pa.nulls(len(state))}, []
         found, broken = calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
         keys = combine(found[NEW])
         lengths = pc.fill_null(pc.list_value_length(keys), 0).to_numpy(zero_copy_only=False)

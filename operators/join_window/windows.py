@@ -117,6 +117,13 @@ def of_one_step(windows: W) -> W:
     return made
 
 
+def of_view(windows: W) -> W:
+    """The same, for those who ask for windows and not for what these have to tell."""
+    made = copy.copy(windows)
+    made.history = made.filed = windows.filed.of_windows()
+    return made
+
+
 def with_names(schema: pa.Schema) -> pa.Schema:
     """Columns of messages, and the one that names them."""
     return schema.append(pa.field(KEPT, pa.binary()))

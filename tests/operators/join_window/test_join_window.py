@@ -10,6 +10,7 @@ import pytest
 
 import windrow as wr
 from windrow.core.time import MINUTE_US, SECOND_US
+from windrow.operators.join_window.kept import Kept
 from windrow.testing import ManualClock
 
 S = SECOND_US
@@ -209,6 +210,22 @@ def test_messages_of_a_join_key_are_found_without_a_look_at_the_others(tmp_path:
             assert [m.payload["n"] for m in op.get_messages(key=key)] == [7]
         assert len(op.get_messages(key={"site": "x"})) == 100
         assert op.get_messages(key=("seven", "x")) == []
+
+
+@pytest.mark.parametrize("window", [wr.hopping("4 s", "2 s"), wr.session("2 s"), wr.tuples(9)])
+def test_windows_are_asked_for_without_a_look_at_what_they_have_to_tell(
+    window: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = wr.JoinWindow(
+        by="k", event_time="t", window=window, retention=wr.forever, watermark=wr.explicit(),
+        emit=wr.Emit(early=wr.never),
+    )  # fmt: skip
+    for op in seconds(definition, tmp_path, 0, 1, 2, k="a"):
+        assert op.get_result() == []
+        with monkeypatch.context() as patched:
+            patched.setattr(Kept, "decode", None)
+            assert max(info.messages for info in op.get_windows()) == 3
+        assert len(op.get_messages(key="a")) == 3
 
 
 def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_windows(
