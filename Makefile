@@ -20,6 +20,7 @@ help:
 	@echo "make demo     run examples/flights.py"
 	@echo "make weather  run examples/weather.py"
 	@echo "make sessions run examples/aircraft.py"
+	@echo "make features run examples/features.py"
 	@echo "make lint     ruff, mypy, import layers"
 	@echo "make docker   a container engine and the image of the Kafka broker"
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
@@ -27,7 +28,7 @@ help:
 	@echo "make test-fast  what starts neither Spark nor Kafka, without the searches of proof and simulation"
 	@echo "make test-deep  test, with all that is left out for time: kills, seeds, examples, flights"
 	@echo "make bench    run the benchmarks"
-	@echo "make pages    write the pages that come from code and tests; make features: only docs/features.md"
+	@echo "make pages    write the pages that come from code and tests"
 	@echo "make docs     build the site of docs/ into out/site; a link that leads nowhere is an error"
 	@echo "make format   format the code and sort imports"
 	@echo "make clean    remove caches, build output and written data (keeps .venv)"
@@ -94,7 +95,7 @@ bench: .venv/stamp
 	$(BIN)/python -m benchmarks
 
 features: .venv/stamp
-	$(BIN)/python -m tests.docs.features
+	$(BIN)/python examples/features.py
 
 pages: .venv/stamp
 	$(BIN)/python -m tests.docs.pages

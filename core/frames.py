@@ -13,6 +13,7 @@ from windrow.core.time import Duration, duration_us, show_duration
 
 CLOSED = ("both", "left", "right", "neither")
 PARTIAL = ("skip", "emit", "null")
+ORDERS = ("event_time", "position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class RowsBetween:
     end: int
     closed: str = "both"
     partial: str = "skip"
+    order: str = "event_time"
 
     @property
     def low(self) -> int | None:
@@ -36,7 +38,8 @@ class RowsBetween:
 
     def __repr__(self) -> str:
         start = Raw("wr.forever") if self.start is None else self.start
-        return call("rows_between", start, self.end, **_options(self.closed, self.partial))
+        order = None if self.order == "event_time" else self.order
+        return call("rows_between", start, self.end, **_options(self.closed, self.partial), order=order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +76,21 @@ def _options(closed: str, partial: str = "skip") -> dict[str, str | None]:
 
 
 def rows_between(
-    start: int | Forever, end: int, *, closed: str = "both", partial: str = "skip"
+    start: int | Forever,
+    end: int,
+    *,
+    closed: str = "both",
+    partial: str = "skip",
+    order: str = "event_time",
 ) -> RowsBetween:
     """A frame of so many messages of a key around each message: `ROWS BETWEEN` of SQL.
 
     start, end: the first and the last of them, counted from the message itself: -2 is the second before it, 0 itself, 1 the
-        next one. In event-time order, ties by position. `wr.forever` as the start, with end 0, is a running result
+        next one. `wr.forever` as the start, with end 0, is a running result
     closed: which of the two belong to it: "both", "left", "right" or "neither"
     partial: of a message around which there are not so many: "skip" (no row for it), "emit" (of those there are), "null"
+    order: in which messages stand, "event_time" (ties by position), or "position": as they come, so that no watermark is
+        waited for
 
     A start behind the end is turned round. Raises `BadWindow` (WR105).
 
@@ -89,6 +99,7 @@ def rows_between(
     """
     check_one_of(closed, CLOSED, "closed")
     check_one_of(partial, PARTIAL, "partial")
+    check_one_of(order, ORDERS, "order")
     _whole(end)
     if isinstance(start, Forever):
         if end != 0 or closed != "both":
@@ -96,9 +107,9 @@ def rows_between(
                 f"rows_between(wr.forever, {end}, closed={closed!r}): what has no first message is a running result, up to the "
                 "message itself; use rows_between(wr.forever, 0)"
             )
-        return RowsBetween(None, 0)
+        return RowsBetween(None, 0, order=order)
     low, high = sorted((_whole(start), end))
-    frame = RowsBetween(low, high, closed, partial)
+    frame = RowsBetween(low, high, closed, partial, order)
     assert frame.low is not None
     if frame.low > frame.high:
         raise BadWindow(f"{frame!r} holds no message: widen it, or use closed='both'")

@@ -164,11 +164,13 @@ class Pane:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRow:
-    """One row of a join: what matched, or a message that nothing matched, with nulls. `row["price"]` is a column.
+    """One row of an operator that has no windows of its own, such as a join. `row["price"]` is a column.
 
     values: the columns by name
-    timing: "EARLY" or "LATE" for matches, "ON_TIME" for what the watermark decides
+    timing: of a join "EARLY" or "LATE" for matches, "ON_TIME" for what the watermark decides
     commit, token: which commit told it
+    kind: "INSERT", or "RETRACT" for one that takes back what was told before, with the values that it had
+    index: how often a row of its message was told before; is_last: True if nothing can change it any more
 
     >>> row = JoinedRow({"order": 1, "parcels": None}, Timing.ON_TIME)
     >>> print(row)
@@ -179,12 +181,16 @@ class JoinedRow:
     timing: Timing
     commit: int = -1
     token: Token | None = field(default=None, compare=False)
+    kind: Kind = Kind.INSERT
+    index: int = 0
+    is_last: bool = True
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
     def __str__(self) -> str:
-        return f"{self.timing.value}  {_shown(self.values)}"
+        mark = "" if self.kind is Kind.INSERT else "  RETRACT"
+        return f"{self.timing.value}{mark}  {_shown(self.values)}"
 
 
 @dataclass(frozen=True, slots=True)

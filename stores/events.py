@@ -44,10 +44,13 @@ class Events:
             batch.put(self.cf, _key(bucket, step), _packed(part))
         kv.write(batch)
 
-    def read(self, kv: KV, low_us: int, high_us: int, *, tidy: bool = False) -> pa.Table | None:
+    def read(
+        self, kv: KV, low_us: int, high_us: int, *, tidy: bool = False, exact: bool = True
+    ) -> pa.Table | None:
         """The rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
 
         tidy: join small values on the way, for which the store has to be one that is written
+        exact: False if rows of the same stretches that are before or after do no harm, and need not be taken out
         """
         found = list(kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us)))
         if not found:
@@ -56,6 +59,8 @@ class Events:
         if tidy:
             self._join(kv, [key for key, _ in found], tables)
         rows = concat(tables)
+        if not exact:
+            return rows
         times = rows.column(TIME).to_numpy()
         inside = (times >= low_us) & ((times < high_us) if high_us < END_OF_TIME_US else True)
         if not inside.all():
@@ -109,7 +114,8 @@ class Events:
             yield first * self.width_us, rows
             return
         if not bool((buckets[1:] >= buckets[:-1]).all()):
-            order = np.argsort(buckets, kind="stable")
+            few = last - first < 1 << 16  # numpy sorts 16 bits by radix
+            order = np.argsort((buckets - first).astype(np.uint16) if few else buckets, kind="stable")
             rows, buckets = rows.take(pa.array(order)), buckets[order]
         cuts = np.flatnonzero(np.diff(buckets)) + 1
         for low, high in zip(np.r_[0, cuts].tolist(), np.r_[cuts, len(buckets)].tolist(), strict=True):

@@ -134,7 +134,7 @@ def difference(found: Sequence[Any], wanted: Sequence[Any]) -> str | None:
 def same(a: Any, b: Any) -> bool:
     """True if two panes, or two rows, say the same. Rows of a commit share their columns: what one lacks is null."""
     if isinstance(a, JoinedRow) and isinstance(b, JoinedRow):
-        return a.timing == b.timing and values_equal(_plain(a), _plain(b))
+        return _label(a) == _label(b) and values_equal(_plain(a), _plain(b))
     return type(a) is type(b) and panes_equal(a, b)
 
 
@@ -162,9 +162,13 @@ def _left(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 
 def _place(told: Any) -> tuple[str, ...]:
     if isinstance(told, JoinedRow):
-        return (repr(_plain(told)), told.timing.value)
+        return (repr(_plain(told)), told.timing.value, told.kind.value)
     window = told.window
     return (repr(told.key), repr(window) if not hasattr(window, "__dict__") else repr(vars(window)))
+
+
+def _label(row: JoinedRow) -> tuple[object, ...]:
+    return (row.timing, row.kind, row.index, row.is_last)
 
 
 def _plain(row: JoinedRow) -> dict[str, Any]:

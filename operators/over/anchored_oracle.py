@@ -18,7 +18,7 @@ from windrow.core.frames import RangeBetween
 from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, Timing
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.over.oracle import same
+from windrow.operators.over.oracle import same_key
 from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate
 from windrow.operators.plain.arrow import Arguments, Columns, Filter, Raised
 from windrow.operators.plain.cells import Key, key_field
@@ -236,7 +236,9 @@ class AnchoredOracle(Oracle):
     def _judge(self, anchor: Anchor) -> None:
         """Its window begins where a former anchor of its key has promised that none does, or its own promise goes back."""
         anchor.judged = True
-        floor_us = max([START_OF_TIME_US, *(floor for key, floor in self._floors if same(key, anchor.key))])
+        floor_us = max(
+            [START_OF_TIME_US, *(floor for key, floor in self._floors if same_key(key, anchor.key))]
+        )
         own_us = anchor.obsolete_us
         if anchor.start_us < floor_us or (own_us is not None and own_us < floor_us):
             anchor.done = True
@@ -266,7 +268,9 @@ class AnchoredOracle(Oracle):
     def _tell(self, anchor: Anchor) -> None:
         made, values = self.definition, dict[str, Any]()
         held = [
-            m for m in self._held if same(m.key, anchor.key) and anchor.low_us <= m.time_us <= anchor.high_us
+            m
+            for m in self._held
+            if same_key(m.key, anchor.key) and anchor.low_us <= m.time_us <= anchor.high_us
         ]
         if not held and made.empty == "skip":
             return

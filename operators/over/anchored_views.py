@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pyarrow as pa
 
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, Instant
 from windrow.core.types import concat
 from windrow.operators.over.needs import conformed, kept_columns
 from windrow.operators.over.pending import AT
@@ -12,7 +15,7 @@ from windrow.operators.over.views import OverView
 from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.told import told_schema
-from windrow.operators.view import Bound, message_columns
+from windrow.operators.view import Bound, Made, message_columns
 from windrow.stores.events import TIME
 from windrow.stores.kv import KV
 
@@ -45,6 +48,12 @@ class AnchoredView(OverView):
         side = self._side(self.input(input).name)
         known = self._columns(side)
         return message_columns([None if known is None else self._filed(side, known)])
+
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        return []
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        return [[] for _ in rows]
 
     def _side(self, input: str | None) -> int:
         return [given.name for given in self.definition.inputs].index(self.input(input).name)

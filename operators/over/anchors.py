@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.between import Between, Ticks
+from windrow.core.emit import Emit
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
@@ -48,8 +49,14 @@ def own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
                 f"agg {alias!r}: {aggregation!r} has a frame of its own: around anchors all have that of frame=; give it to "
                 "another wr.Over"
             )
-    kept = {"ttl_us": None, "retention": _kept(given, span, by)}
-    return {"agg": agg, **kept, "anchors": anchors, "span": span, "empty": given["empty"]}
+    if given["emit"] is not None or given["allowed_lateness"] != "0 seconds":
+        raise ConfigurationError(
+            f"emit={given['emit']!r}, allowed_lateness={given['allowed_lateness']!r} are of windows around messages, and those "
+            "around anchors= are told once: leave them out"
+        )
+    kept = {"ttl_us": None, "retention": _kept(given, span, by), "queried_us": 0}
+    told = {"emit": Emit.append(), "late_us": 0}
+    return {"agg": agg, **kept, **told, "anchors": anchors, "span": span, "empty": given["empty"]}
 
 
 def refuse_alone(given: Mapping[str, Any]) -> None:
@@ -58,11 +65,8 @@ def refuse_alone(given: Mapping[str, Any]) -> None:
         raise BadWindow(
             f"frame={given['frame']!r} is of anchors: name their input, anchors=wr.Input('markers', event_time='t')"
         )
-    if given["retention"] is not None or given["empty"] != "emit":
-        raise ConfigurationError(
-            f"retention={given['retention']!r}, empty={given['empty']!r} are of windows around anchors=: else frames say how "
-            "long messages are kept; leave them out"
-        )
+    if given["empty"] != "emit":
+        raise ConfigurationError(f"empty={given['empty']!r} is of windows around anchors=: leave it out")
 
 
 def _check_anchors(anchors: Any, by: tuple[str, ...], source: str | None) -> None:

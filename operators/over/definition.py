@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.between import Between, Ticks
-from windrow.core.errors import BadDuration, BadWindow, ConfigurationError, RetentionMissing
+from windrow.core.emit import Emit, Never
+from windrow.core.errors import BadDuration, BadTrigger, BadWindow, ConfigurationError, RetentionMissing
 from windrow.core.frames import Frame, RangeBetween, RowsBetween, make_frame
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
@@ -21,6 +22,7 @@ from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic, Taker
 from windrow.operators.over import anchors as around
+from windrow.operators.over import emission
 from windrow.operators.plain.oracle import Oracle
 from windrow.operators.steps.passing import filter_of
 
@@ -37,6 +39,9 @@ class OverDefinition(OneInput):
     ttl: where messages are counted: neighbours are no further apart in event time than this, and so long a quiet key is
         remembered; or wr.forever
     select: the columns of a message that its row has, beside key and event time; by default all
+    allowed_lateness: how far behind the watermark a message may come and still have a row, and correct those of others
+    emit: what is told beside the row on time: wr.Emit(early=, late=, mode=, only_if_changed=), whose triggers are wr.never,
+        wr.every_batch or wr.every("10 seconds"); by default nothing, wr.Emit.append()
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`; a message
         that does not pass has no row, and is no neighbour
@@ -44,12 +49,14 @@ class OverDefinition(OneInput):
     anchors: another input around whose messages the windows are, in the place of its own: wr.Input("markers", event_time="t")
         with the same key columns, or wr.sources.clock("1 second"). Then `input=` names this one, `select` is of the anchors,
         and `frame` is wr.range_between(...), or wr.between("begin", "end"): what each anchor says
-    retention: with wr.between: how far from the time of its anchor a window may reach; what reaches further is a dead letter
+    retention: how long messages are kept behind the watermark for queries, or wr.forever; no shorter than frames need them.
+        With wr.between: how far from the time of its anchor a window may reach; what reaches further is a dead letter
         `out_of_retention`. wr.forever, or, without keys, an obsolete time in its place: any time
     empty: "emit" or "skip": whether an anchor without a message in its window has a row
 
-    A row is told once, when the watermark says that nothing can come any more that would change it: it is past the message and
-    past its frames. What comes after the watermark is a dead letter `too_late`: it has no row, and no part in others.
+    A row is told when the watermark says that nothing can come on time any more that would change it: it is past the message
+    and past its frames. What comes after the watermark, and after `allowed_lateness`, is a dead letter `too_late`: it has no
+    row, and no part in others.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -71,6 +78,8 @@ class OverDefinition(OneInput):
     anchors: Input | Ticks | None
     span: Between | RangeBetween | None
     empty: str
+    queried_us: int
+    emit: Emit
 
     @check.suggests
     def __init__(
@@ -83,6 +92,8 @@ class OverDefinition(OneInput):
         ttl: Duration | Forever | None = None,
         select: str | Sequence[str] | None = None,
         watermark: Duration | Watermark = "0 seconds",
+        allowed_lateness: Duration = "0 seconds",
+        emit: Emit | None = None,
         name: str = "over",
         null_keys: str = "group",
         time_zone: str | None = None,
@@ -107,7 +118,6 @@ class OverDefinition(OneInput):
             given,
             select=None if select is None else check.names(select, "select", remedy),
             integer_overflow=integer_overflow,
-            late_us=0,
             **(_own_fields(given) if anchors is None else around.own_fields(given)),
         )
         told = self.told_columns or (*self.by, self.told_time, *self.agg)
@@ -158,12 +168,26 @@ class OverDefinition(OneInput):
         return self._changed(anchors=None, agg={}, input_name=name, event_time_unit=unit, **own)
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        return ("messages",)
+    def by_arrival(self) -> bool:
+        """True if messages count as they come."""
+        return _is_by_arrival(self.agg)
 
     @property
-    def periods(self) -> frozenset[int]:
-        return frozenset()
+    def corrects(self) -> bool:
+        """True if rows are told before they are due, or again."""
+        return (self.late_us > 0 and not self.by_arrival) or not isinstance(self.emit.early, Never)
+
+    @property
+    def told_mode(self) -> str:
+        return self.emit.mode if self.corrects else "once"
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return () if self.by_arrival else ("messages",)
+
+    @property
+    def periods(self) -> frozenset[int] | None:
+        return self.emit.periods if self.corrects else frozenset()
 
     def describe(self) -> dict[str, Any]:
         return self._described(
@@ -172,6 +196,7 @@ class OverDefinition(OneInput):
             select=None if self.select is None else list(self.select),
             ttl=None if self.ttl_us is None else show_duration(self.ttl_us),
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
+            corrects=show_duration(self.late_us) if self.corrects else None,
             **around.described(self),
         )
 
@@ -212,6 +237,16 @@ class OverDefinition(OneInput):
             around.check_followed(self, taker)
             return
         super().check_followed(taker)
+        if self.corrects:
+            raise BadTrigger(
+                f"{self.emit!r} of {self.name!r}, before {taker.name!r}: its rows are told again, and would be counted as "
+                "often; leave out emit= and allowed_lateness="
+            )
+        if self.by_arrival:
+            raise BadWindow(
+                f"{self.name!r}, before {taker.name!r}, tells rows as messages come, however late in event time, so that "
+                f"{taker.name!r} could not say when it has all of a time; use order='event_time'"
+            )
         if self.behind_us(taker.event_time) >= UNBOUNDED_US:
             raise ConfigurationError(
                 f"{taker.name!r} follows {self.name!r}, whose rows wait for messages that may never come, under "
@@ -220,15 +255,24 @@ class OverDefinition(OneInput):
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.over.anchored import AnchoredOvers
+        from windrow.operators.over.arrival import ArrivalOvers
+        from windrow.operators.over.corrections import CorrectedOvers
         from windrow.operators.over.logic import Overs
 
-        return Overs(self) if self.anchors is None else AnchoredOvers(self)
+        if self.anchors is not None:
+            return AnchoredOvers(self)
+        if self.by_arrival:
+            return ArrivalOvers(self)
+        return CorrectedOvers(self) if self.corrects else Overs(self)
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.over.anchored_oracle import AnchoredOracle
+        from windrow.operators.over.arrival_oracle import ArrivalOracle
         from windrow.operators.over.oracle import OverOracle
 
-        return OverOracle(self) if self.anchors is None else AnchoredOracle(self)
+        if self.anchors is not None:
+            return AnchoredOracle(self)
+        return ArrivalOracle(self) if self.by_arrival else OverOracle(self)
 
 
 def reach_us(agg: Mapping[str, Aggregation]) -> int:
@@ -254,13 +298,29 @@ def waits_rows(agg: Mapping[str, Aggregation]) -> int:
 
 
 def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """How long messages are kept where windows are around themselves."""
+    """When rows are told, and how long messages are kept, where windows are around themselves."""
     around.refuse_alone(given)
-    framed = _framed(given["agg"], given["frame"])
-    ttl_us = _ttl_us(given["ttl"], framed)
-    kept_us = None if isinstance(given["ttl"], Forever) else max(reach_us(framed), ttl_us or 0)
-    kept = {"ttl_us": ttl_us, "retention": Retention(kept_us)}
-    return {"agg": framed, **kept, "anchors": None, "span": None, "empty": "emit"}
+    framed, retention = _framed(given["agg"], given["frame"]), given["retention"]
+    ttl_us, by_arrival = _ttl_us(given["ttl"], framed), _is_by_arrival(framed)
+    emit = Emit.append() if given["emit"] is None else given["emit"]
+    late_us = emission.late_us(given["allowed_lateness"], emit)
+    corrects = late_us > 0 or not isinstance(emit.early, Never)
+    if corrects and ttl_us is None and waits_rows(framed):
+        raise BadTrigger(
+            f"{emit!r} with allowed_lateness={given['allowed_lateness']!r} under ttl=wr.forever: rows that wait for messages "
+            "would be remembered for good; give a ttl such as '1 hour'"
+        )
+    if by_arrival and (corrects or retention is not None):
+        raise ConfigurationError(
+            "emit=, allowed_lateness= and retention= are for the order of event time: with order='position' rows are told for "
+            "good, and messages kept as long as they count; leave them out"
+        )
+    queried_us = emission.queried_us(retention)
+    kept_us = max(reach_us(framed) + late_us, 0 if ttl_us is None else ttl_us + late_us, queried_us)
+    endless = isinstance(given["ttl"], Forever) or isinstance(retention, Forever)
+    kept = {"ttl_us": ttl_us, "retention": Retention(None if endless else kept_us), "queried_us": queried_us}
+    told = {"emit": emit, "late_us": UNBOUNDED_US if by_arrival else late_us}
+    return {"agg": framed, **kept, **told, "anchors": None, "span": None, "empty": "emit"}
 
 
 def _framed(agg: Any, frame: Any) -> dict[str, Aggregation]:
@@ -283,11 +343,22 @@ def _check_together(framed: Mapping[str, Aggregation]) -> None:
     frames = {alias: a.frame for alias, a in framed.items()}
     waiting = [a for a, f in frames.items() if isinstance(f, RowsBetween) and f.high > 0]
     timed = [a for a, f in frames.items() if isinstance(f, RangeBetween)]
+    orders = {f.order if isinstance(f, RowsBetween) else "event_time": a for a, f in frames.items()}
+    if len(orders) > 1:
+        by_time, by_position = orders["event_time"], orders["position"]
+        raise BadWindow(
+            f"agg {by_position!r} over {frames[by_position]!r} counts messages as they come, {by_time!r} over "
+            f"{frames[by_time]!r} by event time: give them to two operators, wr.Over(...), side by side"
+        )
     if waiting and timed:
         raise BadWindow(
             f"agg {waiting[0]!r} over {frames[waiting[0]]!r} waits for messages, {timed[0]!r} over {frames[timed[0]]!r} for "
             "event time: give them to two operators, wr.Over(...), side by side or in a chain"
         )
+
+
+def _is_by_arrival(agg: Mapping[str, Aggregation]) -> bool:
+    return any(isinstance(a.frame, RowsBetween) and a.frame.order == "position" for a in agg.values())
 
 
 def _ttl_us(ttl: Any, framed: Mapping[str, Aggregation]) -> int | None:

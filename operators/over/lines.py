@@ -5,6 +5,7 @@ All windows of a step are ranges of places in the lines, found at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -153,6 +154,26 @@ class Lines:
         low = np.searchsorted(self._packed_in_order, least, side="left")
         high = np.searchsorted(self._packed_in_order, most, side="right")
         return Bounds(low, np.maximum(high, low), np.ones(len(codes), dtype=bool))
+
+    def first_from(self, codes: IntArray, times: IntArray) -> IntArray:
+        """For each key and time the place of the first message there is from then on, or the one behind all of its key."""
+        packed = self._packed(codes, times, "left")
+        found: IntArray = np.searchsorted(self._packed_in_order, packed, side="left")
+        return found
+
+    def hull(self, frames: Iterable[Frame], places: IntArray) -> Bounds:
+        """For the message at each place all from the first to the last that its windows reach, itself among them."""
+        low, high = places, places + 1
+        for frame in frames:
+            if isinstance(frame, RangeBetween):
+                reach = self.windows(RangeBetween(min(frame.low_us, 0), max(frame.high_us, 0)), places)
+                low, high = np.minimum(low, reach.low), np.maximum(high, reach.high)
+                continue
+            begins = self.begins[places]
+            first = begins if frame.low is None else np.maximum(places + min(frame.low, 0), begins)
+            low = np.minimum(low, first)
+            high = np.maximum(high, np.minimum(places + max(frame.high, 0) + 1, self.ends[places]))
+        return Bounds(low, high, np.ones(len(places), dtype=bool))
 
     def complete(self, waits: int, watermark_us: int) -> BoolArray:
         """True for messages behind which `waits` others of their line are below the watermark, or none can come any more."""

@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.frames import Frame, RangeBetween
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.aggregations.needs import expressions_of
 from windrow.operators.one_input import OneInputLogic, Work
@@ -22,6 +25,7 @@ from windrow.operators.over.definition import OverDefinition, reach_rows, reach_
 from windrow.operators.over.lines import Lines
 from windrow.operators.over.needs import OverNeeds, conformed, kept_columns
 from windrow.operators.over.remembered import Held, Remembered
+from windrow.operators.over.slices import Keys, Long, Middle, Slices
 from windrow.operators.over.telling import Reached, Sums, Telling
 from windrow.operators.over.values import Part, Values, parts_of
 from windrow.operators.steps.columns import ON_TIME, POSITION_COLUMNS
@@ -29,14 +33,17 @@ from windrow.operators.steps.filed_rows import POSITION_TYPES, with_positions
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import limit
+from windrow.operators.steps.step import limit, passed
 from windrow.operators.steps.told import labelled
 from windrow.operators.view import View
 from windrow.stores.events import TIME, Events
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Batch
 
 #: A frame of time is so many stretches long, about; and how long one is at least, and at most.
 _STRETCHES, _SHORTEST_US, _LONGEST_US = 8, 100_000, 3_600_000_000
+#: A long one is so many stretches long, which are no shorter than that. State that was begun before that was so keeps its own.
+_OF_LONG, _SHORT_US = 64, 1_000_000
+_WIDTH_KEY = b"\x00width"
 
 
 class Overs(OneInputLogic):
@@ -54,8 +61,15 @@ class Overs(OneInputLogic):
         self.reach_us, self._waits_us = reach_us(agg), waits_us(agg)
         self._waits = waits_rows(agg)
         span_us = self.reach_us + self._waits_us
-        width_us = min(max(span_us // _STRETCHES, _SHORTEST_US), _LONGEST_US)
-        self.events = Events(f"{definition.name}.events", width_us)
+        self._former_us = min(max(span_us // _STRETCHES, _SHORTEST_US), _LONGEST_US)
+        # What waits for the watermark, or for what may be late, is kept, too.
+        span_us += definition.watermark.delay_us + (0 if definition.by_arrival else definition.late_us)
+        stretch_us = max(span_us // _STRETCHES, _SHORTEST_US)
+        self._width_us = min(stretch_us, max(span_us // _OF_LONG, _SHORT_US), _LONGEST_US)
+        self.slices = Slices(
+            f"{definition.name}.slices", self.aux_cf, definition.by, self._parts, self.reach_us
+        )
+        self._events_cf = f"{definition.name}.events"
         self.remembered = Remembered(
             definition.name,
             definition.by,
@@ -67,7 +81,8 @@ class Overs(OneInputLogic):
         self._calculated: tuple[pa.Schema, list[tuple[Part, Calculation]]] | None = None
 
     def cfs(self) -> tuple[str, ...]:
-        return (self.aux_cf, self.events.cf, self.remembered.tails.cf, self.remembered.sums.cf)
+        own = (self.aux_cf, self._events_cf, self.remembered.tails.cf, self.remembered.sums.cf)
+        return (*own, self.slices.cf) if self.slices.any else own
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         definition = self.definition
@@ -87,13 +102,41 @@ class Overs(OneInputLogic):
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def take(self, work: Work, rows: Slice) -> Slice:
+        self.check(rows)
+        step, table = work.progress.step, self.kept_rows(work, rows)
+        self._begin_events(work.kv)
+        self.events(work.kv).add(work.kv, self.marked(table, step), step)
+        return rows
+
+    def check(self, rows: Slice) -> None:
+        """Raise where an expression raises on a message, which then does not count."""
         for aggregation in self.definition.agg.values():
             for expression in expressions_of(aggregation):
-                expression.evaluate(rows.table)  # a message on which it raises does not count
+                expression.evaluate(rows.table)
+
+    def kept_rows(self, work: Work, rows: Slice) -> pa.Table:
+        """The columns of messages that are kept."""
         table = with_positions(rows.table, work.progress.step)
         table = table.select([*kept_columns(self.definition, work.schema), *POSITION_COLUMNS])
-        self.events.add(work.kv, table.append_column(TIME, pa.array(rows.times)), work.progress.step)
+        return table.append_column(TIME, pa.array(rows.times))
+
+    def marked(self, rows: pa.Table, step: int) -> pa.Table:
+        """Messages of a step as they are kept."""
         return rows
+
+    def events(self, kv: KV) -> Events:
+        """The messages that are kept."""
+        width = kv.get(self.aux_cf, _WIDTH_KEY)
+        return Events(self._events_cf, self._former_us if width is None else decode_i64(width))
+
+    def _begin_events(self, kv: KV) -> None:
+        """Say how long stretches are, where there are none yet."""
+        if self._width_us == self._former_us or kv.get(self.aux_cf, _WIDTH_KEY) is not None:
+            return
+        if next(iter(kv.scan(self._events_cf, b"", None)), None) is None:
+            batch = Batch()
+            batch.put(self.aux_cf, _WIDTH_KEY, encode_i64(self._width_us))
+            kv.write(batch)
 
     def pass_time(self, work: Work, watermark_us: int) -> None:
         before = self.reached(work.progress.watermark_us)
@@ -101,8 +144,10 @@ class Overs(OneInputLogic):
             return
         after = self.reached(watermark_us)
         self._advance(work, before, after)
-        ends = after.settled_us >= END_OF_TIME_US
-        self.events.forget(work.kv, END_OF_TIME_US if ends else limit(after.settled_us, self.reach_us))
+        self.events(work.kv).forget(work.kv, self.floor(watermark_us))
+        if self.slices.any:
+            ends = after.settled_us >= END_OF_TIME_US
+            self.slices.forget(work.kv, END_OF_TIME_US if ends else limit(after.settled_us, self.reach_us))
         self.remembered.forget(work.kv, after)
 
     def reached(self, watermark_us: int) -> Reached:
@@ -111,14 +156,32 @@ class Overs(OneInputLogic):
             return Reached(watermark_us, END_OF_TIME_US)
         return Reached(watermark_us, limit(watermark_us, self._waits_us))
 
+    def closed(self, watermark_us: int) -> Reached:
+        """How far that is for messages as late as is allowed: what is settled there changes no more."""
+        return self.reached(passed(watermark_us, self.definition.late_us))
+
+    def floor(self, watermark_us: int) -> int:
+        """Before which event time messages are forgotten, all but the last ones of each key."""
+        settled_us, queried_us = self.closed(watermark_us).settled_us, self.definition.queried_us
+        if settled_us >= END_OF_TIME_US:
+            return START_OF_TIME_US if queried_us >= UNBOUNDED_US else END_OF_TIME_US
+        return min(limit(settled_us, self.reach_us), limit(watermark_us, queried_us))
+
     def _advance(self, work: Work, before: Reached, after: Reached) -> None:
-        kv, low_us = work.kv, limit(before.settled_us, self.reach_us)
-        events = None
-        if self.events.any_between(kv, before.settled_us, after.settled_us):
-            events = self.events.read(kv, low_us, after.watermark_us, tidy=True)
+        kv, calculations = work.kv, self._calculations(work.schema)
+        moved = (before.settled_us, after.settled_us)
+        long = self.slices.long(kv, calculations, *moved)
+        low_us = limit(before.settled_us, self.reach_us) if long is None else long.right_us
+        stored, events = self.events(kv), None
+        if stored.any_between(kv, *moved):
+            exact = self.remembered.anything
+            events = stored.read(kv, low_us, after.watermark_us, tidy=True, exact=exact)
         schema = self.filed(work.schema)
         rows = schema.empty_table() if events is None else conformed(events, schema)
         times = rows.column(TIME).to_numpy()
+        if events is not None and self.slices.any:
+            step = work.progress.step
+            self.slices.extend(kv, calculations, rows, low_us, moved, after.watermark_us, step)
         settled = (times >= before.settled_us) & (
             (times < after.settled_us) | (after.settled_us >= END_OF_TIME_US)
         )
@@ -129,10 +192,10 @@ class Overs(OneInputLogic):
             return
         if not self.remembered.anything:
             groups = Groups([rows.column(b) for b in self.definition.by], len(rows))
-            self._tell(work, rows, groups.codes, groups.size, None, before, after)
+            self._tell(work, rows, groups.codes, groups.size, None, before, after, long)
             return
-        held = self.remembered.near(kv, rows, settled, ended, low_us, after)
-        self._tell(work, conformed(held.rows, schema), held.codes, held.keys, held, before, after)
+        held = self.remembered.near(kv, rows, settled, settled, ended, low_us, after)
+        self._tell(work, conformed(held.rows, schema), held.codes, held.keys, held, before, after, long)
 
     def _tell(
         self,
@@ -143,11 +206,15 @@ class Overs(OneInputLogic):
         held: Held | None,
         before: Reached,
         after: Reached,
+        long: Long | None,
     ) -> None:
         """Tell what is due of some messages, and remember what is needed of them."""
         lines = Lines(rows, codes, keys, rows.column(TIME).to_numpy(), self.definition.ttl_us)
         calculations = self._calculations(work.schema)
-        telling = Telling(lines, rows, calculations, self._waits)
+        middles, right_us = dict[Frame, Middle](), START_OF_TIME_US
+        if long is not None and len(lines):
+            middles, right_us = self._middles(work, long, lines, rows, before.settled_us), long.right_us
+        telling = Telling(lines, rows, calculations, self._waits, middles, right_us)
         due = telling.due(before, after)
         ran: tuple[IntArray, Values] | None = None
         sums: Sums | None = None
@@ -162,6 +229,20 @@ class Overs(OneInputLogic):
         if len(due):
             self._say(work, telling, telling.whole(due, work), ran)
 
+    def _middles(
+        self, work: Work, long: Long, lines: Lines, rows: pa.Table, low_us: int
+    ) -> dict[Frame, Middle]:
+        """What windows of long frames begin with."""
+        keys, found = Keys(lines, rows, self.definition.by), dict[Frame, Middle]()
+        schema = self.filed(work.schema)
+        for part, calculation in self._calculations(work.schema):
+            if part.frame in long.begins and isinstance(part.frame, RangeBetween):
+                begin_us = low_us + part.frame.low_us
+                left = self.events(work.kv).read(work.kv, begin_us, long.begins[part.frame])
+                left = None if left is None else conformed(left, schema)
+                found[part.frame] = self.slices.middle(work.kv, long, part.frame, left, calculation, keys)
+        return found
+
     def _say(
         self, work: Work, telling: Telling, places: IntArray, ran: tuple[IntArray, Values] | None
     ) -> None:
@@ -171,8 +252,8 @@ class Overs(OneInputLogic):
         values = telling.values(places, ran)
         kept = telling.bury(work, places, values.broken, list(self.definition.agg))
         kept = kept[telling.in_order(places[kept])]
-        anchors, at = telling.at(places[kept]), pa.array(kept)
-        fields = self.fields(work.schema)
+        fields, at = self.fields(work.schema), pa.array(kept)
+        anchors = telling.at(places[kept], [f.name for f in fields if f.name not in self.definition.agg])
         columns = [
             values.columns[f.name].take(at) if f.name in self.definition.agg else anchors.column(f.name)
             for f in fields

@@ -1,7 +1,7 @@
 """What windows around messages must tell, in lists and loops. Seed 002 sections 1, 2 and 4.
 
-It keeps all messages, and looks at each anchor that was not told whenever event time moves: is everything below the watermark
-that its frames could hold?
+It keeps all messages, and looks at each of them in every step: is everything below the watermark that its frames could hold?
+What was told of it, and is that still so?
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from windrow.core.aggregation import Aggregation
+from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
 from windrow.core.frames import Frame, RangeBetween
 from windrow.core.messages import Message, Position
+from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate
+from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
 from windrow.operators.plain.arrow import Arguments, Raised
 from windrow.operators.plain.cells import Key
 from windrow.operators.plain.one_input import OneInputOracle
@@ -24,14 +26,22 @@ from windrow.operators.plain.oracle import Messages, Outcome, listed
 
 @dataclass
 class Anchor:
-    """A message that was counted, around which there is a window."""
+    """A message that was counted, around which there is a window.
+
+    decided: the watermark was past it and its frames. stands: the row that was told last, and not taken back. rows: how many
+    were told. buried: its row could not be made, and there is a letter. line: of its key, where messages count as they come
+    """
 
     time_us: int
     position: Position
     key: Key
     payload: dict[str, Any]
     arguments: dict[str, tuple[Any, ...] | None]
-    told: bool = False
+    decided: bool = False
+    stands: dict[str, Any] | None = None
+    rows: int = 0
+    buried: bool = False
+    line: int = 0
 
 
 class OverOracle(OneInputOracle):
@@ -45,11 +55,18 @@ class OverOracle(OneInputOracle):
         self._arguments = Arguments(dict(definition.agg))
         #: Messages that have no row, because their frames are not whole.
         self.incomplete = 0
+        self._now_us: int | None = None
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         time = self.definition.event_time
         self._arguments.learn([{**m.payload, time: None} for m in listed(messages)])
-        return super().ingest(messages, now_us, watermark_us)
+        buried = super().ingest(messages, now_us, watermark_us)
+        if self._now_us is None:
+            self._now_us = now_us
+        if self.counted and self.definition.corrects:
+            self._tell_changes()
+        told = self._outcome()
+        return Outcome(told.rows, buried.dead + told.dead)
 
     def take(self, message: Message, time_us: int, now_us: int) -> bool:
         payload = dict(message.payload)
@@ -64,23 +81,55 @@ class OverOracle(OneInputOracle):
         return True
 
     def pass_time(self, before_us: int, now_us: int) -> None:
-        for anchor in sorted(self._anchors, key=lambda a: (a.time_us, a.position)):
-            if not anchor.told and self._is_due(anchor):
-                anchor.told = True
-                self._tell(anchor)
+        emit = self.definition.emit
+        for anchor in self._in_order():
+            if anchor.decided or self._is_due(anchor, before_us):
+                if self._ticks(emit.late, now_us) or self._is_due(anchor, self._closed_us):
+                    self._tell(anchor, "LATE")
+            elif self._is_due(anchor, self.watermark_us):
+                self._tell(anchor, "ON_TIME")
+            elif self._ticks(emit.early, now_us):
+                self._tell(anchor, "EARLY")
+        self._now_us = now_us
 
-    def kept(self, input: str) -> list[Message]:
+    def _tell_changes(self) -> None:
+        """What a step of messages has changed, and is told at once."""
+        emit = self.definition.emit
+        for anchor in self._in_order():
+            late = anchor.decided or self._is_due(anchor, self.watermark_us)
+            if isinstance(emit.late if late else emit.early, EveryBatch):
+                self._tell(anchor, "LATE" if late else "EARLY")
+
+    def _ticks(self, trigger: Trigger, now_us: int) -> bool:
+        """True if a period of it has ended."""
+        if self._now_us is None or not isinstance(trigger, EveryPeriod):
+            return False
+        return now_us // trigger.period_us > self._now_us // trigger.period_us
+
+    def _in_order(self) -> list[Anchor]:
+        return sorted(self._anchors, key=lambda a: (a.time_us, a.position))
+
+    @property
+    def _closed_us(self) -> int:
+        """No message before that is taken any more."""
+        ends = self.watermark_us == END_OF_TIME_US
+        return END_OF_TIME_US if ends else self.watermark_us - self.definition.late_us
+
+    def kept(self, input: str) -> list[Message] | None:
         """Those that are not settled, and those that windows of what may come reach back to."""
         made = self.definition
+        if made.queried_us >= UNBOUNDED_US:
+            return [Message(a.payload, a.position) for a in self._anchors]
         if self.watermark_us == END_OF_TIME_US:
             return []
         behind_us = max([0, *(f.high_us for f in made.frames.values() if isinstance(f, RangeBetween))])
         before_us = max([0, *(-f.low_us for f in made.frames.values() if isinstance(f, RangeBetween))])
-        settled_us = self.watermark_us - behind_us
+        settled_us = self._closed_us - behind_us
         return [
             Message(a.payload, a.position)
             for a in self._anchors
-            if a.time_us >= settled_us - before_us or self._is_in_tail(a, settled_us)
+            if a.time_us >= min(settled_us - before_us, self.watermark_us - made.queried_us)
+            or self._is_in_tail(a, settled_us)
         ]
 
     def _is_in_tail(self, anchor: Anchor, settled_us: int) -> bool:
@@ -96,28 +145,46 @@ class OverOracle(OneInputOracle):
 
     # -- when -------------------------------------------------------------------------------------------------------
 
-    def _is_due(self, anchor: Anchor) -> bool:
-        """True if no message can come any more that would be in one of its frames."""
-        if self.watermark_us == END_OF_TIME_US:
+    def _is_due(self, anchor: Anchor, watermark_us: int) -> bool:
+        """True if no message from the watermark on can be in one of its frames."""
+        if watermark_us == END_OF_TIME_US:
             return True
-        if anchor.time_us >= self.watermark_us:
+        if anchor.time_us >= watermark_us:
             return False
-        return all(self._is_whole(anchor, frame) for frame in self.definition.frames.values())
+        return all(self._is_whole(anchor, frame, watermark_us) for frame in self.definition.frames.values())
 
-    def _is_whole(self, anchor: Anchor, frame: Frame) -> bool:
+    def _is_whole(self, anchor: Anchor, frame: Frame, watermark_us: int) -> bool:
         if isinstance(frame, RangeBetween):
-            return anchor.time_us + frame.high_us < self.watermark_us
+            return anchor.time_us + frame.high_us < watermark_us
         line, at = self._line_of(anchor)
-        behind = [other for other in line[at + 1 :] if other.time_us < self.watermark_us]
+        behind = [other for other in line[at + 1 :] if other.time_us < watermark_us]
         if len(behind) >= frame.high:
             return True
         last = behind[-1] if behind else anchor
         ttl_us = self.definition.ttl_us
-        return ttl_us is not None and last.time_us + ttl_us < self.watermark_us
+        return ttl_us is not None and last.time_us + ttl_us < watermark_us
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, anchor: Anchor) -> None:
+    def _tell(self, anchor: Anchor, timing: str) -> None:
+        """Its row, where that is to be told: on time it is, else where it has changed. What is no more is taken back."""
+        made, row = self.definition, self._row_of(anchor, timing)
+        if timing != "EARLY":
+            anchor.decided = True
+        stands = anchor.stands
+        stays = row is not None and stands is not None and same(row, stands)
+        if stays and (timing != "ON_TIME" or made.emit.only_if_changed):
+            return
+        if stands is not None and (row is None or made.emit.mode == "retracting"):
+            self.tell(timing, stands, "RETRACT", anchor.rows - 1, is_last=False)
+            anchor.stands = None
+        if row is not None:
+            self.tell(timing, row, index=anchor.rows, is_last=self._is_due(anchor, self._closed_us))
+            anchor.stands = row
+            anchor.rows += 1
+
+    def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
+        """Its row as of now; None where there is none."""
         made, values = self.definition, dict[str, Any]()
         for alias, aggregation in made.agg.items():
             frame = aggregation.frame
@@ -125,18 +192,20 @@ class OverOracle(OneInputOracle):
             rows, whole = self._frame_of(anchor, frame)
             partial = "emit" if isinstance(frame, RangeBetween) or whole else frame.partial
             if partial == "skip":
-                self.incomplete += 1
-                return
+                self.incomplete += timing != "EARLY" and not anchor.decided
+                return None
             values[alias] = self._value(alias, aggregation, rows) if partial == "emit" else None
         broken = [v for v in values.values() if isinstance(v, _Broken)]
         if broken:
-            self.bury(broken[0].reason, Message(anchor.payload, anchor.position), anchor.time_us)
-            return
+            if timing != "EARLY" and not anchor.buried:
+                self.bury(broken[0].reason, Message(anchor.payload, anchor.position), anchor.time_us)
+                anchor.buried = True
+            return None
         columns = anchor.payload
         if made.select is not None:
             names = dict.fromkeys((*made.by, made.event_time, *made.select))
             columns = {name: anchor.payload.get(name) for name in names}
-        self.tell("ON_TIME", {**columns, **values})
+        return {**columns, **values}
 
     def _frame_of(self, anchor: Anchor, frame: Frame) -> tuple[list[Anchor], bool]:
         """The messages in it, in event-time order; True if there are as many as it counts."""
@@ -151,7 +220,7 @@ class OverOracle(OneInputOracle):
         return found, first >= 0 and last < len(line)
 
     def _of_key(self, anchor: Anchor) -> list[Anchor]:
-        mine = [a for a in self._anchors if same(a.key, anchor.key)]
+        mine = [a for a in self._anchors if same_key(a.key, anchor.key)]
         return sorted(mine, key=lambda a: (a.time_us, a.position))
 
     def _line_of(self, anchor: Anchor) -> tuple[list[Anchor], int]:
@@ -187,6 +256,6 @@ class _Broken:
     reason: str
 
 
-def same(one: Key, other: Key) -> bool:
+def same_key(one: Key, other: Key) -> bool:
     """True if two keys are one; a NaN is one with itself, and equal numbers with each other."""
     return all(a is b or a == b for a, b in zip(one, other, strict=True))

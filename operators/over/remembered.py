@@ -64,7 +64,7 @@ class Remembered:
         """The keys whose last messages waited for others, and need not any more: a row of each; None where there are none."""
         if not self._waits or (self.ttl_us is None and after.watermark_us < END_OF_TIME_US):
             return None
-        low, high = (self._quiet_since(at) for at in (before, after))
+        low, high = (self.quiet_since(at) for at in (before, after))
         rows = self.tails.last_between(kv, low, high)
         if rows is None:
             return None
@@ -74,7 +74,7 @@ class Remembered:
         over = np.flatnonzero((last >= low) & (last < high))
         return rows.take(pa.array(groups.first_rows[over])) if len(over) else None
 
-    def _quiet_since(self, at: Reached) -> int:
+    def quiet_since(self, at: Reached) -> int:
         """Before which time the last message of a key has to be, for none to follow it any more."""
         if at.watermark_us >= END_OF_TIME_US:
             return END_OF_TIME_US
@@ -84,18 +84,20 @@ class Remembered:
         self,
         kv: KV,
         events: pa.Table,
+        named: BoolArray,
         settled: BoolArray,
         ended: pa.Table | None,
         low_us: int,
         after: Reached,
     ) -> Held:
-        """The messages of keys of which something is newly settled, or has ended. events: from `low_us` on."""
-        new = events.filter(pa.array(settled))
-        named = new if ended is None else concat([new, ended.select(events.column_names)])
-        groups = Groups([named.column(b) for b in self.by], len(named))
-        keys = named.take(pa.array(groups.first_rows))
+        """The messages of keys that are named by some of `events`, which are from `low_us` on, or have ended. settled: true for
+        those of them that are to be remembered."""
+        new, stays = events.filter(pa.array(named)), settled[named]
+        asked = new if ended is None else concat([new, ended.select(events.column_names)])
+        groups = Groups([asked.column(b) for b in self.by], len(asked))
+        keys = asked.take(pa.array(groups.first_rows))
         last = np.full(groups.size, START_OF_TIME_US)
-        np.maximum.at(last, groups.codes[: len(new)], new.column(TIME).to_numpy())
+        np.maximum.at(last, groups.codes[: len(new)][stays], new.column(TIME).to_numpy()[stays])
         wanted = last > START_OF_TIME_US
         stretches = self.tails.stretch(np.where(wanted, last, 0))
         found = [
@@ -146,10 +148,10 @@ class Remembered:
             self.sums.put(
                 kv,
                 held.sums.found,
-                self._sum_rows(held, sums, lines.order[last] if len(lines) else last, stretches, lasts),
+                self.sum_rows(held, sums, lines.order[last] if len(lines) else last, stretches, lasts),
             )
 
-    def _sum_rows(
+    def sum_rows(
         self,
         held: Held,
         sums: Sums | None,

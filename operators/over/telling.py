@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.frames import RowsBetween
+from windrow.core.frames import Frame, RangeBetween, RowsBetween
+from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregations.base import concat_parts
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.one_input import Work
 from windrow.operators.over.lines import Lines, ordered
-from windrow.operators.over.values import Part, Values, anchors_of, over_frame, running
+from windrow.operators.over.slices import Middle, windows_by
+from windrow.operators.over.values import Part, Values, anchors_of, columns_of, over_frame, running
 from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
 from windrow.operators.steps.dead import AGGREGATE_FAILED, INTEGER_OVERFLOW
 from windrow.operators.steps.groups import combine
@@ -44,32 +46,62 @@ class Telling:
     """One advance over messages in lines, which are made of `rows`."""
 
     def __init__(
-        self, lines: Lines, rows: pa.Table, calculations: Sequence[tuple[Part, Calculation]], waits: int
+        self,
+        lines: Lines,
+        rows: pa.Table,
+        calculations: Sequence[tuple[Part, Calculation]],
+        waits: int,
+        middles: Mapping[Frame, Middle] | None = None,
+        right_us: int = START_OF_TIME_US,
+        times: IntArray | None = None,
     ) -> None:
         self.lines, self.waits = lines, waits
+        #: Event times, by which lines are ordered unless they are given.
+        self._times = lines.times if times is None else times
+        #: Of frames that are made of slices, all before `right_us`.
+        self._middles, self._right_us = middles or {}, right_us
         self._rows, self._calculations = rows, calculations
+        self._columns: dict[str, pa.Array] = {}
 
-    def at(self, places: IntArray) -> pa.Table:
-        """The messages at these places."""
-        return self._rows.take(pa.array(self.lines.order[places]))
+    def at(self, places: IntArray, names: Sequence[str]) -> pa.Table:
+        """Some columns of the messages at these places."""
+        order = pa.array(self.lines.order[places])
+        return pa.table({name: self._column(name).take(order) for name in names})
+
+    def _column(self, name: str) -> pa.Array:
+        """A column in one piece, of which it is faster to take."""
+        if name not in self._columns:
+            self._columns[name] = combine(self._rows.column(name))
+        return self._columns[name]
+
+    def numbers(self, name: str) -> IntArray:
+        """A column of whole numbers, in lines."""
+        numbers: IntArray = self._rows.column(name).to_numpy()[self.lines.order]
+        return numbers
 
     def due(self, before: Reached, after: Reached) -> IntArray:
         """The places of messages that are to be told now, and were not before."""
-        return np.flatnonzero(self._is_due(after) & ~self._is_due(before))
+        return np.flatnonzero(self.is_due(after) & ~self.is_due(before))
 
-    def _is_due(self, at: Reached) -> BoolArray:
+    def is_due(self, at: Reached) -> BoolArray:
+        """True for messages around which nothing can come any more."""
         settled: BoolArray = self.lines.times < at.settled_us
         return settled & self.lines.complete(self.waits, at.watermark_us)
 
     def whole(self, places: IntArray, work: Work) -> IntArray:
         """Those whose frames are whole, where no others are to be told."""
+        kept = self.is_whole(places)
+        if not kept.all():
+            work.result.counts["incomplete"] = int(len(kept) - kept.sum())
+        return places[kept]
+
+    def is_whole(self, places: IntArray) -> BoolArray:
+        """True where no frame that is cut off keeps a message from having a row."""
         kept = np.ones(len(places), dtype=bool)
         for part, _ in self._calculations:
             if not part.running and isinstance(part.frame, RowsBetween) and part.frame.partial == "skip":
                 kept &= self.lines.windows(part.frame, places).whole
-        if not kept.all():
-            work.result.counts["incomplete"] = int(len(kept) - kept.sum())
-        return places[kept]
+        return kept
 
     def values(self, places: IntArray, ran: tuple[IntArray, Values] | None) -> Values:
         """By alias. ran: of running aggregations, for more places."""
@@ -85,14 +117,23 @@ class Telling:
                     Broken(b.alias, of[b.group], b.error) for b in ran[1].broken if b.group in of
                 ]
                 continue
-            bounds = self.lines.windows(part.frame, places)
             rows = self._slice(calculation, np.arange(len(self.lines)))
+            lifted = calculation.lift(rows)
+            middle = self._middles.get(part.frame)
+            if middle is None:
+                bounds = self.lines.windows(part.frame, places)
+            else:
+                assert isinstance(part.frame, RangeBetween)
+                lifted, bounds = windows_by(middle, self.lines, lifted, self._right_us, part.frame, places)
             partial = getattr(part.frame, "partial", "emit")
-            values.take_in(over_frame(calculation, rows, calculation.lift(rows), bounds, partial))
+            values.take_in(over_frame(calculation, rows, lifted, bounds, partial))
         return values
 
-    def run(self, calculation: Calculation, places: IntArray, sums: Sums | None) -> tuple[Values, Sums]:
-        """Running aggregations of the messages that are told, and what they have come to, by key."""
+    def run(
+        self, calculation: Calculation, places: IntArray, sums: Sums | None, upto: BoolArray | None = None
+    ) -> tuple[Values, Sums]:
+        """Running aggregations of the messages at these places, and what they have come to, by key. upto: true for the first
+        ones of a key, up to which that is meant; by default all."""
         rows = self._slice(calculation, places)
         lifted = calculation.lift(rows)
         codes, begins = self.lines.codes[places], self.lines.begins[places]
@@ -120,6 +161,9 @@ class Telling:
         at = {int(row): i for i, row in enumerate(own)} if broken else {}
         failed = [Broken(b.alias, at[b.group], b.error) for b in broken if b.group in at]
         lasts = np.r_[firsts[1:], len(places)] - 1
+        if upto is not None:
+            many = np.add.reduceat(upto.astype(np.int64), firsts)
+            lasts = (firsts + many - 1)[many > 0]
         columns = {n: c.take(pa.array(lasts)) for n, c in mine.items()}
         table = pa.table({LAST: pa.array(rows.times[lasts], pa.int64()), **columns})
         return Values(found, failed + more), Sums(table, codes[lasts])
@@ -136,11 +180,10 @@ class Telling:
 
     def _slice(self, calculation: Calculation, places: IntArray) -> Slice:
         """What is calculated with, of the messages at these places."""
-        names = calculation.input_columns() or calculation.schema.names
+        names = columns_of(calculation)
         if calculation.ordered or calculation.input_columns() is None:
             names = [*names, *POSITION_COLUMNS]
-        order = pa.array(self.lines.order[places])
-        return Slice(self._rows.select(names).take(order), self.lines.times[places])
+        return Slice(self.at(places, names), self._times[places])
 
     def bury(
         self, work: Work, places: IntArray, broken: Sequence[Broken], aliases: Sequence[str]
@@ -148,7 +191,8 @@ class Telling:
         """Dead letters of messages whose row could not be made. Returns the numbers of the others."""
 
         def anchors(numbers: IntArray) -> tuple[pa.Table, IntArray]:
-            return self.at(places[numbers]), self.lines.times[places[numbers]]
+            at = places[numbers]
+            return self.at(at, self._rows.column_names), self._times[at]
 
         return buried(work, broken, aliases, anchors, len(places))
 

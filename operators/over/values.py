@@ -58,6 +58,14 @@ def parts_of(definition: Aggregating) -> list[Part]:
     return [Part(by, event_time, some, overflow, frame) for frame, some in found.items()]
 
 
+def columns_of(calculation: Calculation) -> list[str]:
+    """The columns of messages that are calculated with."""
+    if calculation.input_columns() is None:
+        return list(calculation.schema.names)
+    agg = calculation.definition.agg.values()
+    return list(dict.fromkeys(c for aggregation in agg for c in aggregation.columns))
+
+
 def over_frame(
     calculation: Calculation, rows: Slice, lifted: Mapping[str, pa.Array], bounds: Bounds, partial: str
 ) -> Values:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.one_input_view import OneInputView
+from windrow.operators.over.explaining import KeptLines
 from windrow.operators.over.lines import ordered
 from windrow.operators.steps.columns import OFFSET
 from windrow.operators.steps.groups import Groups
@@ -18,6 +20,7 @@ from windrow.operators.steps.step import limit
 from windrow.operators.view import (
     MESSAGES,
     Bound,
+    Made,
     bounds_between,
     key_of,
     message_columns,
@@ -72,14 +75,30 @@ class OverView(OneInputView):
             raise self.refuse(table)
         return messages_table(self.messages(start, end, key, input), self.message_schema(input))  # type: ignore[arg-type]
 
+    # -- why --------------------------------------------------------------------------------------------------------
+
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        """The rows of messages of that time."""
+        at_us, wanted = instant_us(at, "time"), key_of(self.definition.by, key)
+        return [made for kept in self._lines() for made in kept.made(kept.of_time(at_us, wanted), None)]
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        """`rows`: rows that it told, or some columns of the messages that these are of."""
+        lines = self._lines()
+        return [[made for kept in lines for made in kept.made(kept.of_row(row), row)] for row in rows]
+
+    def _lines(self) -> list[KeptLines]:
+        """The messages that are kept, of each shard."""
+        found = ((kv, self._kept(kv)) for kv in self.stores)
+        return [KeptLines(self, kv, rows) for kv, rows in found if rows is not None]
+
     def _kept(self, kv: KV) -> pa.Table | None:
         """The messages that one shard needs."""
         progress, logic = self.logic.progress(kv), self.logic
         if progress.schema is None:
             return None
-        at = logic.reached(progress.watermark_us)
-        floor_us = limit(at.settled_us, logic.reach_us)
-        found = [logic.events.read(kv, floor_us, END_OF_TIME_US), self._last(kv, at.settled_us, floor_us)]
+        at, floor_us = logic.closed(progress.watermark_us), logic.floor(progress.watermark_us)
+        found = [logic.events(kv).read(kv, floor_us, END_OF_TIME_US), self._last(kv, at.settled_us, floor_us)]
         some = [logic.in_types(rows, progress.schema) for rows in found if rows is not None and len(rows)]
         return concat(some) if some else None
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.core.messages import DeadLetter, JoinedRow, Message, Timing
+from windrow.core.messages import DeadLetter, JoinedRow, Kind, Message, Timing
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, to_datetime
 from windrow.operators.plain.arrow import Filter, Raised
@@ -57,8 +57,10 @@ class OneInputOracle(Oracle):
         self.pass_time(before_us, now_us)
         return self._outcome()
 
-    def tell(self, timing: str, row: Mapping[str, Any]) -> None:
-        self._rows.append(JoinedRow(dict(row), Timing(timing)))
+    def tell(
+        self, timing: str, row: Mapping[str, Any], kind: str = "INSERT", index: int = 0, is_last: bool = True
+    ) -> None:
+        self._rows.append(JoinedRow(dict(row), Timing(timing), kind=Kind(kind), index=index, is_last=is_last))
 
     def bury(self, reason: str, message: Message | None, time_us: int | None = None) -> None:
         position = None if message is None else message.position

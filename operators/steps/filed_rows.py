@@ -105,7 +105,7 @@ def with_positions(table: pa.Table, step: int, source: str = "") -> pa.Table:
     zeros = pa.array(np.zeros(n, dtype=np.int64))
     numbers = pa.array((step << 32) + np.arange(n, dtype=np.int64))
     for name, column in zip(
-        POSITION_COLUMNS, (pa.array([source] * n, pa.string()), zeros, numbers, zeros), strict=True
+        POSITION_COLUMNS, (pa.repeat(pa.scalar(source, pa.string()), n), zeros, numbers, zeros), strict=True
     ):
         table = table.append_column(name, column)
     return table

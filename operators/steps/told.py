@@ -1,4 +1,4 @@
-"""Rows that are told once and for good: how they are labelled, and what they are to users."""
+"""Rows that have no window: how they are labelled, and what they are to users. Most are told once and for good."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.messages import JoinedRow, Timing, Token
+from windrow.core.messages import JoinedRow, Kind, Timing, Token
 from windrow.core.types import concat
-from windrow.operators.steps.columns import TIMING
+from windrow.operators.steps.columns import INDEX, IS_LAST, KIND, TIMING
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.labels import PANE_TYPE
 
@@ -21,27 +21,32 @@ def labelled(rows: pa.Table, timing: str) -> pa.Table:
 
 def without_labels(told: Sequence[pa.Table]) -> pa.Table:
     """The rows themselves, as the next operator sees them."""
-    return concat([rows.drop_columns([TIMING]) for rows in told])
+    return concat([_bare(rows) for rows in told])
 
 
 def told_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
-    """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good."""
+    """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good, unless it says else."""
     tables = []
     for rows in told:
         n = len(rows)
-        timings = combine(rows.column(TIMING))
-        labels = [
-            timings,
-            pa.array(np.zeros(n, dtype=np.int32)),
-            pa.repeat(pa.scalar(True), n),
-            pa.repeat(pa.scalar("INSERT"), n),
-        ]
+        once = {
+            INDEX: pa.array(np.zeros(n, dtype=np.int32)),
+            IS_LAST: pa.repeat(pa.scalar(True), n),
+            KIND: pa.repeat(pa.scalar("INSERT"), n),
+        }
+        labels = [combine(rows.column(TIMING))]
+        labels += [combine(rows.column(name)) if name in rows.column_names else once[name] for name in once]
         tables.append(
-            rows.drop_columns([TIMING])
+            _bare(rows)
             .append_column("pane", pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
             .append_column("commit", pa.array(np.full(n, commit, dtype=np.int64)))
         )
     return concat(tables)
+
+
+def _bare(rows: pa.Table) -> pa.Table:
+    labels = [name for name in (TIMING, INDEX, IS_LAST, KIND) if name in rows.column_names]
+    return rows.drop_columns(labels)
 
 
 def told_schema(fields: Iterable[pa.Field]) -> pa.Schema:
@@ -53,4 +58,12 @@ def to_rows(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
     """Told rows as Python values."""
     for row in rows.to_pylist():
         label, commit = row.pop("pane"), row.pop("commit")
-        yield JoinedRow(row, Timing(label["timing"]), commit, Token(job, commit))
+        yield JoinedRow(
+            row,
+            Timing(label["timing"]),
+            commit,
+            Token(job, commit),
+            Kind(label["kind"]),
+            label["index"],
+            label["is_last"],
+        )

@@ -303,7 +303,8 @@ class State:
         commits that brought them; of an operator of a chain down to the positions of what came from outside.
 
         what: when windows start (tuple windows: the number of a first message), one explanation for each key; of a join the
-            time of a message, one for each row in which it has a part. Or a pane or row, as `get_result` or `panes` gives it
+            time of a message, one for each row in which it has a part; of windows around messages the time of a message, one
+            for each of that time. Or a pane or row, as `get_result` or `panes` gives it
         """
         definition = self._definitions.of(operator)
         rows = [_row_of(what)] if isinstance(what, (Pane, JoinedRow, Mapping)) else None

@@ -2,7 +2,7 @@
 
     @pytest.mark.proves("Windows: tumbling, with an offset")
 
-`make features` writes the page; a test fails where it says something else. Marks are read from the source of the tests,
+`make pages` writes the page; a test fails where it says something else. Marks are read from the source of the tests,
 which imports nothing. A feature is "Group: name"; a new group is added to GROUPS, a misspelt one is refused.
 """
 
@@ -57,7 +57,7 @@ MISSING: tuple[str, ...] = (
 )
 HEAD = """# What there is, and what proves it
 
-<!-- Written by `make features` from the marks `@pytest.mark.proves(...)` on tests. -->
+<!-- Written by `make pages` from the marks `@pytest.mark.proves(...)` on tests. -->
 
 Each line is a feature and the tests that prove it, whose names are sentences: "a thing is so" is `test_a_thing_is_so`.
 `make test` runs these tests, and checks that this page is what they say.

@@ -302,7 +302,11 @@ def test_what_cannot_be_defined_is_refused() -> None:
         (ConfigurationError, "empty='no'", {"empty": "no"}),
         (BadWindow, "frame of its own", {"agg": {"n": wr.count().over(3)}}),
         (BadWindow, "is of anchors", {"anchors": None, "frame": between}),
-        (ConfigurationError, "leave them out", {"anchors": None, "frame": (-1, 0), "retention": "1 s"}),
+        (
+            ConfigurationError,
+            "leave it out",
+            {"anchors": None, "frame": ("-1 s", 0), "retention": None, "empty": "skip"},
+        ),
         (ConfigurationError, "anchors=3", {"anchors": 3}),
         (BadWatermark, "of all inputs", {"watermark": wr.explicit()}),
         (ConfigurationError, "is told twice", {"select": ("seen",)}),

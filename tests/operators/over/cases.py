@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -99,17 +100,50 @@ def framed(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
+triggers = st.sampled_from([wr.every_batch, wr.every_batch, wr.every("2 seconds"), wr.never])
+
+
+@st.composite
+def arriving(draw: st.DrawFn) -> dict[str, Any]:
+    """Aggregations of messages as they come."""
+    names = draw(st.lists(st.sampled_from(sorted(ALL)), min_size=1, max_size=3, unique=True))
+    found = {}
+    for name in names:
+        frame = draw(counted(True))
+        found[name] = ALL[name].over(replace(frame, order="position"))
+    running = wr.rows_between(wr.forever, 0, order="position")
+    for name in draw(st.lists(st.sampled_from(["n", "total", "most", "first", "values"]), max_size=1)):
+        found[f"{name} so far"] = ALL[name].over(running)
+    return found
+
+
+@st.composite
+def corrected(draw: st.DrawFn) -> dict[str, Any]:
+    """Half of them once and for good."""
+    lateness = draw(st.sampled_from([0, 0, 0, 2, 5]))
+    early, late = draw(triggers), draw(triggers)
+    if late == wr.never and lateness:
+        late = wr.every_batch
+    mode = draw(st.sampled_from(["retracting", "accumulating"]))
+    emit = wr.Emit(early=early, late=late, mode=mode, only_if_changed=draw(st.booleans()))
+    return draw(st.sampled_from([{}, {"emit": emit, "allowed_lateness": f"{lateness} seconds"}]))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    agg = draw(framed())
+    agg, told_again = draw(framed()), draw(corrected())
+    if draw(st.integers(0, 3)) == 0:
+        agg, told_again = draw(arriving()), {}
     is_counted = any(not hasattr(a.frame, "low_us") for a in agg.values())
+    waits = any(getattr(a.frame, "high", 0) > 0 for a in agg.values())
+    ttls: list[Any] = ["0 seconds", "1 second", "2 seconds", "4 seconds"]
+    if not (waits and told_again):
+        ttls.append(wr.forever)
     definition = wr.Over(
         by=draw(st.sampled_from(["k", ("k",), ("k", "x"), ()])),
         event_time="t",
         agg=agg,
-        ttl=draw(st.sampled_from(["0 seconds", "1 second", "2 seconds", "4 seconds", wr.forever]))
-        if is_counted
-        else None,
+        ttl=draw(st.sampled_from(ttls)) if is_counted else None,
         select=draw(st.sampled_from([None, (), ("x",), ("k", "y")])),
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit(), wr.fixed("3 seconds")])),
         null_keys=draw(st.sampled_from(["group", "group", "dead_letter"])),
@@ -117,6 +151,7 @@ def cases(draw: st.DrawFn) -> Case:
         integer_overflow=draw(st.sampled_from(["dead_letter", "decimal"])),
         input=draw(st.sampled_from([None, None, "readings"])),
         where=draw(st.sampled_from([None, None, wr.col("y") > 0, wr.lit(4) / wr.col("x") > 1])),
+        **told_again,
     )
     start_us = draw(st.sampled_from([0, 10 * S]))
     named = rows.map(drawn).map(lambda one: one._replace(input=definition.input_name))

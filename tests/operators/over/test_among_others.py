@@ -100,6 +100,64 @@ def test_kept_messages_are_answered_and_go_when_no_window_can_hold_them(tmp_path
             assert [(m.payload["k"], m.event_time_us // S) for m in state.get_messages()] == kept
 
 
+def test_messages_are_kept_for_queries_as_long_as_is_said_and_no_shorter_than_windows_need(
+    tmp_path: Path,
+) -> None:
+    for retention, kept in (
+        (None, [5, 6, 7, 8]),
+        ("1 second", [5, 6, 7, 8]),
+        ("5 seconds", [3, 4, 5, 6, 7, 8]),
+    ):
+        with near(retention=retention).open(str(tmp_path / str(retention)), clock=ManualClock()) as op:
+            for t in range(9):
+                op.add_message({"k": "a", "t": t * S, "x": t})
+            assert [m.event_time_us // S for m in op.get_messages()] == kept
+    with near(retention=wr.forever).open(str(tmp_path / "forever"), clock=ManualClock()) as op:
+        op.add_message({"k": "a", "t": 0, "x": 0})
+        op.drain()
+        assert len(op.get_messages()) == 1
+    with pytest.raises(ConfigurationError, match="retention '-1 s' is negative"):
+        near(retention="-1 s")
+
+
+@pytest.mark.proves("Queries: a row of a window around a message explained by the positions of its messages")
+def test_a_row_is_explained_by_the_messages_in_its_windows(tmp_path: Path) -> None:
+    two = wr.collect_list("x").over(wr.rows_between(-3, -2, partial="emit"))
+    definition = near(agg={"near": wr.collect_list("x"), "two": two}, ttl="1 hour", retention="2 hours")
+    job = definition.then(counts(agg={"m": wr.median("x")}, retention="1 hour"))
+    told = {}
+    for name, what in (("alone", definition), ("chain", job)):
+        with what.open(str(tmp_path / name), clock=ManualClock()) as op:
+            for n in range(30):
+                message = {"k": "ab"[n % 2], "t": n * S // 2, "x": n}
+                op.add_message(wr.Message(message, wr.Position("s", 0, n)))
+            told[name] = op.get_result()
+    with wr.read_state(str(tmp_path / "alone")) as state:
+        assert len(told["alone"]) > 20
+        for row in told["alone"]:
+            [found] = state.explain(row)
+            assert [p.offset for p in found.positions or ()] == sorted({*row["near"], *row["two"]})
+            assert found.complete and found.outside == found.positions
+        [at] = state.explain(2 * S, key="a")
+        assert [p.offset for p in at.positions or ()] == [0, 2, 4, 6]
+    with wr.read_state(str(tmp_path / "chain")) as state:
+        [why] = state.explain(told["chain"][0])
+        # Five seconds of one key, and the two seconds before and the one after that are in windows of theirs.
+        assert [p.offset for p in why.outside or ()] == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_row_whose_messages_are_forgotten_is_not_explained_by_what_is_left(tmp_path: Path) -> None:
+    definition = near(agg={"near": wr.sum("x").over("2 seconds"), "all": wr.sum("x").over()}, ttl="1 hour")
+    with definition.open(str(tmp_path), clock=ManualClock()) as op:
+        for t in range(9):
+            op.add_message({"k": "a", "t": t * S, "x": t})
+        row = op.get_result()[-1]
+        op.next_offsets()
+        with wr.read_state(str(tmp_path)) as state:
+            [found] = state.explain(row)
+            assert found.positions is None and found.row == row.values
+
+
 def test_a_definition_is_the_value_that_its_text_says() -> None:
     definition = near(
         agg={

@@ -339,3 +339,62 @@ def test_an_aggregate_that_is_named_as_a_column_is_refused_when_the_column_comes
         over.open(str(tmp_path / "a"), schema=pa.schema([("t", pa.int64()), ("x", pa.int64())]))
     with over.open(str(tmp_path / "b")) as op, pytest.raises(ConfigurationError, match="another name"):
         op.add_message({"t": 0, "x": 1})
+
+
+def arriving(tmp_path: Path, frame: Any, times: list[int], **options: Any) -> list[list[Any]]:
+    """What each message makes told, by the numbers of the messages: the one that the row is of, and those in its window."""
+    agg = {"seen": wr.collect_list("n")}
+    over = wr.Over(
+        **{
+            "event_time": "t",
+            "frame": frame,
+            "agg": agg,
+            "ttl": wr.forever,
+            "max_ahead": wr.forever,
+            **options,
+        }
+    )
+    found = []
+    with TestDriver(over, tmp_path / "job") as driver:
+        for n, t in enumerate(times):
+            driver.add(wr.Message({"t": t * S, "n": n, "k": t > 80}, wr.Position("s", 0, n)))
+            driver.next_offsets()
+            found.append([(row["n"], row["seen"]) for row in driver.panes()])
+        driver.drain()
+        driver.check()
+        found.append([(row["n"], row["seen"]) for row in driver.panes()])
+    return found
+
+
+@pytest.mark.proves("Windows: around each message, by index, in the order of arrival")
+def test_messages_may_count_as_they_come_however_late(tmp_path: Path) -> None:
+    frame = wr.rows_between(-1, 0, order="position", partial="emit")
+    assert arriving(tmp_path / "past", frame, [5, 90, 1, 60]) == [
+        [(0, [0])],
+        [(1, [0, 1])],
+        [(2, [1, 2])],
+        [(3, [2, 3])],
+        [],
+    ]
+    around = wr.rows_between(-1, 1, order="position", partial="emit")
+    assert arriving(tmp_path / "around", around, [5, 90, 1]) == [
+        [],
+        [(0, [0, 1])],
+        [(1, [0, 1, 2])],
+        [(2, [1, 2])],
+    ]
+    # The watermark is 80 s past the message at 10, which is more than a minute: the one at 11 begins anew.
+    assert arriving(tmp_path / "ttl", frame, [10, 90, 11], ttl="1 minute", by="k")[2] == [(2, [2])]
+
+
+def test_messages_that_count_as_they_come_are_not_mixed_with_event_time() -> None:
+    running = wr.count().over(wr.rows_between(wr.forever, 0, order="position"))
+    options: dict[str, Any] = {"event_time": "t", "ttl": wr.forever}
+    with pytest.raises(BadWindow, match="two operators"):
+        wr.Over(agg={"a": running, "b": wr.count().over(3)}, **options)
+    with pytest.raises(ConfigurationError, match="leave them out"):
+        wr.Over(agg={"a": running}, retention="1 day", **options)
+    over = wr.Over(agg={"a": running}, **options)
+    with pytest.raises(BadWindow, match="order='event_time'"):
+        over.then(wr.Over(event_time="t", frame=("-1 s", 0), agg={"m": wr.count()}, name="next"))
+    assert "order='position'" in repr(over)

@@ -1,0 +1,54 @@
+"""What windows around messages must tell that count them as they come, in lists and loops."""
+
+from __future__ import annotations
+
+from windrow.core.messages import Message
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.over.oracle import Anchor, OverOracle, same_key
+from windrow.operators.plain.oracle import Messages, Outcome
+
+
+class ArrivalOracle(OverOracle):
+    """The expected behaviour of an `OverDefinition` with `order="position"`."""
+
+    def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
+        buried = super().ingest(messages, now_us, watermark_us)
+        for anchor in self._anchors:
+            line, at = self._line_of(anchor)
+            waits = max(frame.high for frame in self.definition.frames.values())  # type: ignore[union-attr]
+            if not anchor.decided and len(line) - 1 - at >= waits:
+                self._tell(anchor, "ON_TIME")
+        told = self._outcome()
+        return Outcome(told.rows, buried.dead + told.dead)
+
+    def take(self, message: Message, time_us: int, now_us: int) -> bool:
+        if not super().take(message, time_us, now_us):
+            return False
+        anchor = self._anchors[-1]
+        before = [a for a in self._anchors[:-1] if same_key(a.key, anchor.key)]
+        anchor.line = before[-1].line if before else 0
+        if before and self._is_over(self._line_of(before[-1])[0]):
+            anchor.line += 1
+        return True
+
+    def pass_time(self, before_us: int, now_us: int) -> None:
+        for anchor in self._anchors:
+            if not anchor.decided and self._is_over(self._line_of(anchor)[0]):
+                self._tell(anchor, "ON_TIME")
+
+    def kept(self, input: str) -> list[Message] | None:
+        return None
+
+    def _is_over(self, line: list[Anchor]) -> bool:
+        """True if the watermark is so far past all of its messages that the next one begins anew."""
+        if self.watermark_us == END_OF_TIME_US:
+            return True
+        ttl_us = self.definition.ttl_us
+        return ttl_us is not None and max(a.time_us for a in line) < self.watermark_us - ttl_us
+
+    def _is_due(self, anchor: Anchor, watermark_us: int) -> bool:
+        return True
+
+    def _line_of(self, anchor: Anchor) -> tuple[list[Anchor], int]:
+        line = [a for a in self._anchors if same_key(a.key, anchor.key) and a.line == anchor.line]
+        return line, next(i for i, a in enumerate(line) if a is anchor)

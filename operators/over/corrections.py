@@ -1,0 +1,437 @@
+"""Windows around messages whose rows are told early, or again: what is told of a message is marked, and corrected.
+
+Messages are kept as long as a late one may change the row of another; what is remembered of keys (`remembered.py`) is of those
+before. A step looks at the keys of what has come, and at rows in whose windows something is that came after they were told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import EveryBatch, EveryPeriod, Never, Trigger
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.operators.one_input import Work
+from windrow.operators.over import folds
+from windrow.operators.over.definition import OverDefinition
+from windrow.operators.over.lines import Lines
+from windrow.operators.over.logic import Overs
+from windrow.operators.over.marks import ID, STEP_BITS, Marks, ToldRows
+from windrow.operators.over.needs import conformed
+from windrow.operators.over.remembered import Held
+from windrow.operators.over.telling import Reached, Sums, Telling
+from windrow.operators.over.values import Values
+from windrow.operators.steps.columns import (
+    EARLY,
+    INDEX,
+    INSERT,
+    IS_LAST,
+    KIND,
+    LATE,
+    ON_TIME,
+    RETRACT,
+    TIMING,
+)
+from windrow.operators.steps.groups import Groups
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.step import limit
+from windrow.stores.events import TIME
+from windrow.stores.kv import KV, Batch
+
+#: Where between two ends of a period the messages lie that have not been told of, by timing, in the auxiliary family.
+WAITING_KEY = b"\x00waiting"
+#: Looks of one step, in the order in which they are made.
+_LOOKS = (LATE, EARLY, ON_TIME)
+
+
+class Span(NamedTuple):
+    """Event times, both inclusive."""
+
+    low_us: int
+    high_us: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """Rows of which timing may be told in a step, and around which messages.
+
+    low_us, high_us: of their times, `high_us` is behind the last. named: of messages and their times, those that name the keys
+    before_us, after_us: the watermark before the step and in it. fires: False where only rows that close are told
+    """
+
+    timing: str
+    low_us: int
+    high_us: int
+    named: Callable[[pa.Table, IntArray], BoolArray]
+    before_us: int
+    after_us: int
+    fires: bool = True
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How far event time is before a step and after it, on time, and with all that may be late."""
+
+    before: Reached
+    after: Reached
+    open: Reached
+    closed: Reached
+
+
+class CorrectedOvers(Overs):
+    """As `Overs`, where rows are told early or corrected."""
+
+    definition: OverDefinition
+
+    def __init__(self, definition: OverDefinition) -> None:
+        super().__init__(definition)
+        self.marks = ToldRows(f"{definition.name}.told", self._width_us)
+        emit = definition.emit
+        self._triggers: dict[str, Trigger] = {EARLY: emit.early}
+        if definition.late_us:
+            self._triggers[LATE] = emit.late
+        #: So long before the end of all that may come lie messages that wait for others.
+        self._pending_us = self._waits * (definition.ttl_us or 0)
+
+    def cfs(self) -> tuple[str, ...]:
+        return (*super().cfs(), self.marks.cf)
+
+    def filed(self, schema: pa.Schema) -> pa.Schema:
+        return super().filed(schema).append(pa.field(ID, pa.int64()))
+
+    def marked(self, rows: pa.Table, step: int) -> pa.Table:
+        return rows.append_column(ID, pa.array((step << STEP_BITS) + np.arange(len(rows), dtype=np.int64)))
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def take(self, work: Work, rows: Slice) -> Slice:
+        rows = super().take(work, rows)
+        watermark_us, step = work.progress.watermark_us, work.progress.step
+        waiting = _waiting(work.kv, self.aux_cf)
+        for timing, trigger in sorted(self._triggers.items(), key=lambda one: _LOOKS.index(one[0])):
+            # What is not behind the watermark changes no row on time, but one that counts messages behind it.
+            some = rows.times if timing == EARLY or self._waits else rows.times[rows.times < watermark_us]
+            if isinstance(trigger, Never) or not len(some):
+                continue
+            span = Span(int(some.min()), int(some.max()))
+            if isinstance(trigger, EveryBatch):
+                look = self._look_near(
+                    timing, span, watermark_us, watermark_us, lambda t, _: _of_step(t, step)
+                )
+                self._tell_again(work, look)
+            else:
+                waiting[timing] = _wider(waiting.get(timing), span)
+        _wait(work.kv, self.aux_cf, waiting)
+        return rows
+
+    def pass_time(self, work: Work, watermark_us: int) -> None:
+        progress = work.progress
+        if progress.schema is None:
+            return
+        before_us, waiting = progress.watermark_us, _waiting(work.kv, self.aux_cf)
+        moves, ends = watermark_us > before_us, watermark_us >= END_OF_TIME_US
+        for timing in (LATE, EARLY):
+            span, trigger = waiting.get(timing), self._triggers.get(timing)
+            if span is None:
+                continue
+            ticks = _ticks(trigger, progress.now_us, work.now_us)
+            closes = timing == LATE and moves and self._may_close(span, watermark_us)
+            if ticks or closes:
+                look = self._look_near(timing, span, before_us, watermark_us, _within(span), fires=ticks)
+                self._tell_again(work, look)
+            if ticks or ends:
+                del waiting[timing]
+        _wait(work.kv, self.aux_cf, waiting)
+        if not moves:
+            return
+        self._settle(work, before_us, watermark_us)
+        closed = self.closed(watermark_us)
+        self.events(work.kv).forget(work.kv, self.floor(watermark_us))
+        self.marks.forget(work.kv, END_OF_TIME_US if ends else limit(closed.settled_us, self._pending_us))
+        self.remembered.forget(work.kv, closed)
+
+    def _look_near(
+        self,
+        timing: str,
+        span: Span,
+        before_us: int,
+        after_us: int,
+        named: Callable[[pa.Table, IntArray], BoolArray],
+        *,
+        fires: bool = True,
+    ) -> Look:
+        """At the messages in whose windows those of a span may be."""
+        low_us, high_us = START_OF_TIME_US, END_OF_TIME_US
+        if not self.remembered.anything:
+            low_us = limit(span.low_us, self._waits_us)
+            high_us = span.high_us + self.reach_us + 1
+        return Look(timing, low_us, high_us, named, before_us, after_us, fires)
+
+    def _may_close(self, span: Span, watermark_us: int) -> bool:
+        return self.closed(watermark_us).settled_us > limit(span.low_us, self._waits_us + self._pending_us)
+
+    def _settle(self, work: Work, before_us: int, after_us: int) -> None:
+        """What the watermark makes due is told, and what can be changed no more is remembered."""
+        at = self._levels(before_us, after_us)
+        if not self.remembered.anything:
+            low_us, high_us = at.before.settled_us, at.after.settled_us
+            look = Look(
+                ON_TIME, low_us, high_us, lambda _, t: (t >= low_us) & (t < high_us), before_us, after_us
+            )
+            if self.events(work.kv).any_between(work.kv, low_us, high_us):
+                self._tell_again(work, look)
+            return
+
+        def named(_: pa.Table, times: IntArray) -> BoolArray:
+            found = np.zeros(len(times), dtype=bool)
+            for low, high in ((at.before, at.after), (at.open, at.closed)):
+                found |= (times >= low.settled_us) & (times < high.settled_us)
+                if self._waits:  # lines that have ended
+                    first, last = self.remembered.quiet_since(low), self.remembered.quiet_since(high)
+                    found |= (times >= first) & (times < last)
+            return found
+
+        self._tell_again(work, Look(ON_TIME, START_OF_TIME_US, END_OF_TIME_US, named, before_us, after_us))
+
+    def _levels(self, before_us: int, after_us: int) -> Levels:
+        before, after = self.reached(before_us), self.reached(after_us)
+        return Levels(before, after, self.closed(before_us), self.closed(after_us))
+
+    # -- one look ---------------------------------------------------------------------------------------------------
+
+    def _tell_again(self, work: Work, look: Look) -> None:
+        at = self._levels(look.before_us, look.after_us)
+        held = self._held(work, look, at)
+        if held is None:
+            return
+        lines = Lines(
+            held.rows, held.codes, held.keys, held.rows.column(TIME).to_numpy(), self.definition.ttl_us
+        )
+        telling = Telling(lines, held.rows, self._calculations(work.schema), self._waits)
+        places, sums = np.flatnonzero(~telling.is_due(at.open)), None
+        ran: tuple[IntArray, Values] | None = None
+        for part, calculation in self._calculations(work.schema):
+            if part.running and len(places):
+                known = None if held.sums is None else Sums(held.sums.rows, held.sums.codes)
+                values, sums = telling.run(calculation, places, known, telling.is_due(at.closed)[places])
+                ran = (places, values)
+        remembers = look.timing == ON_TIME and self.remembered.anything
+        if remembers and at.open != at.closed and at.closed.settled_us < END_OF_TIME_US:
+            self.remembered.put(work.kv, held, lines, sums, at.closed)
+        inside = (lines.times[places] >= look.low_us) & (
+            (lines.times[places] < look.high_us) | (look.high_us >= END_OF_TIME_US)
+        )
+        self._say_again(work, look, telling, places[inside], ran, at)
+
+    def _held(self, work: Work, look: Look, at: Levels) -> Held | None:
+        """The messages of the keys that are looked at."""
+        kv, floor_us = work.kv, limit(at.open.settled_us, self.reach_us)
+        schema, ended = self.filed(work.schema), None
+        if self.remembered.anything:
+            events = self.events(kv).read(kv, floor_us, END_OF_TIME_US, tidy=True)
+            if look.timing == ON_TIME:
+                levels = ((at.before, at.after), (at.open, at.closed))
+                found = [self.remembered.ended(kv, low, high) for low, high in levels]
+                some = [conformed(rows, schema) for rows in found if rows is not None]
+                ended = concat(some) if some else None
+        else:
+            low_us = max(limit(look.low_us, self.reach_us), floor_us)
+            end = look.high_us >= END_OF_TIME_US
+            high_us = END_OF_TIME_US if end else look.high_us + self._waits_us
+            events = self.events(kv).read(kv, low_us, high_us, tidy=True)
+        rows = schema.empty_table() if events is None else conformed(events, schema)
+        times = rows.column(TIME).to_numpy()
+        named = look.named(rows, times)
+        if ended is None and not named.any():
+            return None
+        if not self.remembered.anything:
+            groups = Groups([rows.column(b) for b in self.definition.by], len(rows))
+            wanted = np.zeros(groups.size, dtype=bool)
+            wanted[groups.codes[named]] = True
+            mine = wanted[groups.codes]
+            rows = rows if mine.all() else rows.filter(pa.array(mine))
+            return Held(rows, groups.codes[mine], groups.size, None, None)
+        closing = times < at.closed.settled_us
+        found_ = self.remembered.near(kv, rows, named, closing, ended, floor_us, at.closed)
+        return Held(conformed(found_.rows, schema), found_.codes, found_.keys, found_.tails, found_.sums)
+
+    def _say_again(
+        self,
+        work: Work,
+        look: Look,
+        telling: Telling,
+        places: IntArray,
+        ran: tuple[IntArray, Values] | None,
+        at: Levels,
+    ) -> None:
+        """Of the messages at these places tell what has to be told, and mark it."""
+        if not len(places):
+            return
+        fields = [f for f in self.fields(work.schema) if f.name in self.definition.agg]
+        ids, times = telling.numbers(ID)[places], telling.lines.times[places]
+        marks = self.marks.of(work.kv, ids, *_between(times), fields)
+        late = marks.decided | telling.is_due(at.before)[places]
+        due, closed = telling.is_due(at.after)[places], telling.is_due(at.closed)[places]
+        if look.timing == ON_TIME:
+            some = ~late & due
+        else:
+            some = late if look.timing == LATE else ~late & ~due
+            some &= self._newest(telling, places) >> STEP_BITS > marks.at
+            if not look.fires:
+                some &= closed
+        chosen = np.flatnonzero(some)
+        if len(chosen):
+            said = self._said(work, look, telling, places[chosen], ran, marks.take(chosen), closed[chosen])
+            number = (work.progress.step << 2) + _LOOKS.index(look.timing)
+            self.marks.put(work.kv, ids[chosen], times[chosen], said, number)
+
+    def _newest(self, telling: Telling, places: IntArray) -> IntArray:
+        """The largest number of a message in, or between, each message and its windows."""
+        frames = list(self.definition.frames.values())
+        bounds = telling.lines.hull(frames, places)
+        numbers = (telling.numbers(ID),)
+        [newest] = folds.halves(numbers, lambda a, b: (np.maximum(a[0], b[0]),), (-1,), bounds)
+        return newest
+
+    def _said(
+        self,
+        work: Work,
+        look: Look,
+        telling: Telling,
+        places: IntArray,
+        ran: tuple[IntArray, Values] | None,
+        marks: Marks,
+        closed: BoolArray,
+    ) -> Marks:
+        """Tell the messages at these places, as far as they are to be. Returns their marks from now on."""
+        emit, decides = self.definition.emit, look.timing != EARLY
+        whole, size = telling.is_whole(places), len(places)
+        if decides and (cut := int((~whole & ~marks.decided).sum())):
+            work.result.counts["incomplete"] = work.result.counts.get("incomplete", 0) + cut
+        values = telling.values(places, ran)
+        broken = [b for b in values.broken if whole[b.group]]
+        fails = np.zeros(size, dtype=bool)
+        fails[[b.group for b in broken]] = True
+        if decides:
+            letters = [b for b in broken if not marks.buried[b.group]]
+            telling.bury(work, places, letters, list(self.definition.agg))
+        made = whole & ~fails
+        changed = made & marks.differ(values.columns)
+        speaks = made if look.timing == ON_TIME and not emit.only_if_changed else changed
+        back = marks.stands & ((speaks & (emit.mode == "retracting")) | ~made)
+        self._append(work, look.timing, telling, places, values, marks, speaks, back, closed)
+        stands = speaks | (marks.stands & ~back)
+        return Marks(
+            marks.rows + speaks,
+            marks.decided | decides,
+            stands,
+            marks.buried | (fails & decides),
+            np.full(size, work.progress.step),
+            {a: _chosen(speaks, values.columns[a], old) for a, old in marks.values.items()},
+        )
+
+    def _append(
+        self,
+        work: Work,
+        timing: str,
+        telling: Telling,
+        places: IntArray,
+        values: Values,
+        marks: Marks,
+        speaks: BoolArray,
+        back: BoolArray,
+        closed: BoolArray,
+    ) -> None:
+        """Rows by event time and position; what takes one back stands right before the one that is told instead."""
+        fields, tables = self.fields(work.schema), []
+        in_order = telling.in_order(places)
+        rank = np.empty(len(places), dtype=np.int64)
+        rank[in_order] = np.arange(len(places))
+        ranks: list[IntArray] = []
+        told: tuple[tuple[BoolArray, dict[str, pa.Array], IntArray, BoolArray, str], ...] = (
+            (back, marks.values, marks.rows - 1, np.zeros(len(places), dtype=bool), RETRACT),
+            (speaks, values.columns, marks.rows, closed, INSERT),
+        )
+        for mask, columns, index, is_last, kind in told:
+            some = np.flatnonzero(mask)
+            if not len(some):
+                continue
+            names, at = [f.name for f in fields if f.name not in columns], pa.array(some)
+            messages = telling.at(places[some], names)
+            row = [columns[f.name].take(at) if f.name in columns else messages.column(f.name) for f in fields]
+            labels = {
+                TIMING: pa.repeat(pa.scalar(timing, pa.string()), len(some)),
+                INDEX: pa.array(index[some].astype(np.int32)),
+                IS_LAST: pa.array(is_last[some]),
+                KIND: pa.repeat(pa.scalar(kind, pa.string()), len(some)),
+            }
+            table = pa.table(row, schema=pa.schema(fields))
+            for name, column in labels.items():
+                table = table.append_column(name, column)
+            tables.append(table)
+            ranks.append(2 * rank[some] + (kind == INSERT))
+        if tables:
+            order = np.argsort(np.concatenate(ranks), kind="stable")
+            work.result.panes.append(pa.concat_tables(tables).take(pa.array(order)))
+
+
+# -- what waits for a period ------------------------------------------------------------------------------------------
+
+
+def _waiting(kv: KV, cf: str) -> dict[str, Span]:
+    value = kv.get(cf, WAITING_KEY)
+    return {} if value is None else {timing: Span(*span) for timing, span in msgpack.unpackb(value).items()}
+
+
+def _wait(kv: KV, cf: str, waiting: dict[str, Span]) -> None:
+    batch = Batch()
+    if waiting:
+        batch.put(
+            cf, WAITING_KEY, msgpack.packb({timing: list(span) for timing, span in sorted(waiting.items())})
+        )
+    elif kv.get(cf, WAITING_KEY) is not None:
+        batch.delete_many(cf, [WAITING_KEY])
+    if len(batch):
+        kv.write(batch)
+
+
+def _wider(span: Span | None, other: Span) -> Span:
+    if span is None:
+        return other
+    return Span(min(span.low_us, other.low_us), max(span.high_us, other.high_us))
+
+
+def _ticks(trigger: Trigger | None, before_us: int | None, now_us: int) -> bool:
+    """True if a period of it has ended."""
+    if before_us is None or not isinstance(trigger, EveryPeriod):
+        return False
+    return now_us // trigger.period_us > before_us // trigger.period_us
+
+
+# -- small ------------------------------------------------------------------------------------------------------------
+
+
+def _of_step(rows: pa.Table, step: int) -> BoolArray:
+    of_step: BoolArray = rows.column(ID).to_numpy() >> STEP_BITS == step
+    return of_step
+
+
+def _within(span: Span) -> Callable[[pa.Table, IntArray], BoolArray]:
+    return lambda _, times: (times >= span.low_us) & (times <= span.high_us)
+
+
+def _between(times: IntArray) -> tuple[int, int]:
+    """A range that holds these times."""
+    return int(times.min()), int(times.max()) + 1
+
+
+def _chosen(mask: BoolArray, yes: pa.Array, no: pa.Array) -> pa.Array:
+    picks = np.where(mask, np.arange(len(mask)), np.arange(len(mask)) + len(mask))
+    return pa.concat_arrays([yes, no]).take(pa.array(picks))

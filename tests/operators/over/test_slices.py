@@ -1,0 +1,134 @@
+"""Long frames of time, which are made of slices: the same values as of messages, and less to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.operators.over import slices
+from windrow.stores.events import Events
+from windrow.testing.ledger import values_equal
+
+S = 1_000_000
+#: Tables of five seconds.
+TABLES, ROWS = 22, 200
+
+
+def readings(keys: int, kind: pa.DataType | None = None) -> list[pa.Table]:
+    """Out of order by up to two seconds."""
+    chance = np.random.default_rng(3)
+    tables = []
+    for n in range(TABLES):
+        times = (n * 5 * S) + chance.integers(0, 5 * S, ROWS) - chance.integers(0, 2 * S, ROWS)
+        x = chance.normal(1_000.0, 5.0, ROWS)
+        tables.append(
+            pa.table(
+                {
+                    "t": pa.array(np.maximum(times, 0)).cast(pa.timestamp("us", "UTC")),
+                    "k": chance.integers(0, keys, ROWS),
+                    "i": pa.array(chance.integers(-(10**6), 10**6, ROWS), kind if n > 15 else None),
+                    "x": pa.array(x, mask=chance.random(ROWS) < 0.1),
+                }
+            )
+        )
+    return tables
+
+
+AGG: dict[str, Any] = {
+    "n": wr.count(),
+    "sum": wr.sum("i"),
+    "f": wr.sum("x"),
+    "mean": wr.avg("x"),
+    "least": wr.min("i"),
+    "most": wr.max("x"),
+    "dev": wr.stddev("x"),
+    "some": wr.sum("i").where(wr.col("x") > 1_000),
+}
+
+
+def told(
+    path: Path, tables: list[pa.Table], *, by: Any = "k", agg: dict[str, Any] = AGG, **options: Any
+) -> list[Any]:
+    over = wr.Over(
+        by=by,
+        event_time="t",
+        agg=agg,
+        frame=options.pop("frame", ("-60 s", 0)),
+        watermark="2 seconds",
+        max_ahead=wr.forever,
+        **options,
+    )
+    with over.open(str(path), schema=tables[0].schema) as op:
+        for table in tables:
+            op.add_messages(table)
+        op.drain()
+        rows = op.result_table().drop_columns(["pane", "commit"])
+    return sorted(rows.to_pylist(), key=lambda row: (row["t"], row["k"], row["i"]))
+
+
+FRAMES: dict[str, dict[str, Any]] = {
+    "the last minute": {},
+    "without a key, wholly past": {"by": (), "frame": wr.range_between("-60 s", "-20 s", closed="left")},
+    "of few messages a key": {"keys": 1_000},
+    "around, beside short ones, counted ones and running ones": {
+        "frame": ("-50 s", 0),
+        "agg": {
+            **AGG,
+            "short": wr.sum("i").over("2 seconds"),
+            "other": wr.avg("x").over("45 seconds"),
+            "three": wr.sum("i").over(wr.rows_between(-2, 0, partial="emit")),
+            "so far": wr.max("i").over(),
+        },
+        "ttl": "1 hour",
+    },
+    "of a column that widens": {"kind": pa.float64(), "frame": ("-50 s", "4 s")},
+}
+
+
+@pytest.mark.proves("Windows: around each message, long ones by slices")
+@pytest.mark.parametrize("name", FRAMES)
+def test_long_windows_are_the_same_by_slices_as_by_messages(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = dict(FRAMES[name])
+    tables = readings(options.pop("keys", 4), options.pop("kind", None))
+    used = []
+    found = slices.windows_by
+    monkeypatch.setattr(
+        "windrow.operators.over.telling.windows_by", lambda *more: used.append(1) or found(*more)
+    )
+    fast = told(tmp_path / "slices", tables, **options)
+    assert (len(used) > 4) == (name != "of few messages a key")
+    monkeypatch.setattr(slices, "_LONG", 1 << 40)
+    plain = told(tmp_path / "messages", tables, **options)
+    assert len(plain) == TABLES * ROWS
+    for a, b in zip(fast, plain, strict=True):
+        assert values_equal(a, b)
+
+
+def test_an_advance_reads_the_ends_of_long_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    whole = Events.read
+
+    def counted(self: Events, *more: Any, **options: Any) -> pa.Table | None:
+        found = whole(self, *more, **options)
+        if found is not None:
+            read[-1] += len(found)
+        return found
+
+    monkeypatch.setattr(Events, "read", counted)
+    over = wr.Over(
+        by="k", event_time="t", agg=AGG, frame=("-60 s", 0), watermark="2 seconds", max_ahead=wr.forever
+    )
+    tables = readings(4)
+    with over.open(str(tmp_path), schema=tables[0].schema) as op:
+        for table in tables:
+            read.append(0)
+            op.add_messages(table)
+    # Some seven seconds of messages at each end, 40 a second, and fifty slices of four keys; there are 2,700 in all.
+    assert max(read[16:]) < 1_000
