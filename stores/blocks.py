@@ -59,14 +59,14 @@ WINDOWS_AT_ONCE = 64
 class BlockWindows:
     """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`.
 
-    by: key columns; without any a window has one row, and is never divided. page_rows: of windows of pages, if not as usual
+    by: key columns; without any a window has one row, and is never divided. pages: if not as usual
     """
 
     merges_on_read = True
 
-    def __init__(self, cf: str, aux: str, by: Sequence[str] = (), page_rows: int | None = None) -> None:
+    def __init__(self, cf: str, aux: str, by: Sequence[str] = (), pages: Pages | None = None) -> None:
         self.cf, self.aux, self.by = cf, aux, tuple(by)
-        self._pages = Pages(cf, aux, by, page_rows)
+        self._pages = Pages(cf, aux, by) if pages is None else pages
         self._divided = DividedWindows(cf, aux, by)
 
     # -- what every layout has ----------------------------------------------------------------------------------------

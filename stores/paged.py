@@ -21,7 +21,17 @@ from windrow.core.arrays import IntArray
 from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
-from windrow.stores.pages import PAGE_ROWS, Head, Packed, hashes_of, in_order, page_of, split_from, unpack
+from windrow.stores.pages import (
+    PAGE_ROWS,
+    Head,
+    Packed,
+    hashes_of,
+    in_order,
+    page_of,
+    rows_in,
+    split_from,
+    unpack,
+)
 from windrow.stores.run import Pairs
 from windrow.stores.shares import of_pages
 from windrow.stores.spill import Spill
@@ -29,7 +39,9 @@ from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, rows_of
 from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
 
 #: Pages of more bytes that are written together wait in a file until they are committed.
-RUN_BYTES = 16 << 20
+RUN_BYTES = 4 << 20
+#: Where pages are likely to be read again in the same commit, they may be so many bytes more.
+REMEMBERED_BYTES = 64 << 20
 
 
 class Held(NamedTuple):
@@ -41,6 +53,13 @@ class Held(NamedTuple):
     there: dict[int, bytes]
     since: list[bytes]
     all_waiting: bool
+
+
+class Last(NamedTuple):
+    """All pages that were written last, and the rows in them: who reads these very values needs not take them apart."""
+
+    values: list[bytes]
+    rows: pa.Table
 
 
 class Plan(NamedTuple):
@@ -65,14 +84,22 @@ def rows_alone(rows: pa.Table) -> pa.Table:
 class Pages:
     """The pages of the windows of a column family."""
 
-    def __init__(self, cf: str, aux: str, by: Sequence[str], page_rows: int | None = None) -> None:
-        self.cf, self.aux, self.by = cf, aux, tuple(by)
-        self._page_rows = page_rows
+    def __init__(
+        self, cf: str, aux: str, by: Sequence[str], page_rows: int | None = None, remembers: bool = False
+    ) -> None:
+        """page_rows: so many are in a page, about, if not as usual. remembers: what was written last may be asked for next"""
+        self.cf, self.aux, self.by, self._page_rows = cf, aux, tuple(by), page_rows
+        self._remembers, self._run_bytes = remembers, REMEMBERED_BYTES if remembers else RUN_BYTES
+        self._last: Last | None = None
 
     @property
     def page_rows(self) -> int:
         """So many rows are in a page, about."""
         return PAGE_ROWS if self._page_rows is None else self._page_rows
+
+    def release(self) -> None:
+        """What was written last is not asked for any more."""
+        self._last = None
 
     def near(
         self,
@@ -132,7 +159,7 @@ class Pages:
                 held[start] = Held(head, there, [key for key, _ in since], waiting)
                 pages += there.values()
                 tables += blocks
-        tables = [*unpack(pages, schemas), *tables]
+        tables = [*self._unpacked(pages, schemas), *tables]
         return Near(concat(tables) if tables else None, held)
 
     def _get(
@@ -141,7 +168,7 @@ class Pages:
         """Those of the wanted pages that there are; `first` is page 0."""
         if pages == 1:
             return {0: first}
-        if 4 * len(wanted) < pages:
+        if 4 * len(wanted) < pages or self._last is not None:
             some = sorted(wanted)
             values = kv.multi_get(self.cf, [key_of(prefix, PAGES | page) for page in some])
             return {page: value for page, value in zip(some, values, strict=True) if value is not None}
@@ -173,7 +200,7 @@ class Pages:
                     batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
                 plans.append(Plan.anew(count, self.page_rows))
                 continue
-            stored = held.head.stored + count - sum(Head.of(value).rows for value in held.there.values())
+            stored = held.head.stored + count - int(rows_in(held.there.values()).sum())
             if not stored:
                 batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
                 held = held._replace(there={}, since=[])
@@ -183,7 +210,7 @@ class Pages:
             if missing:
                 more = self._get(kv, prefix, missing, held.head.pages, b"")
                 moves = [kept(table) for table in unpack(more.values(), schemas)]
-                stored += sum(map(len, moves)) - sum(Head.of(value).rows for value in more.values())
+                stored += sum(map(len, moves)) - int(rows_in(more.values()).sum())
                 moved += moves
                 there.update(more)
             batch.delete_many(self.cf, held.since)
@@ -234,7 +261,7 @@ class Pages:
         self, kv: KV, batch: Batch, starts: Sequence[int], plans: list[Plan], rows: pa.Table
     ) -> None:
         """Write what differs from what is there."""
-        put_pairs(kv, batch, self.cf, *self._pages(kv, batch, starts, plans, rows), RUN_BYTES)
+        put_pairs(kv, batch, self.cf, *self._pages(kv, batch, starts, plans, rows), self._run_bytes)
 
     def _pages(
         self,
@@ -260,24 +287,39 @@ class Pages:
         codes = codes[order]
         # Page 0 is there even where no row is in it.
         written = np.union1d(codes, base[:-1]) if first else np.unique(codes)
+        rows = rows.combine_chunks().take(pa.array(order))
         packed = Packed(
-            rows.combine_chunks().take(pa.array(order)),
+            rows,
             put_schema(kv, self.aux, batch, rows.schema),
             np.r_[np.searchsorted(codes, written), len(codes)],
         )
         window = np.searchsorted(base, written, side="right") - 1
         keys, values = list[bytes](), list[bytes]()
         prefixes, gone = [encode_i64(start) for start in starts], [set(plan.there) - {0} for plan in plans]
-        for i, (w, page) in enumerate(zip(window.tolist(), (written - base[window]).tolist(), strict=True)):
+        numbers = zip(packed.pages(), window.tolist(), (written - base[window]).tolist(), strict=True)
+        for i, (value, w, page) in enumerate(numbers):
             plan = plans[w]
-            value = packed.page(i) if page else packed.page(i, plan.waits, plan.pages, plan.stored)
+            if page == 0:
+                value = packed.page(i, plan.waits, plan.pages, plan.stored)
             gone[w].discard(page)
             if plan.there.get(page) != value:
                 keys.append(key_of(prefixes[w], PAGES | page))
                 values.append(value)
         for prefix, left in zip(prefixes, gone, strict=True):
             batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in left])
+        if self._remembers:
+            self._last = Last(values, rows) if len(values) == len(written) else None
         return keys, values
+
+    def _unpacked(self, values: list[bytes], schemas: Schemas) -> list[pa.Table]:
+        """The rows of pages; of those that were written last as they were given."""
+        if self._last is not None:
+            known = set(map(id, self._last.values))
+            others = [value for value in values if id(value) not in known]
+            if len(values) - len(others) == len(known):
+                ones = pa.array(np.ones(len(self._last.rows), dtype=bool))
+                return [self._last.rows.append_column(UPSERT, ones), *unpack(others, schemas)]
+        return unpack(values, schemas)
 
 
 def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[bytes], most: int) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +64,11 @@ class Head(NamedTuple):
             return cls(*_HEAD.unpack_from(value))
         except struct.error as error:
             raise CorruptState(f"window page of {len(value)} bytes cannot be read: {error}") from error
+
+
+def rows_in(pages: Iterable[bytes]) -> IntArray:
+    """How many rows are in each page: `Head.of(page).rows`, of many."""
+    return np.frombuffer(b"".join([page[4:8] for page in pages]), ">u4").astype(np.int64)
 
 
 class _Columns(NamedTuple):
@@ -162,13 +167,26 @@ class Packed:
                 self._tails.append(
                     b"" if tail is None else tail.slice(low, high - low).serialize().to_pybytes()
                 )
-        self._lengths = struct.Struct(f">{len(columns.varying) + 1}I")
+        self._parts: list[list[memoryview] | list[bytes]] = [
+            [data[i:k] for i, k in pairwise(ends)] for data, ends in self._bytes
+        ]
+        self._parts.append(self._tails or [b""] * (len(bounds) - 1))
+        sizes = [np.fromiter(map(len, part), np.int64, len(part)) for part in self._parts[1:]]
+        lengths, each = np.stack(sizes, axis=1).astype(">u4").tobytes(), 4 * len(sizes)
+        self._lengths = [lengths[at : at + each] for at in range(0, len(lengths), each)]
 
     def page(self, i: int, waits: bool = False, pages: int = 0, stored: int = 0) -> bytes:
-        parts = [data[ends[i] : ends[i + 1]] for data, ends in self._bytes]
-        tail = self._tails[i] if self._tails else b""
         head = _HEAD.pack(PAGE, waits, self._rows[i + 1] - self._rows[i], self._schema, pages, stored)
-        return b"".join((head, self._lengths.pack(*map(len, parts[1:]), len(tail)), *parts, tail))
+        return b"".join((head, self._lengths[i], *(part[i] for part in self._parts)))
+
+    def pages(self) -> list[bytes]:
+        """All of them, none of which says what there is of a window."""
+        head = [("page", "u1"), ("", "V3"), ("rows", ">u4"), ("schema", "S8"), ("", "V16")]
+        heads = np.zeros(len(self._rows) - 1, head)
+        heads["page"], heads["rows"], heads["schema"] = PAGE, np.diff(self._rows), self._schema
+        data, size = heads.tobytes(), heads.itemsize
+        firsts = [data[at : at + size] for at in range(0, len(data), size)]
+        return list(map(b"".join, zip(firsts, self._lengths, *self._parts, strict=True)))
 
 
 def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
@@ -212,22 +230,20 @@ def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
 
 def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
     columns = _columns(schema)
-    sizes_of = struct.Struct(
-        f">4xI24x{len(columns.varying) + 1}I"
-    )  # of a head what is needed here, and what follows it
-    parts: list[list[bytes]] = [[] for _ in range(len(columns.varying) + 2)]
-    width, begin, (first, *others) = columns.record.itemsize, sizes_of.size, parts
-    for value in values:
-        if len(value) < begin:
-            raise CorruptState(f"window page of {len(value)} bytes cannot be read: it is cut off")
-        rows, *sizes = sizes_of.unpack_from(value)
-        at = begin + rows * width
-        first.append(value[begin:at])
-        for part, size in zip(others, sizes, strict=True):
-            part.append(value[at : at + size])
-            at += size
-        if at != len(value):
-            raise CorruptState(f"window page of {len(value)} bytes cannot be read: it says it has {at}")
+    width, begin = columns.record.itemsize, _HEAD.size + 4 * (len(columns.varying) + 1)
+    sizes = np.fromiter(map(len, values), np.int64, len(values))
+    if (short := np.flatnonzero(sizes < begin)).size:
+        raise CorruptState(f"window page of {sizes[short[0]]} bytes cannot be read: it is cut off")
+    whole = b"".join(values)
+    first = np.cumsum(sizes) - sizes
+    lengths = [_u32(whole, first + place) for place in (4, *range(_HEAD.size, begin, 4))]
+    lengths[0] *= width
+    ends = np.cumsum([first + begin, *lengths], axis=0)
+    if (wrong := np.flatnonzero(ends[-1] != first + sizes)).size:
+        says = int((ends[-1] - first)[wrong[0]])
+        raise CorruptState(f"window page of {sizes[wrong[0]]} bytes cannot be read: it says it has {says}")
+    data, cuts = memoryview(whole), [column.tolist() for column in ends]
+    parts = [[data[i:k] for i, k in zip(*pair, strict=True)] for pair in pairwise(cuts)]
     records = np.frombuffer(b"".join(parts[0]), columns.record)
     arrays: list[pa.Array | None] = [None] * len(schema)
     try:
@@ -242,13 +258,21 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
             tails = pa.Table.from_batches(batches, columns.tail)
             for name, i in zip(columns.tail.names, columns.nested, strict=True):
                 arrays[i] = tails.column(name)
-        whole = [pa.nulls(len(records)) if array is None else array for array in arrays]
-        table = pa.table(whole, schema=schema)
+        filled = [pa.nulls(len(records)) if array is None else array for array in arrays]
+        table = pa.table(filled, schema=schema)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptState(f"{len(values)} window pages cannot be read: {error}") from error
     if UPSERT in schema.names:
         return table
     return table.append_column(UPSERT, pa.array(np.ones(len(records), dtype=bool)))
+
+
+def _u32(data: bytes, places: IntArray) -> IntArray:
+    """Numbers of four bytes, the first of which is the highest."""
+    content, value = np.frombuffer(data, np.uint8), np.zeros(len(places), dtype=np.int64)
+    for i in range(4):
+        value = (value << 8) | content[places + i]
+    return value
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -29,7 +29,8 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch
-from windrow.stores.pages import Head, hashes_of, page_of
+from windrow.stores.paged import Pages
+from windrow.stores.pages import hashes_of, page_of, rows_in
 from windrow.stores.spread import Hashes
 from windrow.stores.windows import END, START, UPSERT, Near
 
@@ -58,7 +59,8 @@ class SessionStore:
     """The state rows of one definition. width_us: of a bucket."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int) -> None:
-        self._rows = BlockWindows(cf, aux, by, SESSION_ROWS)
+        self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True)
+        self._rows = BlockWindows(cf, aux, by, self._pages)
         self._aux, self.width_us = aux, width_us
 
     def home(self, ends: IntArray) -> IntArray:
@@ -98,6 +100,10 @@ class SessionStore:
         """All rows of these homes."""
         rows = self._rows.read(kv, homes)
         return None if rows is None else _as_rows(rows)
+
+    def release(self) -> None:
+        """A commit is about to end: what was written is not asked for any more."""
+        self._pages.release()
 
     def whole(self, kv: KV) -> Near:
         """All sessions that may still grow."""
@@ -151,7 +157,7 @@ class SessionStore:
         if held.head is None or not held.there:
             return near, others
         pages = np.fromiter(held.there, np.int64)
-        sizes = np.fromiter((Head.of(page).rows for page in held.there.values()), np.int64)
+        sizes = rows_in(held.there.values())
         own = page_of(hashes_of(others, self._rows.by), held.head.pages)
         right = np.bincount(own, minlength=held.head.pages)[pages]
         writes = (2 * right <= sizes) | (pages == 0) | np.isin(pages, page_of(must, held.head.pages))
@@ -169,7 +175,7 @@ class SessionStore:
             return False
         if held.head is None:
             return True
-        return bool(held.head.stored == sum(Head.of(page).rows for page in held.there.values()))
+        return bool(held.head.stored == rows_in(held.there.values()).sum())
 
     def _note(self, kv: KV, rows: pa.Table) -> None:
         """Note where the sessions of buckets begin and end."""

@@ -182,10 +182,10 @@ def label(
     panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str | pa.Array
 ) -> pa.Table:
     n = len(panes)
-    panes = panes.append_column(TIMING, pa.array([timing] * n, pa.string()))
+    panes = panes.append_column(TIMING, pa.repeat(timing, n))
     panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))
     panes = panes.append_column(IS_LAST, pa.array(is_last))
-    kinds = pa.array([kind] * n, pa.string()) if isinstance(kind, str) else kind
+    kinds = pa.repeat(kind, n) if isinstance(kind, str) else kind
     return panes.append_column(KIND, kinds)
 
 

@@ -52,7 +52,7 @@ from windrow.stores.sessions import HOME, HOT
 from windrow.stores.spread import Hashes
 
 #: So many sessions are told as ended at a time, about.
-SESSIONS_AT_ONCE = 100_000
+SESSIONS_AT_ONCE = 250_000
 
 
 class SessionAggregator(StoredSessions, Grouping):
@@ -134,6 +134,7 @@ class SessionAggregator(StoredSessions, Grouping):
             self._close(step)
             self._tell(step)
             self._forget(step)
+        self.store.release()
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
 

@@ -114,9 +114,7 @@ def with_positions(
     n = len(table)
     if OFFSET not in table.column_names and named is None:
         start = reached_offsets.get(("", 0), 0)
-        return _at(
-            table, pa.array([""] * n, pa.string()), _zeros(n), pa.array(range(start, start + n), pa.int64())
-        )
+        return _at(table, pa.repeat("", n), _zeros(n), pa.array(np.arange(start, start + n, dtype=np.int64)))
     if OFFSET not in table.column_names:
         assert named is not None
         table = _first_of_each(_at(table, *_named(table, named)))
