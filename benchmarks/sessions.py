@@ -49,11 +49,11 @@ class Stream:
         return Window(f"tumbling {self.gap}", wr.tumbling(self.gap), (self.gap,))
 
     def rows(self, first: int, n: int, late: float = 0.0) -> pa.Table:
-        """late: that part of them is 15 to 30 seconds late."""
+        """late: that part of them is up to 5 seconds behind a watermark of 10 seconds."""
         rng = np.random.default_rng(first)
         times = FIRST_US + (np.arange(first, first + n) * 1_000_000) // self.rows_per_second
         times -= rng.integers(0, JITTER_US, n)
-        times -= np.where(rng.random(n) < late, rng.integers(15_000_000, 30_000_000, n), 0)
+        times -= np.where(rng.random(n) < late, rng.integers(10_000_000, 15_000_000, n), 0)
         names = pa.array([f"key-{i:06d}" for i in range(self.keys)])
         keys = names.take(pa.array(rng.integers(0, self.keys, n)))
         values = pa.array(rng.integers(-1_000, 1_000_000, n))
@@ -116,6 +116,7 @@ def _late(context: Context) -> Row:
         agg={"n": wr.count(), "s": wr.sum("v"), "lo": wr.min("v"), "hi": wr.max("v")},
         watermark="10 seconds",
         retention="1 minute",
+        emit=wr.Emit(late=wr.every_batch),
     )
     sides: dict[str, Callable[[], float]] = {}
     for side, late in ((LATE, 0.05), ("none late", 0.0)):

@@ -56,10 +56,14 @@ class Held(NamedTuple):
 
 
 class Last(NamedTuple):
-    """All pages that were written last, and the rows in them: who reads these very values needs not take them apart."""
+    """Pages that were written last, and the rows in them, page by page: who reads these very values needs not take them apart.
+
+    bounds: where the rows of each begin, and where the last ends
+    """
 
     values: list[bytes]
     rows: pa.Table
+    bounds: IntArray
 
 
 class Plan(NamedTuple):
@@ -287,11 +291,14 @@ class Pages:
         codes = codes[order]
         # Page 0 is there even where no row is in it.
         written = np.union1d(codes, base[:-1]) if first else np.unique(codes)
-        rows = rows.combine_chunks().take(pa.array(order))
+        rows, bounds = (
+            rows.combine_chunks().take(pa.array(order)),
+            np.r_[np.searchsorted(codes, written), len(codes)],
+        )
         packed = Packed(
             rows,
             put_schema(kv, self.aux, batch, rows.schema),
-            np.r_[np.searchsorted(codes, written), len(codes)],
+            bounds,
         )
         window = np.searchsorted(base, written, side="right") - 1
         keys, values = list[bytes](), list[bytes]()
@@ -308,18 +315,22 @@ class Pages:
         for prefix, left in zip(prefixes, gone, strict=True):
             batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in left])
         if self._remembers:
-            self._last = Last(values, rows) if len(values) == len(written) else None
+            self._last = Last(values, rows, bounds) if len(values) == len(written) else None
         return keys, values
 
     def _unpacked(self, values: list[bytes], schemas: Schemas) -> list[pa.Table]:
         """The rows of pages; of those that were written last as they were given."""
-        if self._last is not None:
-            known = set(map(id, self._last.values))
-            others = [value for value in values if id(value) not in known]
-            if len(values) - len(others) == len(known):
-                ones = pa.array(np.ones(len(self._last.rows), dtype=bool))
-                return [self._last.rows.append_column(UPSERT, ones), *unpack(others, schemas)]
-        return unpack(values, schemas)
+        if self._last is None:
+            return unpack(values, schemas)
+        place = {id(value): i for i, value in enumerate(self._last.values)}
+        mine = [place[id(value)] for value in values if id(value) in place]
+        others = unpack([value for value in values if id(value) not in place], schemas)
+        rows, bounds = self._last.rows, self._last.bounds
+        if len(mine) < len(place):
+            chosen = np.zeros(len(place), dtype=bool)
+            chosen[mine] = True
+            rows = rows.filter(pa.array(np.repeat(chosen, np.diff(bounds))))
+        return [rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool))), *others]
 
 
 def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[bytes], most: int) -> None:
