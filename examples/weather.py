@@ -98,23 +98,23 @@ def numbered_flights(months: int, every: int = 1) -> pd.DataFrame:
     return frame.assign(id=np.arange(len(frame)))
 
 
-def write_files(folder: str, frame: pd.DataFrame, heard: pd.Series, schema: pa.Schema) -> int:
-    """One file for each week in which rows were heard of; Spark reads files by modification time. Gives how many."""
+def write_files(folder: str, frame: pd.DataFrame, heard: pd.Series, schema: pa.Schema, weeks: int) -> int:
+    """One file for each so many weeks in which rows were heard of; Spark reads files by modification time. Gives how many."""
     os.makedirs(folder)
-    weeks = (heard - pd.Timestamp("2013-01-01", tz="UTC")) // FILE_SPAN
+    spans = (heard - pd.Timestamp("2013-01-01", tz="UTC")) // (FILE_SPAN * weeks)
     began = int(time.time()) - 1000
-    for week, part in frame.groupby(weeks):
-        path = os.path.join(folder, f"week-{week:03d}.parquet")
+    for span, part in frame.groupby(spans):
+        path = os.path.join(folder, f"{weeks}-weeks-{span:03d}.parquet")
         pq.write_table(pa.Table.from_pandas(part, schema, preserve_index=False), path)
-        os.utime(path, (began + week, began + week))
-    return int(weeks.nunique())
+        os.utime(path, (began + span, began + span))
+    return int(spans.nunique())
 
 
 # -- the queries ----------------------------------------------------------------------------------------------------
 
 
 def stream(spark: SparkSession, folder: str, name: str) -> DataFrame:
-    """A week a batch."""
+    """A file a batch."""
     reader = spark.readStream.schema(SPARK_SCHEMAS[name]).option("maxFilesPerTrigger", 1)
     return reader.parquet(os.path.join(folder, name))
 
@@ -207,8 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     flights, weather = numbered_flights(months, chosen.every), observations(months)
-    files = write_files(os.path.join(folder, "flights"), flights, flights.landed, FLIGHT_SCHEMA)
-    files += write_files(os.path.join(folder, "weather"), weather, weather.observed, WEATHER_SCHEMA)
+    weeks = min(chosen.every, 2)
+    files = write_files(os.path.join(folder, "flights"), flights, flights.landed, FLIGHT_SCHEMA, weeks)
+    files += write_files(os.path.join(folder, "weather"), weather, weather.observed, WEATHER_SCHEMA, weeks)
     print(
         f"{len(flights):,} flights and {len(weather):,} hourly observations of 2013, in {files} files",
         flush=True,
