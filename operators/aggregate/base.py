@@ -73,6 +73,8 @@ class Steps(Logic):
         batch = Batch()
         progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
         kv.write(batch)
+        if progress.schema is not None:
+            self._note_emission(kv)
         result.dead = dead.table()
         if self.definition.by_input:
             result.dead = letters_by_input(result.dead)

@@ -105,7 +105,6 @@ class SessionAggregator(StoredSessions, Grouping):
     def keep_filed(self, step: Step, filed: Filed | None) -> None:
         """Judge and keep what took messages."""
         if filed is not None:
-            self._note_emission(step.kv)
             after = self._judged(step, filed.rows)
             ends = combine(after.sessions.column(END)).to_numpy()
             homes = np.where(self.has_passed(ends, step.progress.watermark_us), self.store.home(ends), HOT)

@@ -17,7 +17,7 @@ from windrow.core.errors import BadTrigger, BadWindow, DefinitionChanged, TypeCl
 from windrow.core.messages import Kind
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import sessions
-from windrow.stores.kv import MemoryKV, Overlay
+from windrow.stores.kv import Overlay
 from windrow.stores.sessions import HOT
 from windrow.testing import ManualClock, TestDriver
 
@@ -166,14 +166,6 @@ def test_another_emission_finds_what_waits(before: wr.Emit, tmp_path: Path) -> N
         driver.advance_event_time(60 * S)
         driver.drain()
         driver.check()
-
-
-def test_an_emission_that_changes_after_the_very_first_messages_is_noticed() -> None:
-    first, then = visits(emit=wr.Emit.append()), visits(emit=wr.Emit(early=wr.every("5 seconds")))
-    logic, kv = first.logic(), MemoryKV(first.logic().cfs())
-    logic.advance(kv, START_OF_TIME_US, 0)  # as on Spark, where a commit advances before it takes
-    logic.ingest(kv, {first.name: pa.Table.from_pylist(rows((0, "a")))}, 0)
-    assert len(then.logic().advance(kv, START_OF_TIME_US, 6 * S).panes) == 1
 
 
 def test_a_reader_finds_the_sessions_of_a_key(tmp_path: Path) -> None:

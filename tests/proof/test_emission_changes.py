@@ -4,6 +4,7 @@ import copy
 import tempfile
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,9 @@ from tests.deep import examples
 from tests.operators.aggregate.cases import TRIGGERS, Scaled, cases, messages, trigger
 from tests.operators.contract import Case, Life
 from windrow.core.messages import Kind, Pane
+from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.stores.kv import MemoryKV
 from windrow.testing import TestDriver
 from windrow.testing.ledger import values_equal
 
@@ -112,3 +115,21 @@ def test_emission_may_change_between_runs(lives: tuple[Scaled, list[wr.Emit]], s
         job.driver.check()
         check_retractions(job.driver.committed_panes())
         job.driver.close()
+
+
+@pytest.mark.parametrize(
+    "window",
+    [wr.tumbling("10 seconds"), wr.session("10 seconds"), wr.tuples(3)],
+    ids=["time", "sessions", "tuples"],
+)
+def test_an_emission_that_changes_after_the_very_first_messages_is_noticed(window: Any) -> None:
+    first, then = (
+        wr.Aggregate(
+            by="k", event_time="t", window=window, agg={"n": wr.count()}, retention=wr.forever, emit=emit
+        )
+        for emit in (wr.Emit.append(), wr.Emit(early=wr.every("5 seconds")))
+    )
+    logic, kv = first.logic(), MemoryKV(first.logic().cfs())
+    logic.advance(kv, START_OF_TIME_US, 0)  # as on Spark, where a commit advances before it takes
+    logic.ingest(kv, {first.name: pa.table({"t": [0], "k": ["a"]})}, 0)
+    assert len(then.logic().advance(kv, START_OF_TIME_US, 6_000_000).panes) == 1
