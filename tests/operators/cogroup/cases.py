@@ -55,7 +55,7 @@ def spread(draw: st.DrawFn) -> Spread:
     def pick(*options: Any) -> Any:
         return draw(st.sampled_from(options))
 
-    scaled = draw(st.one_of(aggregates(), aggregates(), aggregates(full=True), sessions()))
+    scaled = draw(st.one_of(aggregates(), aggregates(), aggregates(full=True), sessions(own_gaps=False)))
     made, names = scaled.definition, NAMES[: pick(1, 2, 2, 2, 3)]
 
     def units(n: int) -> timedelta:

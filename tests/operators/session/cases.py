@@ -23,8 +23,8 @@ from tests.operators.contract import Case, S
 
 
 @st.composite
-def sessions(draw: st.DrawFn, *, unbounded: bool = False) -> Scaled:
-    """Any definition; unbounded: nothing is ever too late, and all is told in the end."""
+def sessions(draw: st.DrawFn, *, unbounded: bool = False, own_gaps: bool = True) -> Scaled:
+    """Any definition; unbounded: nothing is ever too late, and all is told in the end. own_gaps: of messages, too."""
 
     def pick(*options: Any) -> Any:
         return draw(st.sampled_from(options))
@@ -38,7 +38,7 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False) -> Scaled:
     kept, lateness = (None, None) if unbounded else (pick(None, 0, 8, 25), pick(None, None, 0, 4))
     if lateness is not None and kept is not None:
         lateness = min(lateness, kept)
-    gap, longest = pick(*map(units, (1, 2, 3, 5)), wr.col("v") * S), None
+    gap, longest = pick(*map(units, (1, 2, 3, 5)), *([wr.col("v") * S] if own_gaps else [])), None
     names = draw(st.lists(st.sampled_from([*INCREMENTAL]), min_size=1, max_size=4, unique=True))
     modes = ["accumulating", "retracting"]
     if draw(st.integers(0, 3)) == 0:
