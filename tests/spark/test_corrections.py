@@ -1,0 +1,69 @@
+"""What is corrected on Spark: counted again in a chain, and told again with what has come to the state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from tests.embedded.test_corrections_in_chains import final
+from windrow.testing import ManualClock
+from windrow.testing.ledger import ledger_key
+
+from .conftest import SCHEMA, at
+
+pytestmark = pytest.mark.spark
+
+
+def batches() -> list[list[dict[str, Any]]]:
+    return [
+        [{"t": at(second + 7 * n), "k": "ab"[second % 2], "v": second + n} for second in range(8)]
+        for n in range(3)
+    ]
+
+
+def middles(*names: str, **more: Any) -> wr.Aggregate:
+    agg = {"middle": wr.median("v"), "n": wr.count(), "total": wr.sum("v")}
+    return wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={n: agg[n] for n in names}, retention="1 hour",
+        emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.proves(
+    "Windows: aggregates of corrected results, exact (retractions through chains)",
+    "Coming back: an aggregation more, computed from kept messages, with corrections",
+)
+def test_corrections_of_a_chain_and_of_what_comes_to_it_are_those_embedded(
+    spark: Any, tmp_path: Path
+) -> None:
+    def chain(*names: str) -> wr.Chain:
+        by_total = wr.Aggregate(
+            by=(), event_time="window_time", window=wr.tumbling("20 seconds"), retention="1 hour", name="all",
+            agg={"middles": wr.sum("middle"), "keys": wr.count(), "most": wr.max("middle")}, emit=wr.Emit(early=wr.every_batch),
+        )  # fmt: skip
+        return wr.chain(middles(*names, name="middles", where=wr.col("v") != 3), by_total)
+
+    told, twin = ({n: wr.sinks.memory() for n in ("middles", "all")} for _ in range(2))
+    names = ("middle",)
+    for batch, rows in enumerate(batches()):
+        recompute, names = batch == 2, ("middle", "n", "total") if batch == 2 else names
+        function = chain(*names).foreach_batch(
+            str(tmp_path / "spark"), sink=told, clock=ManualClock(0), recompute=recompute
+        )
+        function(spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA)), batch)
+        function.close()
+        with chain(*names).open(
+            str(tmp_path / "twin"), sink=twin, clock=ManualClock(0), recompute=recompute
+        ) as op:
+            op.add_messages(pa.Table.from_pylist(rows, SCHEMA))
+    standing, embedded = (
+        {n: {ledger_key(p.key, p.window): p.values for p in final(s.panes)} for n, s in sinks.items()}
+        for sinks in (told, twin)
+    )
+    assert standing == embedded and len(standing["middles"]) > 4 and len(standing["all"]) > 1
+    first = next(p for p in reversed(told["middles"].panes) if p.window.start_us == 0 and p.key["k"] == "a")
+    assert first["n"] == 5 and first["total"] == 13
