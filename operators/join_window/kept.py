@@ -58,8 +58,8 @@ class Kept(History):
 
     def _bucket(self, definition: JoinWindowDefinition) -> int:
         match definition.window:
-            case Tumbling(size_us=size_us) | Hopping(size_us=size_us) | Session(gap_us=size_us):
-                return min(max(size_us // _PARTS, SECOND_US), HOUR_US)
+            case Tumbling(size_us=span_us) | Hopping(size_us=span_us) | Session(gap=int(span_us)):
+                return min(max(span_us // _PARTS, SECOND_US), HOUR_US)
             case _:
                 return 1 if self.tuples else HOUR_US
 

@@ -24,6 +24,7 @@ WINDOWS = (
     wr.global_window(),
     wr.session("1 second"),
     wr.session("500 ms"),
+    wr.session(wr.col("v") * 500_000),
     wr.session("1 second", cut=wr.tumbling("3 seconds", offset="1 second")),
     wr.tuples(3),
     wr.tuples(2, step=1),
