@@ -26,9 +26,9 @@ class ArrivalOracle(OverOracle):
             return False
         anchor = self._anchors[-1]
         before = [a for a in self._anchors[:-1] if same_key(a.key, anchor.key)]
-        anchor.line = before[-1].line if before else 0
-        if before and self._is_over(self._line_of(before[-1])[0]):
-            anchor.line += 1
+        if before:
+            line = [a for a in before if a.line == before[-1].line]
+            anchor.line = line[-1].line + self._is_over(line)
         return True
 
     def pass_time(self, before_us: int, now_us: int) -> None:
