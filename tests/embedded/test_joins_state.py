@@ -66,6 +66,21 @@ def test_a_closed_join_says_so_and_an_open_one_how_far_it_is(location: str) -> N
         op.add_message(order(1), "orders")
 
 
+def test_newest_rows_that_are_joined_with_themselves_by_other_columns_are_those_of_both_sides(
+    location: str,
+) -> None:
+    rows = wr.Input("rows", event_time="t", window=wr.rows(1))
+    join = wr.Join(left=rows, right=rows, on={"k": "of"}, within=("0 seconds", "0 seconds"))
+    sent = [{"t": 2_000_000, "k": "a", "of": "b"}, {"t": 2_000_000, "k": "a", "of": "a"}]
+    with join.open(location, clock=ManualClock()) as op:
+        for n, one in enumerate(sent):
+            op.add_message(wr.Message(one, wr.Position("s", 0, n)), "rows")
+        op.timeout()
+        # The first is no longer the newest `k` of "a", and still the newest `of` of "b".
+        assert [m.position.offset for m in op.get_messages(input="rows")] == [0, 1]
+        assert [m.position.offset for m in op.get_messages(key="a", input="rows")] == [0, 1]
+
+
 # -- coming back ----------------------------------------------------------------------------------------------------
 
 HOWS = {
