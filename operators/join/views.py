@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError
@@ -118,11 +117,7 @@ class JoinView(View):
         side = self._side(input)
         low, high = bounds_between(start, end)
         wanted = key_of(self.logic.intakes[side].by, key)
-        found = [
-            rows
-            for kv in self.stores
-            for rows in self._of_both(kv, self.logic.lasting(kv, side), low, high, wanted)
-        ]
+        found = [self._of_both(kv, self.logic.lasting(kv, side), low, high, wanted) for kv in self.stores]
         layout = self.logic.stores[side].layout
         by = self.logic.intakes[side].by if layout.has_fields else ()
         prefix = self._given(side).source_prefix
@@ -135,18 +130,20 @@ class JoinView(View):
         low: tuple[int, Any],
         high: tuple[int, Any],
         wanted: Mapping[str, Any] | None,
-    ) -> list[Slice]:
+    ) -> Slice:
         """Messages of a side in a shard. Where newest rows are joined with themselves by other columns, the other side keeps
-        others of the same input: those too.
+        others of the same input: those too, all by time.
         """
         rows, join = self._kept(kv, side, low, high, wanted), self.definition
         if not (join.is_self_join and join.by_rows and join.left_keys != join.right_keys):
-            return [rows]
+            return rows
         others = self._kept(kv, 1 - side, low, high, wanted)
-        if not len(rows) or not len(others):
-            return [rows, others]
-        there = pc.is_in(others.order, value_set=rows.order).to_numpy(zero_copy_only=False)
-        return [rows, others.take(np.flatnonzero(~there))]
+        both = Slice(concat([rows.table, others.table]), np.concatenate([rows.times, others.times]))
+        if both.order is None:
+            return both
+        places = zip(both.times.tolist(), both.order.to_pylist(), strict=True)
+        first = {place: row for row, place in reversed(list(enumerate(places)))}
+        return both.take(np.array([first[place] for place in sorted(first)], dtype=np.int64))
 
     def _kept(
         self,
