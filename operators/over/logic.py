@@ -44,6 +44,8 @@ _STRETCHES, _SHORTEST_US, _LONGEST_US = 8, 100_000, 3_600_000_000
 #: A long one is so many stretches long, which are no shorter than that. State that was begun before that was so keeps its own.
 _OF_LONG, _SHORT_US = 64, 1_000_000
 _WIDTH_KEY = b"\x00width"
+#: So many messages, about, are no more than one stretch.
+_IN_STRETCH = 4_096
 
 
 class Overs(OneInputLogic):
@@ -104,7 +106,7 @@ class Overs(OneInputLogic):
     def take(self, work: Work, rows: Slice) -> Slice:
         self.check(rows)
         step, table = work.progress.step, self.kept_rows(work, rows)
-        self._begin_events(work.kv)
+        self._begin_events(work.kv, rows.times)
         self.events(work.kv).add(work.kv, self.marked(table, step), step)
         return rows
 
@@ -129,13 +131,18 @@ class Overs(OneInputLogic):
         width = kv.get(self.aux_cf, _WIDTH_KEY)
         return Events(self._events_cf, self._former_us if width is None else decode_i64(width))
 
-    def _begin_events(self, kv: KV) -> None:
-        """Say how long stretches are, where there are none yet."""
-        if self._width_us == self._former_us or kv.get(self.aux_cf, _WIDTH_KEY) is not None:
+    def _begin_events(self, kv: KV, times: IntArray) -> None:
+        """Say how long stretches are, where there are none yet: longer where the first messages are many, and sparse."""
+        if kv.get(self.aux_cf, _WIDTH_KEY) is not None:
+            return
+        width_us, apart_us = self._width_us, int(times.max()) - int(times.min())
+        if len(times) >= _IN_STRETCH:
+            width_us = max(width_us, min(apart_us * _IN_STRETCH // len(times), _LONGEST_US))
+        if width_us == self._former_us:
             return
         if next(iter(kv.scan(self._events_cf, b"", None)), None) is None:
             batch = Batch()
-            batch.put(self.aux_cf, _WIDTH_KEY, encode_i64(self._width_us))
+            batch.put(self.aux_cf, _WIDTH_KEY, encode_i64(width_us))
             kv.write(batch)
 
     def pass_time(self, work: Work, watermark_us: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import windrow as wr
 from windrow.core.errors import BadAggregate, BadWindow, ConfigurationError, RetentionMissing
+from windrow.stores.kv import MemoryKV
 from windrow.testing import TestDriver
 
 S = 1_000_000
@@ -398,3 +399,11 @@ def test_messages_that_count_as_they_come_are_not_mixed_with_event_time() -> Non
     with pytest.raises(BadWindow, match="order='event_time'"):
         over.then(wr.Over(event_time="t", frame=("-1 s", 0), agg={"m": wr.count()}, name="next"))
     assert "order='position'" in repr(over)
+
+
+def test_sparse_messages_do_not_each_take_a_value_of_their_own(tmp_path: Path) -> None:
+    rows = pa.table({"t": pa.array(range(0, 5_000 * 60 * S, 60 * S), pa.timestamp("us", "UTC"))})
+    over = wr.Over(event_time="t", agg={"n": wr.count().over(2)}, ttl=wr.forever, max_ahead=wr.forever)
+    logic, kv = over.logic(), MemoryKV(over.logic().cfs())
+    logic.ingest(kv, {"over": rows}, 0)
+    assert sum(1 for _ in kv.scan("over.events", b"", None)) < 100
