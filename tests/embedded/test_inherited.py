@@ -108,7 +108,9 @@ def test_windows_are_asked_for_and_explained(tmp_path: Path) -> None:
         op.add_messages(
             [
                 wr.Message(visit(s, u), wr.Position("", 0, i))
-                for i, (s, u) in enumerate([(1, "ann"), (4, "ann"), (2, "bob"), (60, "ann")])
+                for i, (s, u) in enumerate(
+                    [(1, "ann"), (4, "ann"), (2, "bob"), (3, "eve"), (4, "eve"), (60, "ann")]
+                )
             ]
         )
         op.timeout()
@@ -116,12 +118,16 @@ def test_windows_are_asked_for_and_explained(tmp_path: Path) -> None:
         assert [(w.window.start_us // S, w.window.end_us // S, w.key, w.values["n"]) for w in windows] == [
             (1, 9, {"site": "x"}, 2),
             (2, 7, {"site": "x"}, 1),
+            (3, 9, {"site": "x"}, 2),
         ]
-        assert op.get_windows(8 * S, 8 * S, operator="sites") == windows[:1]
+        assert op.get_windows(8 * S, 8 * S, operator="sites") == windows[::2]
+        assert op.get_windows(1 * S, 1 * S, operator="sites") == windows[:1]
         assert op.get_windows(operator="sites", key="y") == []
-        assert [m.payload["n"] for m in op.get_messages(operator="sites")] == [1, 2]
+        assert [m.payload["n"] for m in op.get_messages(operator="sites")] == [1, 2, 2]
     with wr.read_state(str(tmp_path)) as state:
         assert state.get_windows(operator="sites") == windows
+        [why] = state.explain(1 * S, operator="sites")
+        assert [p.offset for p in why.outside or ()] == [0, 1]
         [why] = state.explain(2 * S, operator="sites")
         assert [p.offset for p in why.outside or ()] == [2] and [t.messages for t in why.commits] == [1]
 
