@@ -2,11 +2,11 @@
 
 Column families: `anchors`, those that the watermark has not passed, by event time; `waiting`, those whose windows are not over,
 by the time behind which they are; `lows`, for each stretch of these the first moment that a window of it holds; `floors`, for
-each key the time before which no window begins any more, and `promises`, these by that time.
+each key the time before which no window begins any more, and `promises`, the keys by the stretches of these times.
 
     lows       <stretch i64>          i64
     floors     <key>                  i64
-    promises   <floor i64><key>       nothing
+    promises   <stretch i64><key>     nothing
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.between import Between, Ticks
-from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.byte_order import decode_i64, encode_i64, i64_array_to_bytes, rows_to_bytes
 from windrow.core.frames import RangeBetween
 from windrow.core.keys import encode_equal
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, SECOND_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.over.lines import ordered
@@ -31,6 +31,8 @@ from windrow.operators.steps.step import limit
 from windrow.stores.events import TIME, Events
 from windrow.stores.kv import KV, Batch
 
+#: A retention is so many stretches of floors long, about.
+_STRETCHES = 8
 #: The event time of an anchor.
 AT = "__at"
 #: Under it stands how far a clock has come, and the first and the last time that it has heard.
@@ -139,13 +141,32 @@ class Pending:
         return START_OF_TIME_US if value is None else decode_i64(value)
 
     def _promise(self, kv: KV, keys: list[bytes], before: IntArray, after: IntArray) -> None:
-        batch = Batch()
-        for i in np.flatnonzero(after > before).tolist():
-            batch.put(self.floors_cf, keys[i], encode_i64(int(after[i])))
-            batch.put(self.promises_cf, encode_i64(int(after[i])) + keys[i], b"")
-            if before[i] > START_OF_TIME_US:
-                batch.delete_many(self.promises_cf, [encode_i64(int(before[i])) + keys[i]])
+        changed, batch = np.flatnonzero(after > before), Batch()
+        batch.put_many(self.floors_cf, [keys[i] for i in changed.tolist()], _encoded(after[changed]))
+        if self.definition.back_us is not None:  # else they stay for good
+            width_us = self._promise_us
+            entered = changed[after[changed] // width_us > before[changed] // width_us]
+            begins = _encoded(after[entered] // width_us * width_us)
+            entries = [begin + keys[i] for begin, i in zip(begins, entered.tolist(), strict=True)]
+            batch.put_many(self.promises_cf, entries, [b""] * len(entries))
         kv.write(batch)
+
+    @property
+    def _promise_us(self) -> int:
+        """How long a stretch of floors is, which are forgotten together."""
+        return max((self.definition.back_us or 0) // _STRETCHES, SECOND_US)
+
+    def _forget_promises(self, kv: KV, batch: Batch, said_us: int) -> None:
+        """Floors up to that time. One that has moved on is known in its later stretch."""
+        end = encode_i64(said_us // self._promise_us * self._promise_us)
+        keys = [key[8:] for key, _ in kv.scan(self.promises_cf, b"", end)]
+        if not keys:
+            return
+        batch.delete_range(self.promises_cf, b"", end)
+        floors = zip(keys, kv.multi_get(self.floors_cf, keys), strict=True)
+        batch.delete_many(
+            self.floors_cf, [k for k, v in floors if v is not None and decode_i64(v) <= said_us]
+        )
 
     # -- windows that are not over ----------------------------------------------------------------------------------
 
@@ -195,12 +216,11 @@ class Pending:
         if next(iter(kv.scan(self.lows_cf, b"", passed)), None) is not None:
             batch.delete_range(self.lows_cf, b"", passed)
         back_us = self.definition.back_us
-        if self.judges and (ends or back_us is not None):
-            least = whole if ends else encode_i64(limit(watermark_us, back_us or 0))
-            gone = [key for key, _ in kv.scan(self.promises_cf, b"", least)]
-            if gone:
-                batch.delete_many(self.floors_cf, [key[8:] for key in gone])
-                batch.delete_range(self.promises_cf, b"", least)
+        if self.judges and ends:
+            for cf in (self.floors_cf, self.promises_cf):
+                batch.delete_many(cf, [key for key, _ in kv.scan(cf)])
+        elif self.judges and back_us is not None:
+            self._forget_promises(kv, batch, limit(watermark_us, back_us))
         if ends and kv.get(self.aux_cf, _CLOCK) is not None:
             batch.delete_many(self.aux_cf, [_CLOCK])
         kv.write(batch)
@@ -255,3 +275,8 @@ def _one_by_one(
         good[i] = start[i] >= floor_us and (promised[i] >= floor_us or promised[i] == START_OF_TIME_US)
         if good[i]:
             floor_us = max(floor_us, int(promised[i]))
+
+
+def _encoded(values: IntArray) -> list[bytes]:
+    """`encode_i64` of each."""
+    return rows_to_bytes(i64_array_to_bytes(values))
