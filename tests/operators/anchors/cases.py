@@ -38,10 +38,10 @@ def marker(row: dict[str, Any]) -> Drawn:
 markers = st.fixed_dictionaries(
     {
         "at": st.integers(0, 29).flatmap(lambda n: st.none() if n == 0 else st.integers(0, 14)),
-        "k": st.sampled_from(["a", "a", "a", "", None]),
-        "since": st.sampled_from([-5, -2, -1, -1, 0, 0, 2, None]),
-        "until": st.sampled_from([-2, 0, 0, 1, 2, 5, None]),
-        "cut": st.sampled_from([-4, -2, -1, 0, 2, None]),
+        "k": st.sampled_from(["a", "a", "a", "a", "a", "", None]),
+        "since": st.sampled_from([-1, 0, -2, -3, -4, -5, 1, 2, -2, -1, None]),
+        "until": st.sampled_from([0, 1, 2, 3, -1, -2, 5, 8, 2, 1, None]),
+        "cut": st.sampled_from([-2, -1, 0, -4, 2, None]),
         "x": st.sampled_from([0, 1, 2]),
     }
 )
@@ -108,7 +108,7 @@ def cases(draw: st.DrawFn) -> Case:
         ),
         retention=None
         if fixed
-        else draw(st.sampled_from(["0 seconds", "1 second", "3 seconds", wr.forever])),
+        else draw(st.sampled_from(["4 seconds", "2 seconds", "4 seconds", wr.forever])),
         empty=draw(st.sampled_from(["emit", "emit", "skip"])),
         select=draw(st.sampled_from([None, (), ("k", "x")])) if not clock else None,
         watermark=first,
@@ -119,7 +119,7 @@ def cases(draw: st.DrawFn) -> Case:
         where=draw(st.sampled_from([None, None, wr.col("x") > 0])),
     )
     readings = rows.map(drawn).map(lambda one: one._replace(input=input))
-    both = readings if clock else st.one_of(readings, readings, markers.map(marker))
+    both = readings if clock else st.one_of(readings, markers.map(marker))
     schema: Any = {"readings": SCHEMA, "markers": MARKERS}
     schema = schema if not clock else SCHEMA if input is None else {"readings": SCHEMA}
     return Case(
