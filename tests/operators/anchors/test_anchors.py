@@ -105,9 +105,36 @@ def test_each_anchor_says_which_messages_its_window_holds(name: str, tmp_path: P
 def test_a_window_that_breaks_a_promise_is_a_dead_letter_and_the_next_goes_on(
     windows: list[tuple[int, int, int]], kept: list[int], tmp_path: Path
 ) -> None:
-    rows, letters = told(tmp_path, over(select="i"), marked(windows) + READINGS)
-    assert [row["i"] for row in rows] == kept
-    assert letters == ["obsolete_window"] * (len(windows) - len(kept))
+    for watermark in ("0 seconds", "1 second"):  # judged one after the other, and together
+        anchors = wr.Input("markers", event_time="at", max_ahead=wr.forever, watermark=watermark)
+        definition = over(select="i", anchors=anchors)
+        rows, letters = told(tmp_path / watermark, definition, marked(windows) + READINGS)
+        assert [row["i"] for row in rows] == kept
+        assert letters == ["obsolete_window"] * (len(windows) - len(kept))
+
+
+@pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
+@pytest.mark.parametrize(
+    ("retention", "anchors", "letters"),
+    [
+        # (at, obsolete, start): what a key has promised last holds, though what it promised first is out of retention.
+        ("8 seconds", [(10, 3, 9), (12, 9, 9), (13, None, 12), (13.5, None, 7)], ["obsolete_window"]),
+        # What lies further back than the retention is no promise, and breaks none.
+        ("5 seconds", [(10, 9.5, 10), (15, 9.2, 12)], []),
+    ],
+)
+def test_a_promise_holds_as_long_as_the_retention(
+    retention: str, anchors: list[tuple[float, float | None, float]], letters: list[str], tmp_path: Path
+) -> None:
+    sent: list[tuple[str | None, dict[str, Any]]] = [("readings", {"t": 60 * S, "n": 0})]
+    for at, obsolete, start in anchors:
+        us = None if obsolete is None else int(obsolete * S)
+        sent.append(
+            ("markers", {"at": int(at * S), "obsolete": us, "start": int(start * S), "end": int(at * S)})
+        )
+    rows, found = told(tmp_path, over(retention=retention), sent)
+    assert found == letters
+    assert len(rows) == len(anchors) - len(letters)
 
 
 @pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
