@@ -118,9 +118,13 @@ def test_a_window_that_breaks_a_promise_is_a_dead_letter_and_the_next_goes_on(
     ("retention", "anchors", "letters"),
     [
         # (at, obsolete, start): what a key has promised last holds, though what it promised first is out of retention.
-        ("8 seconds", [(10, 3, 9), (12, 9, 9), (13, None, 12), (13.5, None, 7)], ["obsolete_window"]),
+        (
+            "8 seconds",
+            [(10, 3, 9), (10.5, 9, 9), (11.9, None, 11), (13, None, 12), (13.5, None, 7)],
+            ["obsolete_window"],
+        ),
         # What lies further back than the retention is no promise, and breaks none.
-        ("5 seconds", [(10, 9.5, 10), (15, 9.2, 12)], []),
+        ("5 seconds", [(10, 9.5, 10), (14.2, None, 14), (15.2, None, 14), (15, 9.2, 12)], []),
     ],
 )
 def test_a_promise_holds_as_long_as_the_retention(
@@ -132,7 +136,9 @@ def test_a_promise_holds_as_long_as_the_retention(
         sent.append(
             ("markers", {"at": int(at * S), "obsolete": us, "start": int(start * S), "end": int(at * S)})
         )
-    rows, found = told(tmp_path, over(retention=retention), sent)
+    delay = "1 second" if not letters else "0 seconds"
+    markers = wr.Input("markers", event_time="at", watermark=delay, max_ahead=wr.forever)
+    rows, found = told(tmp_path, over(retention=retention, anchors=markers), sent)
     assert found == letters
     assert len(rows) == len(anchors) - len(letters)
 
