@@ -42,6 +42,8 @@ from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_sc
 RUN_BYTES = 4 << 20
 #: Where pages are likely to be read again in the same commit, they may be so many bytes more.
 REMEMBERED_BYTES = 64 << 20
+#: So few values of a run are runs of their own.
+FEW_VALUES = 64
 
 
 class Held(NamedTuple):
@@ -347,8 +349,9 @@ def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[byt
 
 def _put_run(kv: KV, cf: str, pairs: Pairs) -> None:
     run, batch = pairs.run(), Batch()
-    if run is not None:
-        batch.put_run(cf, run)
+    # Few large values of windows lie between those that come next, of the same windows.
+    for some in [] if run is None else run.each() if len(run) <= FEW_VALUES else [run]:
+        batch.put_run(cf, some)
     kv.write(batch)
 
 

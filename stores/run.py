@@ -91,6 +91,11 @@ class Run:
         whole = (self._keys, self._starts, self._ends, self._values)
         return [Run(*whole, low, high) for low, high in cut if low < high]
 
+    def each(self) -> list[Run]:
+        """Runs of one pair, which lie beside whatever comes between them."""
+        whole = (self._keys, self._starts, self._ends, self._values)
+        return [Run(*whole, i, i + 1) for i in range(self.low, self.high)]
+
     def _place(self, key: bytes) -> int:
         return bisect.bisect_left(self._keys, key, self.low, self.high)
 

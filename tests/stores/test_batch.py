@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from windrow.core.errors import CorruptState
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
+from windrow.stores.paged import put_pairs
 from windrow.stores.run import Pairs
 from windrow.stores.sorted_map import RangeSet, SortedMap
 from windrow.stores.spilled import Spilling
@@ -326,3 +327,14 @@ def test_a_scan_sees_the_runs_that_were_there_when_it_began() -> None:
     overlay.put("a", b"kb", b"4")
     assert list(scan) == [(b"kb", b"2"), (b"kc", b"3")]
     assert list(overlay.scan("a")) == [(b"kb", b"4")]
+
+
+def test_large_values_of_the_same_windows_stay_in_their_files_however_many_slices_write_them() -> None:
+    kv = Overlay(MemoryKV(("a",)))
+    for number in range(3):
+        keys = [bytes((window,)) * 8 + number.to_bytes(8, "big") for window in range(4)]
+        put_pairs(kv, Batch(), "a", keys, [b"x" * 1_000] * 4, 10)
+    assert kv.batch.held_bytes == 0
+    assert [key for key, _ in kv.scan("a")] == sorted(
+        bytes((window,)) * 8 + number.to_bytes(8, "big") for window in range(4) for number in range(3)
+    )
