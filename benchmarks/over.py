@@ -196,7 +196,7 @@ def _duckdb(tables: list[pa.Table], start: int, long: int) -> float:
         begin = time.perf_counter()
         told = connection.execute(
             f"SELECT k, t, {_SQL.format(w='OVER w')} FROM rows WINDOW w AS (PARTITION BY k ORDER BY t {frame})"
-        ).fetch_arrow_table()
+        ).to_arrow_table()
         assert len(told) == len(rows)
         return len(rows) / (time.perf_counter() - begin)
 
