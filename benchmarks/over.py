@@ -194,7 +194,7 @@ def _duckdb(tables: list[pa.Table], start: int, long: int) -> float:
         connection.execute("SET threads = 1")
         connection.register("rows", rows)
         begin = time.perf_counter()
-        told = connection.execute(
+        told = connection.sql(
             f"SELECT k, t, {_SQL.format(w='OVER w')} FROM rows WINDOW w AS (PARTITION BY k ORDER BY t {frame})"
         ).to_arrow_table()
         assert len(told) == len(rows)

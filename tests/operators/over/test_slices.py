@@ -11,6 +11,7 @@ import pytest
 
 import windrow as wr
 from windrow.operators.over import slices
+from windrow.operators.over.logic import Overs
 from windrow.stores.events import Events
 from windrow.testing.ledger import values_equal
 
@@ -54,21 +55,23 @@ AGG: dict[str, Any] = {
 def told(
     path: Path, tables: list[pa.Table], *, by: Any = "k", agg: dict[str, Any] = AGG, **options: Any
 ) -> list[Any]:
-    over = wr.Over(
-        by=by,
-        event_time="t",
-        agg=agg,
-        frame=options.pop("frame", ("-60 s", 0)),
-        watermark="2 seconds",
-        max_ahead=wr.forever,
-        **options,
-    )
+    over = definition(by=by, agg=agg, **options)
     with over.open(str(path), schema=tables[0].schema) as op:
         for table in tables:
             op.add_messages(table)
         op.drain()
-        rows = op.result_table().drop_columns(["pane", "commit"])
-    return sorted(rows.to_pylist(), key=lambda row: (row["t"], row["k"], row["i"]))
+        return in_order(op.result_table())
+
+
+def definition(*, by: Any = "k", agg: dict[str, Any] = AGG, **options: Any) -> wr.Over:
+    frame = options.pop("frame", ("-60 s", 0))
+    lateness = {"watermark": "2 seconds", "max_ahead": wr.forever}
+    return wr.Over(by=by, event_time="t", agg=agg, frame=frame, **lateness, **options)
+
+
+def in_order(rows: pa.Table) -> list[Any]:
+    found = rows.drop_columns(["pane", "commit"]).to_pylist()
+    return sorted(found, key=lambda row: (row["t"], row["k"], row["i"]))
 
 
 FRAMES: dict[str, dict[str, Any]] = {
@@ -132,3 +135,25 @@ def test_an_advance_reads_the_ends_of_long_windows(tmp_path: Path, monkeypatch: 
             op.add_messages(table)
     # Some seven seconds of messages at each end, 40 a second, and fifty slices of four keys; there are 2,700 in all.
     assert max(read[16:]) < 1_000
+
+
+def test_state_that_was_begun_before_there_were_slices_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = readings(4)
+    wanted = told(tmp_path / "whole", tables)
+    over = definition()
+    with monkeypatch.context() as before:
+        before.setattr(slices, "_LONG", 1 << 40)  # no family of slices
+        before.setattr(Overs, "_begin_events", lambda *_: None)  # stretches as they were
+        with over.open(str(tmp_path / "job"), schema=tables[0].schema) as op:
+            for table in tables[:14]:
+                op.add_messages(table)
+    with over.open(str(tmp_path / "job"), schema=tables[0].schema) as op:
+        for table in tables[14:]:
+            op.add_messages(table)
+        op.drain()
+        rows = in_order(op.result_table())
+    found = [row for row in wanted if row["t"] in {r["t"] for r in rows}]
+    assert len(rows) > 7 * ROWS and len(rows) == len(found)
+    assert all(values_equal(a, b) for a, b in zip(rows, found, strict=True))
