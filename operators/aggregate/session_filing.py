@@ -97,7 +97,8 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
     if len(rows) == 0:
         return
     given = _given(logic, step, rows.table, rows.times, _ends(logic, rows))
-    joins = _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
+    free = logic.calculation.order_free
+    joins = [] if free else _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
     if not joins:
         yield _file(logic, step, rows, given)
         return

@@ -115,6 +115,20 @@ class Calculation:
         """True if accumulators of neighbours may be merged first, without a change of bits."""
         return all(kernel is None or kernel.regroups for kernel in self.kernels.values())
 
+    @property
+    def order_free(self) -> bool:
+        """True if accumulators may be merged in any order, without a change of bits: counts, and integers and the like."""
+        return self.regroups and all(
+            a.kind in ("count", "sum", "avg")
+            or (a.kind in ("min", "max") and not pa.types.is_floating(self._kernel(alias).output_type()))
+            for alias, a in self.definition.agg.items()
+        )
+
+    def _kernel(self, alias: str) -> Kernel:
+        kernel = self.kernels[alias]
+        assert kernel is not None
+        return kernel
+
     def input_columns(self) -> list[str] | None:
         """The columns that have to be kept with a message; None: all of them."""
         names = [self.definition.event_time, *self.definition.by]

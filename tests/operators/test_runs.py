@@ -171,7 +171,7 @@ def sessions(draw: st.DrawFn) -> cases.Scaled:
                 name: cases.INCREMENTAL[name]
                 for name in pick(("n", "sumx", "avg"), ("n", "sum"), ("sumx", "any"))
             },
-            "list": wr.collect_list("v"),
+            **({"list": wr.collect_list("v")} if draw(st.booleans()) else {"hi": wr.max("v")}),
         },
         retention=wr.forever if kept is None else timedelta(seconds=kept),
         allowed_lateness=None if lateness is None else timedelta(seconds=lateness),
