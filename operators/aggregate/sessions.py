@@ -52,7 +52,7 @@ from windrow.stores.sessions import HOME, HOT
 from windrow.stores.spread import Hashes
 
 #: So many sessions are told as ended at a time, about.
-SESSIONS_AT_ONCE = 1 << 16
+SESSIONS_AT_ONCE = 1 << 18
 
 
 class SessionAggregator(StoredSessions, Grouping):
