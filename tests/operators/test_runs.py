@@ -119,7 +119,7 @@ class Life:
             rows = None if stored is None else logic._merge(stored, DeadLetters(0), notes=False)
         if rows is None:
             return []
-        values = [{n: v for n, v in row.items() if v is not None} for row in rows.to_pylist()]
+        values = [{n: v for n, v in row.items() if v not in (None, [])} for row in rows.to_pylist()]
         return sorted(repr(sorted(row.items())) for row in values)
 
 
