@@ -48,7 +48,9 @@ PARTLY: dict[str, str] = {
 }
 #: What people look for and will not find.
 MISSING: tuple[str, ...] = (
-    "Windows: around each message: early rows, late corrections, anchors from another input",
+    "Windows: around anchors of another input: early and late rows, explain",
+    "Windows: limits by number, and filters of the input, of sessions",
+    "Operators: policies of delivery as an option of every input (`wr.Delivery` stands before one)",
     "Joins: lost messages replayed from the sources, on Spark",
     "Joins: sessions as windows of `wr.Join`",
     "Windows: temporal operators",
