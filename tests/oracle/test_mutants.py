@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Message, Position, Timing
 from windrow.core.policy import UNBOUNDED_US
 from windrow.operators.aggregate import oracle as module
+from windrow.operators.aggregate import plain_intake
 from windrow.operators.aggregate.oracle import AggregateOracle
 from windrow.operators.plain.oracle import Outcome
 from windrow.operators.plain.watermark import WatermarkOracle
@@ -29,8 +31,9 @@ def method(name: str, make: Callable[[Any], Any], owner: type = AggregateOracle)
     return lambda patch: patch.setattr(owner, name, make(original))
 
 
-def function(name: str, replacement: Any) -> Patch:
-    return lambda patch: patch.setattr(module, name, replacement)
+def function(name: str, replacement: Any, owner: ModuleType = module) -> Patch:
+    assert hasattr(owner, name)
+    return lambda patch: patch.setattr(owner, name, replacement)
 
 
 def keeps_pending(emit: Any) -> Any:
@@ -85,7 +88,9 @@ MUTANTS: dict[str, Patch] = {
     "nothing is dropped by size": method("_drop_by_size", lambda _: lambda self, before, watermark: []),
     "nothing expires": method("_expired", lambda _: lambda self, cell, watermark: False),
     "whatever is open is early": method("_is_early", lambda _: lambda self, cell, watermark: True),
-    "malformed times are now": method("_event_time", lambda _: lambda self, value, now: now),
+    "malformed times are now": function(
+        "event_time_us", lambda value, zone, now, *_: value if isinstance(value, int) else now, plain_intake
+    ),
     "values are always the same": function("same", lambda a, b: True),
     "values are never the same": function("same", lambda a, b: False),
     "only the newest window takes a message": function(
