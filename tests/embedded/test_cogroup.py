@@ -55,7 +55,7 @@ def test_each_input_has_aggregations_keys_and_times_of_its_own(tmp_path: Path) -
 
 
 @pytest.mark.proves(
-    "Watermarks: of several inputs, the earliest of theirs (seed 001's MergeWindowedOperator)"
+    "Watermarks: of several inputs, the earliest of theirs (Apex Malhar's MergeWindowedOperator)"
 )
 def test_its_watermark_is_the_earliest_of_those_of_its_inputs(tmp_path: Path) -> None:
     with TestDriver(accounts(), tmp_path) as driver:

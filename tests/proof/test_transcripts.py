@@ -46,7 +46,7 @@ def drivers() -> Iterator[Drivers]:
     "Windows: calendar: days, weeks, months, quarters, years of a zone",
     "Windows: tuple windows: tumbling, hopping, sliding",
     "Windows: sessions: a longest length, where messages are kept",
-    "Windows: sessions: as long as few messages of others come between (seed 003's tuple session)",
+    "Windows: sessions: as long as few messages of others come between (SAMZA-552's tuple session)",
     "Windows: global window",
     "Emission: early, on time and late panes",
     "Emission: periods of `now` on one grid",
