@@ -91,9 +91,10 @@ def begun(
 
 
 def listing(location: Path) -> dict[str, tuple[int, int]]:
-    """Every file and folder with its size and modification time."""
+    """Every file and folder with its size and modification time. RocksDB writes its LOG whenever it likes."""
     return {
-        str(p.relative_to(location)): (p.stat().st_size, p.stat().st_mtime_ns) for p in location.rglob("*")
+        str(p.relative_to(location)): (0, 0) if p.name == "LOG" else (p.stat().st_size, p.stat().st_mtime_ns)
+        for p in location.rglob("*")
     }
 
 

@@ -21,11 +21,11 @@ def test_another_process_reads_a_live_store_as_of_its_last_commit(tmp_path: Path
     elsewhere = Elsewhere(tmp_path / "job", kind)
     with definition.open(str(tmp_path / "job"), clock=clock, sink=wr.sinks.memory()) as op:
         for at in range(0, 60, 10):
+            if at == 30:
+                op.engine.shard.kv.flush()  # what is on disk is somewhere in between
             feed(op, range(at, at + 10))
             clock.advance("1 second")
             op.timeout()
-            if at == 30:
-                op.engine.shard.kv.flush()  # what is on disk is somewhere in between
             before = listing(tmp_path / "job")
             said = elsewhere.ask()
             assert said == {"commit": op.last_commit, "answers": answers(op, definition)}
