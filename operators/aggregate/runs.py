@@ -9,7 +9,7 @@ code of the user's that may fail for one message, and early results of what is c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from windrow.operators.aggregate.logic import WindowAggregator
     from windrow.operators.aggregate.tuples import TupleAggregator
 
+S = TypeVar("S", bound="Steps")
+
 
 class _Seen:
     """Which messages of a run are duplicates: those of ids that were seen, and are not forgotten yet."""
@@ -56,19 +58,19 @@ class _Seen:
         return True
 
 
-class AggregateRuns(Runs):
+class AggregateRuns(Runs, Generic[S]):
     """Of an aggregate. Over tuples only a period of `now` ends a run."""
 
     def __init__(
         self,
-        operator: Steps,
+        operator: S,
         kv: KV,
         largest_us: Mapping[Partition, int],
         seen_us: Mapping[Partition, int],
         watermark: int,
         now_us: int | None,
     ) -> None:
-        self.definition = operator.definition
+        self._operator, self.definition = operator, operator.definition
         self._kv, self._seen = kv, operator.seen
         self._prefix = self.definition.prefix(self.definition.inputs[0])
         #: A run is taken in position order, which must then be the order of arrival.
@@ -185,7 +187,7 @@ class AggregateRuns(Runs):
         return any(now_us // period_us > before // period_us for period_us in self._periods_us)
 
 
-class WindowRuns(AggregateRuns):
+class WindowRuns(AggregateRuns["WindowAggregator"]):
     """Of an aggregate over time windows."""
 
     def __init__(
@@ -197,7 +199,7 @@ class WindowRuns(AggregateRuns):
         watermark: int,
         now_us: int | None,
     ) -> None:
-        self._operator, self._assigner = operator, operator.assigner
+        self._assigner = operator.assigner
         self._purged_us = operator.progress(kv).purged_us
         super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
 
@@ -224,20 +226,10 @@ class WindowRuns(AggregateRuns):
         )
 
 
-class TupleRuns(AggregateRuns):
+class TupleRuns(AggregateRuns["TupleAggregator"]):
     """Of an aggregate over tuples."""
 
-    def __init__(
-        self,
-        operator: TupleAggregator,
-        kv: KV,
-        largest_us: Mapping[Partition, int],
-        seen_us: Mapping[Partition, int],
-        watermark: int,
-        now_us: int | None,
-    ) -> None:
-        self._operator = operator
-        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
+    _operator: TupleAggregator
 
     def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
         return take_tuples(self._operator, kv, table, run)

@@ -7,7 +7,6 @@ in the run. Which advance passed it says its end. A message behind the watermark
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,6 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.run_steps import STEPS, Taken
 from windrow.operators.aggregate.runs import AggregateRuns
@@ -34,20 +32,8 @@ if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
 
 
-class SessionRuns(AggregateRuns):
+class SessionRuns(AggregateRuns["SessionAggregator"]):
     """Of an aggregate over sessions."""
-
-    def __init__(
-        self,
-        operator: SessionAggregator,
-        kv: KV,
-        largest_us: Mapping[Partition, int],
-        seen_us: Mapping[Partition, int],
-        watermark: int,
-        now_us: int | None,
-    ) -> None:
-        self._operator = operator
-        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
 
     def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
         if len(run) == 1:

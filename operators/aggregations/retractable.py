@@ -7,6 +7,7 @@ of values is none. What looks for single values keeps each with how often it sta
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -237,8 +238,9 @@ class _Standing(Kernel):
 
     _kind: pa.DataType
 
+    @abstractmethod
     def _values(self, rows: Arguments) -> pa.Array:
-        raise NotImplementedError
+        """What stands; null where nothing does."""
 
     def lift(self, rows: Arguments) -> Parts:
         values = self._values(rows)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
+from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.aggregate.needs import AggregateNeeds
 from windrow.operators.aggregate.sessions import SessionAggregator
@@ -30,8 +31,8 @@ Values = tuple[dict[str, pa.Array], list[Broken]]
 Deltas = tuple[pa.Table, Groups, list[Broken]]
 
 
-class TimeWindows(WindowAggregator):
-    """Windows that are known beforehand."""
+class _Telling(Steps):
+    """Windows whose messages have names, under which they are told."""
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing)
@@ -41,11 +42,15 @@ class TimeWindows(WindowAggregator):
     def seen_schema(self, schema: pa.Schema) -> pa.Schema:
         return with_names(super().seen_schema(schema))
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        return WindowAggregator.take(of_one_step(self), kv, table, now_us)
-
     def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
         return self.filed.noted(rows, step, numbers)
+
+
+class TimeWindows(_Telling, WindowAggregator):
+    """Windows that are known beforehand."""
+
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return WindowAggregator.take(of_one_step(self), kv, table, now_us)
 
     def deltas(self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray) -> Deltas:
         return first_deltas(self.calculation, rows, row_of, starts, ends)
@@ -54,22 +59,11 @@ class TimeWindows(WindowAggregator):
         return self.filed.gathered(kv, state, self.calculation)
 
 
-class TupleWindows(TupleAggregator):
+class TupleWindows(_Telling, TupleAggregator):
     """Windows of so many messages."""
-
-    def __init__(self, definition: JoinWindowDefinition) -> None:
-        super().__init__(definition.windowing)
-        self.history = self.filed = Kept(definition)
-        self.needs = JoinWindowNeeds(definition)
-
-    def seen_schema(self, schema: pa.Schema) -> pa.Schema:
-        return with_names(super().seen_schema(schema))
 
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         return TupleAggregator.take(of_one_step(self), kv, table, now_us)
-
-    def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
-        return self.filed.noted(rows, step, numbers)
 
     def deltas(self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray) -> Deltas:
         return first_deltas(self.calculation, rows, row_of, starts, ends)
@@ -78,22 +72,11 @@ class TupleWindows(TupleAggregator):
         return self.filed.gathered(kv, state, self.calculation)
 
 
-class SessionWindows(SessionAggregator):
+class SessionWindows(_Telling, SessionAggregator):
     """Sessions, of which each message is in one."""
-
-    def __init__(self, definition: JoinWindowDefinition) -> None:
-        super().__init__(definition.windowing)
-        self.history = self.filed = Kept(definition)
-        self.needs = JoinWindowNeeds(definition)
-
-    def seen_schema(self, schema: pa.Schema) -> pa.Schema:
-        return with_names(super().seen_schema(schema))
 
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         return SessionAggregator.take(of_one_step(self), kv, table, now_us)
-
-    def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
-        return self.filed.noted(rows, step, numbers)
 
     def values(self, kv: KV, state: pa.Table, panes: pa.Table | None = None) -> Values:
         return self.filed.gathered(kv, state, self.calculation)
