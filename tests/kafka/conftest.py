@@ -105,8 +105,9 @@ def add_partition(kafka: wr.Kafka, topic: str, partitions: int) -> None:
 
     admin = kafka.admin()  # held until the answer is there
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
-    while len(kafka.partitions(topic)) != partitions:
-        time.sleep(0.05)
+    until = time.monotonic() + 30
+    while len(kafka.partitions(topic)) != partitions:  # each look asks the broker
+        assert time.monotonic() < until, f"{topic} was given {partitions} partitions, and they cannot be seen"
 
 
 class Sender:

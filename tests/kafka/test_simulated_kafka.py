@@ -61,7 +61,6 @@ def ended(scene: Scene, producer: Any, *, commit: bool = True) -> None:
     until = time.monotonic() + 30
     while ends(*scene) != ends(*scene, isolation_level="read_uncommitted"):
         assert time.monotonic() < until, "the transaction has ended, and its end cannot be seen"
-        time.sleep(0.01)
 
 
 def code_of(call: Callable[[], Any]) -> tuple[int, bool]:
