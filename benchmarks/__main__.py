@@ -20,7 +20,7 @@ from .harness import run, table, write
 from .joins import joins
 from .kafka import kafka
 from .latency import latency
-from .nexmark import nexmark
+from .nexmark import NEXMARK, nexmark
 from .one_by_one import one_by_one
 from .over import over
 from .sessions import sessions
@@ -51,6 +51,7 @@ NAMED = {
     "big-batch": big_batch,
     "firing-20m": firing_many,
     "nexmark": nexmark,
+    **NEXMARK,
     "soak": soak,
     "soak-kafka": soak_kafka,
 }
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--rounds", type=int, help="rounds of each side, interleaved (default 3, with --quick 1)"
     )
     parser.add_argument("--commits", type=int, help="how many commits a soak lives (default 100,000)")
+    parser.add_argument("--events", type=int, help="how many events Nexmark has (default 5,000,000)")
     parser.add_argument("--kafka", action="store_true", help="soak with the log in Kafka too")
     parser.add_argument("--out", help="where the JSON goes (default benchmarks/results/<full or quick>.json)")
     chosen = parser.parse_args(arguments)
@@ -86,7 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     rounds = chosen.rounds or (1 if chosen.quick else 3)
     if "kafka" in names:
         sparks.JARS += jars()
-    rows = run({n: known[n] for n in names}, quick=chosen.quick, rounds=rounds, commits=chosen.commits)
+    sizes = {"commits": chosen.commits, "events": chosen.events}
+    rows = run({n: known[n] for n in names}, quick=chosen.quick, rounds=rounds, **sizes)
     out = chosen.out or os.path.join(RESULTS, "quick.json" if chosen.quick else "two-cores.json")
     about = {
         "cores": os.cpu_count(),

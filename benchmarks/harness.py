@@ -35,12 +35,13 @@ class Row:
 
 @dataclass
 class Context:
-    """What a benchmark is given. commits: how long a soak lives, if not as long as it likes."""
+    """What a benchmark is given. commits: how long a soak lives, events: of Nexmark; if not as they like."""
 
     quick: bool
     rounds: int
     bar: Any
     commits: int | None = None
+    events: int | None = None
 
     def step(self, text: str) -> None:
         """Say what comes next."""
@@ -102,14 +103,19 @@ def scratch() -> Iterator[str]:
 
 
 def run(
-    benchmarks: Mapping[str, Benchmark], *, quick: bool, rounds: int, commits: int | None = None
+    benchmarks: Mapping[str, Benchmark],
+    *,
+    quick: bool,
+    rounds: int,
+    commits: int | None = None,
+    events: int | None = None,
 ) -> list[Row]:
     """Run them one after the other, with a progress bar; each prints its rows as soon as it has them."""
     found: list[Row] = []
     with tqdm(total=len(benchmarks), unit="benchmark", dynamic_ncols=True) as bar:
         for name, benchmark in benchmarks.items():
             bar.set_description(name)
-            rows = benchmark(Context(quick, rounds, bar, commits))
+            rows = benchmark(Context(quick, rounds, bar, commits, events))
             found += rows
             bar.write(table(rows))
             bar.update()

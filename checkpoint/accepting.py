@@ -29,10 +29,10 @@ def grown_until(epoch: Epoch, name: str) -> Growth:
     return Growth.load(epoch.meta.get(GROWN, {}).get(name))
 
 
-def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: str, *, grows: bool) -> Growth:
+def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: str) -> Growth:
     """How an operator has grown by this opening. Raises `DefinitionChanged` where its state would be misread.
 
-    epoch: the opening before. reached_us: how far event time had come. grows: False where it must not grow.
+    epoch: the opening before. reached_us: how far event time had come.
     """
     name, growth = definition.name, grown_until(epoch, definition.name)
     fingerprint = epoch.fingerprints[name]
@@ -43,12 +43,11 @@ def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: s
     found = definition.growth(
         Before(fingerprint, None if text is None else json.loads(text), growth, reached_us)
     )
-    if grows and isinstance(found, Growth):
+    if isinstance(found, Growth):
         return found
     before = epoch.meta.get("definitions", {}).get(name, fingerprint)
-    why = found if isinstance(found, str) else "\nOperators side by side on one folder do not grow."
     raise DefinitionChanged(
-        f"the state at {location} was written by\n  {before}\nand would be misread by\n  {definition!r}{why}\n"
+        f"the state at {location} was written by\n  {before}\nand would be misread by\n  {definition!r}{found}\n"
         "Use the former definition, begin at another location, or clear the state with: windrow reset "
         f"{location}"
     )

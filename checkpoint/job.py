@@ -20,7 +20,7 @@ from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.records import BY_VALUE, KEYS, Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.summary import LETTERS_FROM, Letters, letters_in, letters_kept
+from windrow.checkpoint.summary import LETTERS_FROM, Kept, Letters, letters_in
 from windrow.checkpoint.tidying import Seen, tidy
 from windrow.checkpoint.transport import FILES, Transport, refuse_lost_log
 from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
@@ -82,10 +82,8 @@ class Job:
         log: Log | None = None,
         sharding: Mapping[str, int] | None = None,
         transport: Transport = FILES,
-        grows: bool = True,
     ) -> None:
-        """sharding: topic -> partitions, where shards are made of those, not of keys. grows: `definitions` may differ then."""
-        self._grows = grows
+        """sharding: topic -> partitions, where shards are made of those, not of keys."""
         names = [p.name for d in definitions for p in d.parts]
         if len(set(names)) != len(names):
             raise JobMismatch(f"operators of one job need different names, these are {names}: give name=...")
@@ -127,6 +125,7 @@ class Job:
         self.keys_by_value = last is None or last.meta.get(KEYS) == BY_VALUE
         self._read: dict[str | None, frozenset[Partition]] = {}
         self.seen = Seen(list(self.log.state.summary.letters))
+        self._kept = Kept(self.log.state.summary)
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         warn_of_clock(self.logger, self.progress.now_us, clock.now_us())
         self._unit_told = False
@@ -171,9 +170,7 @@ class Job:
             reached_us = max(
                 (m.max_time_us for m in marks if m.max_time_us is not None), default=START_OF_TIME_US
             )
-            grown = growth_of(
-                self.definitions[name], epoch, reached_us, self.folders.location, grows=self._grows
-            )
+            grown = growth_of(self.definitions[name], epoch, reached_us, self.folders.location)
             if grown:
                 self._growth[name] = grown
 
@@ -386,8 +383,13 @@ class Job:
 
     def letters(self) -> list[Letters]:
         """The dead letters that are kept, oldest first."""
-        commits = self.log.commits()
-        return letters_kept(self.log.state.summary, commits)
+        summary = self.log.tail().summary
+        if (
+            self._kept.next_commit or 0
+        ) <= summary.commit:  # the log let go of commits that were not followed
+            self._kept = Kept(summary)
+        self._kept.follow(self.log.commits(self._kept.next_commit))
+        return list(self._kept.letters)
 
     def letter_file(self, letters: Letters) -> str:
         """The file of dead letters; fetched where it is not here."""

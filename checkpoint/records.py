@@ -115,6 +115,8 @@ class ShardResult:
 KEYS, BY_VALUE = "keys", "by value"
 #: What a commit says in `meta` that set a watermark or `now` back by hand: who, when, from where and to where.
 REPAIR = "repair"
+#: In a commit's `meta`: `[source, partition, from, to]` of what no one read, since a delivery policy would have skipped it.
+UNREAD = "unread"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +342,7 @@ _META_KEYS: dict[str, Load] = {
     "now_us": _typed(int, _NONE),
     "ordinals": lambda rows: [_sized(row, 3) for row in _load_list(rows)],
     "sharding": _load_map_of(_load_int),
+    UNREAD: lambda rows: [_sized(row, 4) for row in _load_list(rows)],
     "watermarks": _load_map_of(_load_int),
 }
 

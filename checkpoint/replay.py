@@ -117,7 +117,10 @@ def _steps_of(
             f"messages of shard {shard} cannot be replayed: commit {commit.commit} does not say how {name!r} counted its "
             f"steps; it was made by a windrow that did not note it. {REMEDY[0].upper()}{REMEDY[1:]}"
         )
-    changed = [f"{k}={then.get(k)!r}, now {v!r}" for k, v in definition.filing().items() if then.get(k) != v]
+    now = definition.filing()
+    changed = [
+        f"{k}={then.get(k)!r}, now {now.get(k)!r}" for k in {**then, **now} if then.get(k) != now.get(k)
+    ]
     if changed:
         raise StateLost(
             f"messages of shard {shard} cannot be replayed: commit {commit.commit} was made with {'; '.join(changed)}. "

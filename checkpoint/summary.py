@@ -113,8 +113,24 @@ def letter_file(result: ShardResult) -> str | None:
 
 def letters_kept(summary: Summary, commits: Iterable[Commit]) -> list[Letters]:
     """The dead letters that are kept, oldest first, of a log's summary and the commits that it has."""
-    found, kept_from = list(summary.letters), 0
-    for record in commits:
-        found += letters_in(record)
-        kept_from = record.floors.get(LETTERS_FROM, kept_from)
-    return [one for one in found if one.commit >= kept_from]
+    kept = Kept(summary)
+    kept.follow(commits)
+    return kept.letters
+
+
+class Kept:
+    """The dead letters that are kept, oldest first, of a log's summary and of the commits that follow it, each read once."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.letters = list(summary.letters)
+        #: The first commit that was not followed; None: the first that the log has.
+        self.next_commit: int | None = None
+
+    def follow(self, commits: Iterable[Commit]) -> None:
+        kept_from = 0
+        for record in commits:
+            self.letters += letters_in(record)
+            kept_from = record.floors.get(LETTERS_FROM, kept_from)
+            self.next_commit = record.commit + 1
+        if kept_from:
+            self.letters = [one for one in self.letters if one.commit >= kept_from]

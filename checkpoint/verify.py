@@ -170,7 +170,8 @@ def _tables(report: Report, spec: ShardSpec, record: Commit, result: ShardResult
 
 def _rows(report: Report, kind: str, path: str, commit: int, n: int, *, needed: bool) -> None:
     try:
-        rows = pq.read_table(path).num_rows
+        with pq.ParquetFile(path) as file:
+            rows = file.read().num_rows
     except FileNotFoundError:
         if needed:
             report.say(path, f"commit {commit} names it, and it is gone")

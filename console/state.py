@@ -40,14 +40,19 @@ def table(options: argparse.Namespace, out: TextIO) -> int:
 def explain(options: argparse.Namespace, out: TextIO) -> int:
     """Print what is in the windows that start at a time, or in the rows of a join, and where it came from."""
     with _state(options) as state:
-        numbers = state.timed("windows", options.operator) is None
-        start = instant(options.window, numbers=numbers)
+        has_windows = "windows" in state.tables(
+            options.operator
+        )  # else it tells rows, by the times of messages
+        start = instant(
+            options.window, numbers=has_windows and state.timed("windows", options.operator) is None
+        )
         found = state.explain(start, key=_key(options, state, "windows"), operator=options.operator)
         commit = state.commit
     if not found:
+        key, lists = f" for {options.key}" if options.key else "", "windows" if has_windows else "messages"
         raise ConfigurationError(
             f"no window that starts at {options.window}, or row of a message of then, is held at {options.location} as of "
-            f"commit {commit}{f' for {options.key}' if options.key else ''}: `windrow windows` lists windows"
+            f"commit {commit}{key}: `windrow {lists}` lists what there is"
         )
     for i, one in enumerate(found):
         if options.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -24,7 +25,8 @@ FULL_STATE_KINDS = frozenset({"median", "percentile", "table_function"})
 class UserFunction:
     """A user's aggregate; its name and version are its identity, never its code.
 
-    returns: the type of its values; None: that of its column.
+    returns: the type of its values; None: that of its column
+    adds: the inputs of which it has a method `add_<input>` each, in the place of `add`
     """
 
     name: str
@@ -33,6 +35,7 @@ class UserFunction:
     body: Any
     whole_table: bool
     envelope: bool = False
+    adds: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UserFunction) and self.identity == other.identity
@@ -44,8 +47,20 @@ class UserFunction:
     def identity(self) -> tuple[str, int, str]:
         return (self.name, self.version, str(self.returns))
 
-    def __call__(self, *columns: Column) -> Aggregation:
-        """The aggregation of `columns` by this function."""
+    def __call__(self, *columns: Column, **of_inputs: Column | Sequence[Column]) -> Aggregation:
+        """The aggregation of `columns` by this function; `of_inputs`: of what of each input, by a class with `add_<input>`."""
+        if set(of_inputs) != set(self.adds) or (columns and self.adds):
+            asked = (
+                f"{', '.join(f'{name}=...' for name in self.adds)}"
+                if self.adds
+                else "its columns, and no others"
+            )
+            given = [*map(repr, columns), *(f"{name}={of!r}" for name, of in of_inputs.items())]
+            raise BadAggregate(f"{self.name}({', '.join(given)}): give {asked}")
+        if self.adds:
+            shares = {n: of if isinstance(of, (tuple, list)) else (of,) for n, of in of_inputs.items()}
+            taken = tuple((name, tuple(map(argument, shares[name]))) for name in sorted(shares))
+            return Aggregation("user", function=self, shares=taken)
         kind = "table_function" if self.whole_table else "user"
         return Aggregation(kind, tuple(argument(c) for c in columns), (), None, self)
 
@@ -56,7 +71,7 @@ class UserFunction:
 @dataclass(frozen=True)
 class Aggregation:
     """One aggregation of a definition: its kind, its columns or expressions, its parameters, its filter; of `wr.Over` its
-    frame, where it has one of its own; of `wr.CoGroup` its input, where it is not of all.
+    frame, where it has one of its own; of `wr.CoGroup` its input, where it is not of all, or what it takes of each (`shares`).
     """
 
     kind: str
@@ -66,6 +81,7 @@ class Aggregation:
     function: UserFunction | None = None
     frame: Frame | None = None
     input: str | None = None
+    shares: tuple[tuple[str, tuple[str | Expr, ...]], ...] = ()
 
     def where(self, condition: pc.Expression) -> Aggregation:
         """The same aggregation of only those rows for which a condition is true; null counts as false.
@@ -80,6 +96,10 @@ class Aggregation:
         """
         if not isinstance(condition, pc.Expression):
             raise BadAggregate(f"where({condition!r}) on {self!r}: use an expression such as wr.col('x') > 0")
+        if self.shares:
+            raise BadAggregate(
+                f"where({condition!r}) on {self!r}, of several inputs: filter in its add_... methods"
+            )
         both = condition if self.condition is None else self.condition.expression & condition
         return replace(self, condition=Expr(both))
 
@@ -108,7 +128,21 @@ class Aggregation:
         >>> wr.sum("amount").of("orders")
         wr.sum('amount').of('orders')
         """
+        if self.shares:
+            raise BadAggregate(f"of({input!r}) on {self!r}: it says already what it takes of which input")
         return replace(self, input=check.name(input, "of"))
+
+    def part(self, input: str) -> Aggregation | None:
+        """What it is to the messages of an input; None where it takes none of them."""
+        if self.shares:
+            args = dict(self.shares).get(input)
+            return None if args is None else replace(self, args=args, shares=(), input=input)
+        return self if self.input in (None, input) else None
+
+    @property
+    def of_all(self) -> bool:
+        """True if it takes the same of the messages of every input."""
+        return self.input is None and not self.shares
 
     def param(self, name: str) -> Any:
         return dict(self.params)[name]
@@ -133,7 +167,8 @@ class Aggregation:
     def __repr__(self) -> str:
         params = {k: v for k, v in self.params if v is not None}
         if self.function is not None:
-            text = f"{self.function.name}({', '.join(repr(a) for a in self.args)})"
+            taken = [repr(a) for a in self.args] + [f"{name}={of!r}" for name, of in self.shares]
+            text = f"{self.function.name}({', '.join(taken)})"
         else:
             text = call(self.kind, *(Raw(a) if isinstance(a, Expr) else a for a in self.args), **params)
         if self.condition is not None:

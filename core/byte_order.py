@@ -128,6 +128,11 @@ def rows_to_bytes(*columns: Bytes2D) -> list[bytes]:
     return rows.view(f"V{rows.shape[1]}").ravel().tolist()
 
 
+def bytes_to_rows(values: Sequence[bytes], width: int) -> Bytes2D:
+    """Bytes objects of one length as a matrix."""
+    return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, width)
+
+
 def binary_column(rows: Bytes2D) -> pa.Array:
     """The rows as an Arrow array: no object for each."""
     count, width = rows.shape

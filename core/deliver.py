@@ -1,53 +1,112 @@
-"""Which messages of a step are passed on where there are more than are wanted: delivery policies, as \\psi has them."""
+"""Which messages of a step are taken where there are more than are wanted: delivery policies, as \\psi has them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pyarrow.compute as pc
 
 from windrow.core import check
-from windrow.core.errors import BadDuration
+from windrow.core.errors import BadDuration, ConfigurationError
+from windrow.core.expressions import Expr
+from windrow.core.positions import Ids
 from windrow.core.show import call
 from windrow.core.time import Duration, duration_us, show_duration
+
+_REMEDY = (
+    "use wr.deliver.latest(), wr.deliver.newest(1000), wr.deliver.within('2 seconds'), "
+    "wr.deliver.throttle('1 second') or wr.deliver.synchronous()"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """At most so many of the newest messages, or those of so many microseconds before `now`. Build it with `wr.deliver`."""
+    """Which messages of a step are taken. Build it with `wr.deliver`.
+
+    newest: so many of a step; within_us: how old; interval_us: one in so long of `now`; per: of what; record: where the others
+    go; guaranteed: what is always taken
+    """
 
     newest: int | None = None
     within_us: int | None = None
+    interval_us: int | None = None
+    per: str = "key"
+    record: str | None = None
+    guaranteed: Expr | None = None
+
+    def guarantee(self, condition: pc.Expression) -> Policy:
+        """The same policy, under which a message for which the condition is true is never skipped; several are one by "or".
+
+        >>> import windrow as wr
+        >>> wr.deliver.newest(10).guarantee(wr.col("alarm"))
+        wr.deliver.newest(10).guarantee(alarm)
+        """
+        remedy = "use an expression of columns of the input, such as wr.col('kind') == 'alarm'"
+        own = check.of_type(condition, pc.Expression, "guarantee", remedy)
+        return replace(
+            self, guaranteed=Expr(own if self.guaranteed is None else self.guaranteed.expression | own)
+        )
+
+    @property
+    def skips(self) -> bool:
+        """True if it may skip messages; else it says when a message is there."""
+        return self.counts or self.within_us is not None
+
+    @property
+    def counts(self) -> bool:
+        """True if a message may be skipped because of others."""
+        return self.newest is not None or self.interval_us is not None
+
+    @property
+    def plain(self) -> str:
+        """The policy without what it guarantees, as text."""
+        rest = {"per": None if self.per == "key" else self.per, "record": self.record}
+        if self.within_us is not None:
+            return call("deliver.within", show_duration(self.within_us), record=self.record)
+        if self.interval_us is not None:
+            return call("deliver.throttle", show_duration(self.interval_us), **rest)
+        if self.newest is None:
+            return call("deliver.synchronous")
+        return (
+            call("deliver.latest", **rest)
+            if self.newest == 1
+            else call("deliver.newest", self.newest, **rest)
+        )
 
     def __repr__(self) -> str:
-        if self.within_us is not None:
-            return call("deliver.within", show_duration(self.within_us))
-        return call("deliver.latest") if self.newest == 1 else call("deliver.newest", self.newest)
+        return self.plain if self.guaranteed is None else f"{self.plain}.guarantee({self.guaranteed!r})"
 
 
-def latest() -> Policy:
-    """The newest message alone.
+def latest(*, per: str = "key", record: str | None = None) -> Policy:
+    """The newest message of a step alone.
+
+    per: "key", of each key, or "input", of all messages of a step
+    record: "dead_letters" keeps those that are skipped, with the reason `skipped`; they are counted in any case
 
     >>> latest()
     wr.deliver.latest()
     """
-    return Policy(newest=1)
+    return newest(1, per=per, record=record)
 
 
-def newest(n: int) -> Policy:
-    """The newest messages, of a queue of bounded size, which drops the oldest.
+def newest(n: int, *, per: str = "key", record: str | None = None) -> Policy:
+    """The newest messages of a step, as of a queue of bounded size, which drops the oldest.
 
     n: at most so many
+    per, record: as for `latest`
 
-    >>> newest(1_000)
-    wr.deliver.newest(1000)
+    >>> newest(1_000, per="input")
+    wr.deliver.newest(1000, per='input')
     """
     check.number(n, "newest", "use a number of messages, 1 or more", least=1)
-    return Policy(newest=n)
+    return _checked(Policy(newest=n, per=per, record=record))
 
 
-def within(latency: Duration) -> Policy:
+def within(latency: Duration, *, record: str | None = None) -> Policy:
     """The messages that are not older than that, by event time, when the step is made.
 
     latency: how far event time may lie behind `now`
+    record: as for `latest`
 
     >>> within("2 seconds")
     wr.deliver.within('2 seconds')
@@ -55,7 +114,54 @@ def within(latency: Duration) -> Policy:
     within_us = duration_us(latency, "latency")
     if within_us < 0:
         raise BadDuration(f"within({latency!r}) is negative: use '0 seconds' or more")
-    return Policy(within_us=within_us)
+    return _checked(Policy(within_us=within_us, record=record))
 
 
-__all__ = ["Policy", "latest", "newest", "within"]
+def throttle(interval: Duration, *, per: str = "key", record: str | None = None) -> Policy:
+    """The newest message of a step, where none was taken in the interval before it.
+
+    interval: of `now`, as steps record it
+    per, record: as for `latest`
+
+    >>> throttle("1 second")
+    wr.deliver.throttle('1 second')
+    """
+    interval_us = duration_us(interval, "interval")
+    if interval_us <= 0:
+        raise BadDuration(
+            f"throttle({interval!r}) throttles nothing: use '1 second', or more than '0 seconds'"
+        )
+    return _checked(Policy(interval_us=interval_us, per=per, record=record))
+
+
+def synchronous() -> Policy:
+    """Every message; `add_message` returns when its commit is there, and a sink has got what it told.
+
+    >>> synchronous()
+    wr.deliver.synchronous()
+    """
+    return Policy()
+
+
+def policy_of(deliver: Policy | None, ids: Ids | None = None) -> Policy | None:
+    """What the user wrote as the policy of an input. ids: by which its messages are known."""
+    if deliver is None:
+        return None
+    policy: Policy = check.of_type(deliver, Policy, "deliver", _REMEDY)
+    if policy.counts and ids is not None:
+        raise ConfigurationError(
+            f"deliver={policy!r} with ids={ids!r}: a duplicate would be taken in the place of a message that is none; drop "
+            "duplicates before, with wr.Deduplicate(...).then(...)"
+        )
+    return policy
+
+
+def _checked(policy: Policy) -> Policy:
+    if policy.per not in ("key", "input"):
+        raise ConfigurationError(f"per={policy.per!r}: use 'key' or 'input'")
+    if policy.record not in (None, "dead_letters"):
+        raise ConfigurationError(f"record={policy.record!r}: use 'dead_letters', or leave it out")
+    return policy
+
+
+__all__ = ["Policy", "latest", "newest", "synchronous", "throttle", "within"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 from windrow.core.errors import CorruptState, NewerFormat
@@ -35,9 +36,15 @@ class Kind(enum.IntEnum):
 
 def seal(kind: Kind, payload: bytes, version: int = 1) -> bytes:
     """The framed payload."""
-    if len(payload) > MAX_PAYLOAD:
-        raise ValueError(f"a {kind.name} of {len(payload)} bytes is above {MAX_PAYLOAD}: split it")
-    return _HEADER.pack(MAGIC, kind, version, _checksum(kind, version, payload), len(payload)) + payload
+    return header_of(kind, [payload], version) + payload
+
+
+def header_of(kind: Kind, payload: Sequence[bytes | memoryview], version: int = 1) -> bytes:
+    """What stands before a payload, which is given in pieces."""
+    size = sum(map(len, payload))
+    if size > MAX_PAYLOAD:
+        raise ValueError(f"a {kind.name} of {size} bytes is above {MAX_PAYLOAD}: split it")
+    return _HEADER.pack(MAGIC, kind, version, _checksum(kind, version, *payload), size)
 
 
 def version_of(data: bytes) -> int:
@@ -86,5 +93,8 @@ def unseal_at(kind: Kind, data: bytes, start: int, max_version: int = 1) -> tupl
     return payload, end
 
 
-def _checksum(kind: int, version: int, payload: bytes) -> int:
-    return zlib.crc32(payload, zlib.crc32(bytes((kind, version))))
+def _checksum(kind: int, version: int, *payload: bytes | memoryview) -> int:
+    found = zlib.crc32(bytes((kind, version)))
+    for piece in payload:
+        found = zlib.crc32(piece, found)
+    return found

@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 
 from windrow.core.errors import UnknownColumn
 
+#: So many rows take less time than threads and what else a data set is.
+FEW = 1 << 14
+
 
 class Expression(Protocol):
     """What type checkers know of an expression of `pyarrow.compute`, which has no types."""
@@ -77,9 +80,15 @@ class Expr:
         yield _with_floats
 
     def _over(self, table: pa.Table) -> pa.ChunkedArray:
-        import pyarrow.dataset as ds  # brings pandas, and doubles the time that windrow takes to import
+        # Both bring pandas, and double the time that windrow takes to import.
+        import pyarrow.acero as ac
+        import pyarrow.dataset as ds
 
-        return ds.InMemoryDataset(table).to_table(columns={"value": self.expression}).column("value")
+        if len(table) > FEW:
+            return ds.InMemoryDataset(table).to_table(columns={"value": self.expression}).column("value")
+        rows = ac.Declaration("table_source", ac.TableSourceNodeOptions(table))
+        value = ac.Declaration("project", ac.ProjectNodeOptions([self.expression], ["value"]), [rows])
+        return value.to_table(use_threads=False).column("value")
 
 
 #: What a column without a type is taken for, in turn, and how many of them are guessed by themselves.

@@ -17,7 +17,8 @@ def aggregate_function(
     """Make an aggregation of your own, as a decorator.
 
     On a class with `initial() -> state`, `add(state, *values) -> state`, `merge(state, state) -> state` and
-    `finish(state) -> value` it is incremental; states must be msgpack values. On a function of a `pyarrow.Table` of
+    `finish(state) -> value` it is incremental; states must be msgpack values. With `add_<input>` for each of several inputs in
+    the place of `add` it makes one state of the messages of these, in `wr.CoGroup`. On a function of a `pyarrow.Table` of
     the window's messages (columns as in the input, in event-time order) it uses the full-state design.
 
     name: what it is called, also in the fingerprint
@@ -42,9 +43,14 @@ def aggregate_function(
 
     def decorate(body: Any) -> UserFunction:
         if isinstance(body, type):
-            missing = [
-                m for m in ("initial", "add", "merge", "finish") if not callable(getattr(body, m, None))
-            ]
+            adds = tuple(
+                m.removeprefix("add_")
+                for m in dir(body)
+                if m.startswith("add_") and callable(getattr(body, m))
+            )
+            adds = () if callable(getattr(body, "add", None)) else adds
+            needs = ("initial", *(() if adds else ("add",)), "merge", "finish")
+            missing = [m for m in needs if not callable(getattr(body, m, None))]
             if missing:
                 raise BadAggregate(f"aggregate {name!r}: class {body.__name__} lacks {', '.join(missing)}")
             if envelope:
@@ -52,7 +58,7 @@ def aggregate_function(
                     f"aggregate {name!r}: envelope=True is for a function of a table, and {body.__name__} is a class: "
                     "name the columns that it gets"
                 )
-            return UserFunction(name, version, returns, body(), False)
+            return UserFunction(name, version, returns, body(), False, adds=adds)
         if not callable(body):
             raise BadAggregate(f"aggregate {name!r}: {body!r} is neither a class nor a function")
         return UserFunction(name, version, returns, body, True, envelope)

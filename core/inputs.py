@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from windrow.core import check
+from windrow.core.deliver import Policy, policy_of
 from windrow.core.errors import (
     BadWindow,
+    ConfigurationError,
 )
 from windrow.core.expressions import Expr
 from windrow.core.policy import (
@@ -43,6 +45,7 @@ class Input:
     where: Expr | None = None
     #: Its key columns, where they are called otherwise than those of its operator.
     by: tuple[str, ...] | None = None
+    deliver: Policy | None = None
 
     def __repr__(self) -> str:
         return call(
@@ -58,6 +61,7 @@ class Input:
             static=self.static or None,
             event_time_unit=self.event_time_unit,
             where=None if self.where is None else Raw(self.where),
+            deliver=self.deliver,
         )
 
     def _shown_ahead(self) -> Any:
@@ -67,7 +71,13 @@ class Input:
     @property
     def stream(self) -> Input:
         """What of it is of the stream itself, whichever operator takes it."""
-        return replace(self, window=None, by=None, where=None)
+        return replace(self, window=None, by=None, where=None, deliver=None)
+
+    @property
+    def asked(self) -> tuple[Expr, ...]:
+        """The conditions of messages by which it takes them."""
+        guaranteed = None if self.deliver is None else self.deliver.guaranteed
+        return tuple(e for e in (self.where, guaranteed) if e is not None)
 
     @property
     def source_prefix(self) -> str:
@@ -88,6 +98,7 @@ def make_input(
     event_time_unit: TimeUnit | None,
     where: Expr | None,
     by: str | Sequence[str] | None,
+    deliver: Policy | None,
 ) -> Input:
     """Check what the user wrote of one input."""
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
@@ -100,7 +111,8 @@ def make_input(
     check.name(name, "name")
     if window is not None and not isinstance(window, JoinWindowSpec):
         raise BadWindow(
-            f"window={window!r} of input {name!r}: use wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows"
+            f"window={window!r} of input {name!r}: use wr.sliding, wr.unbounded, wr.tumbling, wr.hopping, wr.rows or "
+            "wr.session"
         )
     if isinstance(window, Hopping) and window.hop_us > window.size_us:
         raise BadWindow(f"{window!r} leaves gaps, in which messages of {name!r} could not be joined")
@@ -108,5 +120,10 @@ def make_input(
     # A table does not hold the watermark, and may well speak of the future.
     ahead_us = None if static and max_ahead is None else max_ahead_us(max_ahead, marked)
     keys = None if by is None else check.names(by, "by", "name a column, or several as by=('id', 'site')")
+    policy = policy_of(deliver)
+    if static and policy is not None:
+        raise ConfigurationError(
+            f"deliver={policy!r} of input {name!r}, which is static=True: a table is taken whole"
+        )
     rest = (time_zone, ahead_us, positions, static, event_time_unit)
-    return Input(name, event_time, window, marked, *rest, where=where, by=keys)
+    return Input(name, event_time, window, marked, *rest, where=where, by=keys, deliver=policy)

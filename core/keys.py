@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.byte_order import (
     I64,
@@ -243,6 +244,18 @@ def _encode_equal(column: pa.Array | pa.ChunkedArray) -> list[bytes]:
     return [distinct[i] for i in coded.indices.fill_null(len(distinct) - 1).to_pylist()]
 
 
+def _encode_texts(values: pa.Array) -> list[bytes] | None:
+    """Those of a column of text without zeros, which is nearly any, at once; None of another."""
+    if values.type != pa.string() or values.null_count:
+        return None
+    raw = values.cast(pa.binary())
+    if pc.any(pc.match_substring(raw, b"\x00")).as_py():
+        return None
+    head, end = (pa.scalar(part, pa.binary()) for part in (bytes((_STR,)), escape(b"")))
+    encoded: list[bytes] = pc.binary_join_element_wise(head, raw, end, b"").to_pylist()
+    return encoded
+
+
 def _encode_column(column: pa.Array | pa.ChunkedArray) -> list[bytes]:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -252,7 +265,9 @@ def _encode_column(column: pa.Array | pa.ChunkedArray) -> list[bytes]:
         values = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return rows_to_bytes(tags, i64_array_to_bytes(values))
     coded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-    distinct = [_encode_field(value) for value in coded.dictionary.to_pylist()]
+    distinct = _encode_texts(coded.dictionary) or [_encode_field(v) for v in coded.dictionary.to_pylist()]
+    if len(distinct) == len(column) and coded is not column and column.null_count == 0:
+        return distinct  # each in its place
     distinct.append(_encode_field(None))
-    indices = coded.indices.fill_null(len(distinct) - 1).to_pylist()
+    indices = coded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False).tolist()
     return [distinct[i] for i in indices]

@@ -225,7 +225,7 @@ class DeadLetter:
     """A message that could not be counted. It is never silent.
 
     reason: "malformed", "null_key", "too_late", "out_of_retention", "aggregate_failed", "integer_overflow",
-        "function_failed" or "obsolete_window"
+        "function_failed", "obsolete_window" or "skipped"
     detail: why, in words; of an error of yours the traceback
     position, event_time_us: of the message, where they are known
     payload: its fields as JSON, cut at 4096 characters

@@ -17,6 +17,8 @@ HOLDERS = (Mapping, list, tuple, set, frozenset)
 NESTED_MOST = 32
 #: Digits of the widest decimals: of 128 bits, of 256.
 _DIGITS, _MOST_DIGITS = 38, 76
+#: Types that most columns have, which stand for nothing else.
+_PLAIN = {kind.id for kind in (pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.binary())}
 #: Digits of an integer by its width in bits.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
@@ -25,6 +27,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that values of a column of type `kind` have here: no dictionaries, views or extensions, and of structs without
     fields, which no Parquet file holds, nulls.
     """
+    if kind.id in _PLAIN:
+        return kind
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):

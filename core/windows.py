@@ -160,7 +160,7 @@ class Rows:
 
 _forever = Raw("wr.forever")
 WindowSpec = Tumbling | Hopping | Calendar | Tuples | Session | TupleSession | Global | Inherited
-JoinWindowSpec = Tumbling | Hopping | Sliding | Rows
+JoinWindowSpec = Tumbling | Hopping | Sliding | Rows | Session
 
 #: No session ends later, however long its gap: the watermark has to pass it when event time is over.
 LAST_END_US = (1 << 62) - 1
@@ -323,11 +323,6 @@ def session(
     longest_us = duration_us(max_length, "max_length of sessions")
     if longest_us <= 0:
         raise BadWindow(f"max_length={max_length!r} is not positive: use for example max_length='4 hours'")
-    if isinstance(gap_us, Expr):
-        raise BadWindow(
-            f"max_length={max_length!r} with the gap {gap_us} of each message's own: use one gap, as in "
-            "wr.session('30 minutes')"
-        )
     return Session(gap_us, cut, min(longest_us, LAST_END_US))
 
 

@@ -9,7 +9,7 @@ import copy
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core import check
+from windrow.core.deliver import Policy, policy_of
 from windrow.core.errors import BadWatermark, ConfigurationError, ReservedColumn, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
@@ -63,6 +64,7 @@ class OneInput(Definition):
     input_name: str | None
     late_us: int
     where: Expr | None
+    deliver: Policy | None
     written: tuple[tuple[str, str], ...] = field(compare=False)
 
     def _fill(self, given: Mapping[str, Any], **own: Any) -> None:
@@ -106,6 +108,7 @@ class OneInput(Definition):
             "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
             "input_name": given["input"],
             "where": given.get("where"),
+            "deliver": policy_of(given.get("deliver"), own.get("ids")),
             "written": self._written(given),
             **own,
         }
@@ -164,7 +167,8 @@ class OneInput(Definition):
     def inputs(self) -> tuple[Input, ...]:
         name = self.input_name or self.name
         rest = (self.watermark, self.time_zone, self.max_ahead_us, self.positions)
-        return (Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit),)
+        given = Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit)
+        return (replace(given, where=self.where, deliver=self.deliver),)
 
     def part_prefix(self, name: str) -> str:
         return self.prefix(self.inputs[0])
@@ -236,7 +240,7 @@ class WholeMessages:
 
     def __init__(self, definition: OneInput) -> None:
         self._name = definition.name
-        self._where = definition.where
+        self._asked = definition.inputs[0].asked
         #: Columns without which no message counts.
         self.required = set(definition.columns_of(definition.inputs[0]))
         self._keys = self.required - {definition.event_time}
@@ -246,12 +250,12 @@ class WholeMessages:
         come = {*(() if known is None else known.names), *names}
         for needed in sorted(self.required - come):
             raise missing(f"column {needed!r} of {self._name!r}", come)
-        if self._where is not None:
-            check_filter(self._where, known, come)
+        for condition in self._asked:
+            check_filter(condition, known, come)
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = set(names)
-        asked = set() if self._where is None else {n for n in names if self._where.mentions(n)}
+        asked = {n for n in names if any(condition.mentions(n) for condition in self._asked)}
         return self.required.intersection(names) | asked
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:

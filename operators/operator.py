@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from windrow.core.deliver import Policy
 from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
@@ -86,8 +87,16 @@ class Definition(ABC):
     def keys(self, given: Input) -> tuple[str, ...]:
         """The key columns of an input: rows that differ in them never meet."""
 
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """By which of the messages of a step some may be skipped, by input."""
+        return {i.name: i.deliver for i in self.inputs if i.deliver is not None and i.deliver.skips}
+
     def one_shard(self) -> str | None:
         """Why a single shard has to see all of its rows; None where keys may be spread."""
+        for name, policy in self.policies.items():
+            if policy.counts and policy.per == "input":
+                return f"{policy!r} counts the messages of the whole input {name!r}"
         if self.retention.counts_the_job:
             return f"{self.retention!r} counts over the whole job"
         return None
@@ -124,7 +133,8 @@ class Definition(ABC):
 
     def filing(self) -> dict[str, Any]:
         """What decides besides the fingerprint which messages are filed, and kept, as the log notes it of each commit."""
-        return {}
+        skipped = {name: repr(policy) for name, policy in self.policies.items()}
+        return {"deliver": skipped} if skipped else {}
 
     # -- what it tells ----------------------------------------------------------------------------------------------
 
@@ -187,6 +197,11 @@ class Definition(ABC):
         """What the log knows as definitions of the job: itself, or those that stand side by side in it."""
         return (self,)
 
+    def of_apart(self, definitions: Sequence[Definition]) -> Definition:
+        """The same, of these in the place of those that it is apart."""
+        [one] = definitions
+        return one
+
     # -- in a graph -------------------------------------------------------------------------------------------------
 
     @property
@@ -229,7 +244,9 @@ class Definition(ABC):
 
     def taking_back(self) -> Self:
         """The same definition where messages are taken back."""
-        raise ConfigurationError(f"{self.name!r} takes no message back: use an aggregate")
+        raise ConfigurationError(
+            f"{self.name!r} takes no message back: use an aggregate, or a join over time"
+        )
 
     @abstractmethod
     def behind_us(self, event_time: str) -> int:

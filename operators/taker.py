@@ -15,7 +15,7 @@ class Taker:
     input: Input
     columns: tuple[str, ...]
     #: Why it cannot take a message back; "" where it can.
-    keeps: str = "it is no aggregate, and nothing else takes a message back"
+    keeps: str = "aggregates and joins over time take messages back, it does not"
     #: How late what it takes may be.
     allowed_lateness_us: int = 0
 

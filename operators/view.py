@@ -9,16 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray
-from windrow.core.errors import ConfigurationError
+from windrow.core.errors import BadInstant, ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
-from windrow.core.messages import Position, StoredMessage, WindowInfo
+from windrow.core.messages import Position, StoredMessage, TupleWindow, Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
@@ -28,8 +28,9 @@ from windrow.operators.steps.labels import POSITION, STAMP, STORED
 from windrow.stores.kv import KV
 
 WINDOWS, MESSAGES = "windows", "messages"
-#: Where a bound of messages lies: a time, and maybe an offset among messages of that time.
-Bound = tuple[Instant, int] | Instant
+#: Where a bound of messages lies: a time, and maybe an offset among messages of that time; or a window in the place of both.
+Bound = tuple[Instant, int] | Instant | Window | TupleWindow
+AnyWindow = TypeVar("AnyWindow", Window, TupleWindow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +192,33 @@ def times_between(start: Instant | None, end: Instant | None) -> tuple[int, int]
 
 
 def bounds_between(start: Bound | None, end: Bound | None) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Bounds of messages, both inclusive."""
+    """Bounds of messages, both inclusive; `start` may be a window of time."""
+    if isinstance(start, Window):
+        window = alone(start, end)
+        return (window.start_us, None), (window.end_us - 1, None)
     return _bound(start, START_OF_TIME_US), _bound(end, END_OF_TIME_US)
+
+
+def alone(window: AnyWindow, end: Bound | None) -> AnyWindow:
+    """A window in the place of both bounds."""
+    if end is not None:
+        raise BadInstant(f"{window!r} has an end of its own: leave out {end!r}, or give two times")
+    return window
 
 
 def _bound(value: Bound | None, default: int) -> tuple[int, Any]:
     if value is None:
         return default, None
-    if isinstance(value, tuple):
-        return instant_us(value[0], "time"), value[1]
-    return instant_us(value, "time"), None
+    if isinstance(value, TupleWindow):
+        raise BadInstant(
+            f"{value!r} is a window of numbers, by which messages are not known here: give times, or a window of time"
+        )
+    if not isinstance(value, (tuple, list)):
+        return instant_us(value, "time"), None  # type: ignore[arg-type]
+    at, offset = value if len(value) == 2 else (None, None)
+    if at is None or isinstance(offset, bool) or not (offset is None or hasattr(offset, "__index__")):
+        raise BadInstant(f"{value!r} is no bound of messages: use a time, (time, offset), or a window")
+    return instant_us(at, "time"), None if offset is None else offset.__index__()
 
 
 # -- messages -------------------------------------------------------------------------------------------------------

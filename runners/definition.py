@@ -11,6 +11,7 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.clock import Clock
+from windrow.core.deliver import Policy
 from windrow.core.emit import Emit
 from windrow.core.expressions import Expression
 from windrow.core.inputs import Input as JoinInput
@@ -22,7 +23,7 @@ from windrow.core.policy import (
 )
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration, TimeUnit
-from windrow.core.windows import JoinWindowSpec, WindowSpec
+from windrow.core.windows import JoinWindowSpec, Session, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.cogroup.definition import CoGroupDefinition
@@ -79,6 +80,8 @@ class Aggregate(AggregateDefinition, Verbs):
         default: its own, in a chain the operator before it
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`: a message for which it is not true is counted as nothing, no
         dead letter and no duplicate either; its time moves the watermark, as it would without the filter
+    deliver: which messages of a step are taken where it would not keep up: wr.deliver.latest(), newest(1000), within("2 s") or
+        throttle("1 s"); the others are skipped: counted, and heard by the watermark. wr.deliver.synchronous() takes all
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -116,6 +119,7 @@ class Aggregate(AggregateDefinition, Verbs):
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
         where: pc.Expression | None = None,
+        deliver: Policy | None = None,
     ) -> None:
         fields = normalise(
             by=by,
@@ -139,6 +143,7 @@ class Aggregate(AggregateDefinition, Verbs):
             dead_letter_retention=dead_letter_retention,
             input=input,
             where=where,
+            deliver=deliver,
         )
         for field, value in fields.items():
             object.__setattr__(self, field, value)
@@ -156,13 +161,14 @@ def open(
     dead_letters: Any = None,
     log: Transport = FILES,
     store: str = "rocksdb",
+    recompute: bool = False,
 ) -> Embedded:
     """Open several operators on one folder, in this process: all take each message, in one step, and in one commit.
 
     definitions: operators, each with a name of its own. They take one input, with one event time and one watermark; or inputs
         that have names (`wr.Join`, `wr.Aggregate(input=...)`)
     sink: as in `Aggregate.open`, or a dict by operator name
-    location, clock, schema, replay, dead_letters, log, store: as there
+    location, clock, schema, replay, dead_letters, log, store, recompute: as there
 
     Queries name the `operator`; `get_result()` gives the results of one after those of the other. Raises
     `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
@@ -182,7 +188,7 @@ def open(
     from windrow.runners.embedded import Embedded
 
     return Embedded(
-        beside(definitions),
+        beside(_opened(definitions, recompute)),
         location,
         clock=clock,
         sink=sink,
@@ -208,13 +214,14 @@ def foreach_batch(
     replay: Callable[[], DataFrame | Mapping[str, DataFrame]] | None = None,
     source: KafkaSource | None = None,
     log: Transport = FILES,
+    recompute: bool = False,
 ) -> BatchFunction:
     """One function for several operators, one commit for all.
 
     definitions: operators, each with a name of its own; where their inputs have names, its batches come from `wr.together`
     location: as in `Aggregate.foreach_batch`
     sink: as there, or a dict by operator name
-    dead_letters, shards, clock, local_dir, static, replay, source, log: as there
+    dead_letters, shards, clock, local_dir, static, replay, source, log, recompute: as there
 
     Raises `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
 
@@ -229,7 +236,7 @@ def foreach_batch(
     from windrow.runners.spark.batch import BatchFunction
 
     return BatchFunction(
-        list(definitions),
+        _opened(definitions, recompute),
         location,
         sink=sink,
         dead_letters=dead_letters,
@@ -244,12 +251,17 @@ def foreach_batch(
 
 
 def writeStream(
-    definitions: Sequence[Definition], stream: DataFrame | KafkaStream | None = None, **frames: DataFrame
+    definitions: Sequence[Definition],
+    stream: DataFrame | KafkaStream | None = None,
+    *,
+    recompute: bool = False,
+    **frames: DataFrame,
 ) -> WindowStreamWriter:
     """The builder for several operators, one commit for all.
 
     definitions: operators, each with a name of its own
     stream: as in `Aggregate.writeStream`, where they share one input
+    recompute: as in `Aggregate.open`
     frames: else a streaming DataFrame by the name of each input
 
     Raises `ConfigurationError` (WR100) where an operator does not say which of several inputs it takes.
@@ -258,7 +270,13 @@ def writeStream(
     """
     from windrow.runners.spark.stream import WindowStreamWriter
 
-    return WindowStreamWriter(list(definitions), stream, frames)
+    return WindowStreamWriter(_opened(definitions, recompute), stream, frames)
+
+
+def _opened(definitions: Sequence[Definition], recompute: bool) -> list[Definition]:
+    """The definitions, as a job is opened with them."""
+    again = check.flag(recompute, "recompute")
+    return [definition.recomputing() if again else definition for definition in definitions]
 
 
 def together(definitions: Sequence[Definition], **frames: DataFrame) -> DataFrame:
@@ -300,6 +318,7 @@ class Join(JoinDefinition, Verbs):
 
     left, right: wr.Input(...); one input twice joins a stream with itself
     on: key columns: a name, several, or {left name: right name}; () for none (a theta join)
+    window: wr.session("10 minutes"): messages of both inputs make sessions together, and meet all others of theirs
     within: (low, high) bounds of the right event time less the left one, e.g. ("0 seconds", "2 minutes")
     closed: which of these bounds count: "both", "left", "right", "neither"
     how: "inner", "left", "right", "full", "semi", "anti", or "asof" (the latest right message at or before)
@@ -331,6 +350,7 @@ class Join(JoinDefinition, Verbs):
         left: JoinInput,
         right: JoinInput,
         on: str | Sequence[str] | Mapping[str, str] = (),
+        window: Session | None = None,
         within: tuple[Duration, Duration] | None = None,
         closed: str = "both",
         how: How = "inner",
@@ -347,6 +367,7 @@ class Join(JoinDefinition, Verbs):
             left=left,
             right=right,
             on=on,
+            window=window,
             within=within,
             closed=closed,
             how=how,
@@ -377,18 +398,20 @@ def Input(
     event_time_unit: TimeUnit | None = None,
     where: pc.Expression | None = None,
     by: str | Sequence[str] | None = None,
+    deliver: Policy | None = None,
 ) -> JoinInput:
     """One input of an operator that has several: its event time; of a join, the window of it that the other side sees.
 
     name: tells it from the others
     event_time: the column of event time
-    window: of a join: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping or wr.rows
+    window: of a join: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping, wr.rows, or wr.session for sessions of its messages
     watermark, time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`
     static: a table that is there from the beginning or changes slowly (weather, prices, a dimension): none of its messages is
         late, and it does not hold the watermark back; of a join
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`, as for `wr.Aggregate`: a message that does not pass moves the
         watermark, finds no partner and is told nowhere
     by: its key columns, in the order of those of the operator, where it calls them otherwise; of wr.CoGroup
+    deliver: which messages of a step are taken, e.g. wr.deliver.latest(): as for `wr.Aggregate`
 
     Raises `BadWindow` (WR105), `ConfigurationError` (WR100).
 
@@ -408,4 +431,5 @@ def Input(
         event_time_unit=event_time_unit,
         where=filter_of(where),
         by=by,
+        deliver=deliver,
     )

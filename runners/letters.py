@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pyarrow.parquet as pq
-
 from windrow.checkpoint.summary import Letters
+from windrow.connectors.manifests import read_file
 from windrow.core.messages import DeadLetter
 from windrow.operators.steps.dead import to_letters
 
@@ -12,7 +11,7 @@ from windrow.operators.steps.dead import to_letters
 def letters_of(path: str, letters: Letters) -> list[DeadLetter]:
     """The dead letters of a shard in a commit; none where the file was swept since."""
     try:
-        table = pq.read_table(path)
+        table = read_file(path)
     except FileNotFoundError:
         return []
     return to_letters(table, letters.commit)

@@ -281,11 +281,11 @@ class Work:
         self, logic: Logic, parts: Sequence[str], mine: pa.Table, watermark_us: int
     ) -> StepResult:
         """An `ingest` of rows that Spark has pre-aggregated."""
-        grouping = logic.grouping()
+        grouping, [schema] = logic.grouping(), self._columns(logic.definition).values()
         assert grouping is not None
         names = {f"{PART}{i}": name for i, name in enumerate(parts)}
         groups = mine.rename_columns([names.get(c, c) for c in mine.column_names])
-        grouped = grouping.ingest_groups(self.overlay, groups, self.schema, watermark_us, self.plan.now_us)
+        grouped = grouping.ingest_groups(self.overlay, groups, schema, watermark_us, self.plan.now_us)
         self.answer.rows += grouped.rows
         self.answer.uncounted_rows += grouped.uncounted
         for partition, (lowest, highest) in grouped.extent.items():

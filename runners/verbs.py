@@ -214,18 +214,24 @@ class Verbs(Definition):
         return together([self], frames)[0]
 
     def writeStream(
-        self, stream: DataFrame | KafkaStream | None = None, **frames: DataFrame
+        self,
+        stream: DataFrame | KafkaStream | None = None,
+        *,
+        recompute: bool = False,
+        **frames: DataFrame,
     ) -> WindowStreamWriter:
         """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`.
 
         stream: a streaming DataFrame, or `wr.sources.kafka(...)`, which is read from the job's own offsets
+        recompute: as in `open`
         frames: else, where inputs have names, a streaming DataFrame by the name of each
 
         Gives a writer with `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
         """
         from windrow.runners.spark.stream import WindowStreamWriter
 
-        return WindowStreamWriter([self], stream, frames)
+        opened = self.recomputing() if check.flag(recompute, "recompute") else self
+        return WindowStreamWriter([opened], stream, frames)
 
     def apply(
         self, df: DataFrame | None = None, *, dead_letters: Any = None, **frames: DataFrame

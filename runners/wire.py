@@ -26,7 +26,6 @@ PART = "__part"
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
 #: Whose row it is, where two inputs travel as one frame; a struct of the input's name holds its columns.
 INPUT = "__input"
-OUTPUT = "shard int, payload binary"
 
 
 def rows_of_shard(batches: Iterable[pa.RecordBatch]) -> tuple[int, pa.Table] | None:

@@ -5,17 +5,21 @@
 bucket: the event time at which the stretch begins. Steps read a range of time and forget what is before it: both are ranges of
 keys. Where many small values came for one stretch its last ones are joined as they are read: so many that the one before them
 has at least twice their rows. So each row is written a few times, and a stretch has no more than a few dozen values.
+
+Rows of a step that lie far apart would be a value each. Whoever files such rows may make their stretches longer, by a power of
+two, and remembers up to which time there are such (`Wide`): what is read from before that begins where the long ones do.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import IntArray
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -27,20 +31,45 @@ FORMAT = 1
 TIME = "__time"
 #: A stretch with more values than this is looked at.
 MANY = 12
+#: Rows are far apart that are fewer to a stretch than this, in more than so many of them.
+FEW, SPARSE = 64, 64
 _HEAD = struct.Struct(">BI")
 _END = b"\xff" * 17
 
 
+class Wide(NamedTuple):
+    """Stretches that begin before `end_us` may be that long, a power of two as long as usual."""
+
+    width_us: int
+    end_us: int
+
+
+class Stretches(NamedTuple):
+    """How long stretches of event time are; wide: if some are longer."""
+
+    width_us: int
+    wide: Wide | None = None
+
+    def begin(self, time_us: int) -> int:
+        """Where the first of those begins that may hold that time."""
+        if time_us <= START_OF_TIME_US:
+            return START_OF_TIME_US
+        longer = self.wide is not None and time_us < self.wide.end_us
+        width_us = self.wide.width_us if longer and self.wide is not None else self.width_us
+        return time_us // width_us * width_us
+
+
 class Events:
-    """Rows with a column `TIME`. width_us: how long a stretch is."""
+    """Rows with a column `TIME`. width_us: how long a stretch is; wide: if some are longer."""
 
-    def __init__(self, cf: str, width_us: int) -> None:
-        self.cf, self.width_us = cf, width_us
+    def __init__(self, cf: str, width_us: int, wide: Wide | None = None) -> None:
+        self.cf, self.width_us, self._wide = cf, width_us, wide
+        self._bucket = Stretches(width_us, wide).begin
 
-    def add(self, kv: KV, rows: pa.Table, step: int) -> None:
-        """rows: of a step, which has a number of its own."""
+    def add(self, kv: KV, rows: pa.Table, step: int, *, width_us: int | None = None) -> None:
+        """rows: of a step, which has a number of its own. width_us: of their stretches, which `wide` tells from then on."""
         batch = Batch()
-        for bucket, part in self._by_bucket(rows):
+        for bucket, part in by_stretch(rows, self.width_us if width_us is None else width_us):
             batch.put(self.cf, _key(bucket, step), _packed(part))
         kv.write(batch)
 
@@ -74,7 +103,10 @@ class Events:
             return None
         some = some[np.argsort(low_us[some], kind="stable")]
         low, reached = low_us[some], np.maximum.accumulate(high_us[some])
-        cuts = np.flatnonzero(low[1:] // self.width_us > reached[:-1] // self.width_us) + 1
+        widths = np.full(len(low) - 1, self.width_us)
+        if self._wide is not None:
+            widths[low[1:] < self._wide.end_us] = self._wide.width_us
+        cuts = np.flatnonzero(low[1:] // widths > reached[:-1] // widths) + 1
         starts, ends = low[np.r_[0, cuts]], reached[np.r_[cuts - 1, len(some) - 1]]
         found = [
             rows
@@ -98,28 +130,21 @@ class Events:
             batch.delete_range(self.cf, b"", end)
             kv.write(batch)
 
-    def _bucket(self, time_us: int) -> int:
-        if time_us <= START_OF_TIME_US:
-            return START_OF_TIME_US
-        return time_us // self.width_us * self.width_us
+    def drop(self, kv: KV, below_us: int, gone: Callable[[pa.Table], BoolArray]) -> None:
+        """Forget the rows of stretches that begin before that of which `gone` is true, and no others."""
+        batch = Batch()
+        for key, value in kv.scan(self.cf, b"", self._end(below_us)):
+            rows = _unpacked(value)
+            stay = ~gone(rows)
+            if not stay.any():
+                batch.delete(self.cf, key)
+            elif not stay.all():
+                batch.put(self.cf, key, _packed(rows.filter(pa.array(stay))))
+        kv.write(batch)
 
     def _end(self, high_us: int) -> bytes | None:
         """The key behind all stretches that begin before that."""
         return None if high_us >= END_OF_TIME_US else encode_i64(high_us)
-
-    def _by_bucket(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        buckets = rows.column(TIME).to_numpy() // self.width_us
-        first, last = int(buckets.min()), int(buckets.max())
-        if first == last:
-            yield first * self.width_us, rows
-            return
-        if not bool((buckets[1:] >= buckets[:-1]).all()):
-            few = last - first < 1 << 16  # numpy sorts 16 bits by radix
-            order = np.argsort((buckets - first).astype(np.uint16) if few else buckets, kind="stable")
-            rows, buckets = rows.take(pa.array(order)), buckets[order]
-        cuts = np.flatnonzero(np.diff(buckets)) + 1
-        for low, high in zip(np.r_[0, cuts].tolist(), np.r_[cuts, len(buckets)].tolist(), strict=True):
-            yield int(buckets[low]) * self.width_us, rows.slice(low, high - low)
 
     def _join(self, kv: KV, keys: list[bytes], tables: list[pa.Table]) -> None:
         """Write the last values of a stretch as one, where there are many small ones."""
@@ -138,6 +163,31 @@ class Events:
                 batch.delete_many(self.cf, keys[first : high - 1])
         if len(batch):
             kv.write(batch)
+
+
+def stretch_us(times: IntArray, width_us: int) -> int:
+    """How long stretches are for rows of these times: `width_us`, or where they are far apart a power of two as long."""
+    extent_us = int(times.max()) - int(times.min())
+    most = max(SPARSE, len(times) // FEW)
+    while extent_us // width_us > most and len(np.unique(times // width_us)) > most:
+        width_us *= 16
+    return width_us
+
+
+def by_stretch(rows: pa.Table, width_us: int) -> Iterator[tuple[int, pa.Table]]:
+    """(where it begins, its rows as they came) for each stretch."""
+    buckets = rows.column(TIME).to_numpy() // width_us
+    first, last = int(buckets.min()), int(buckets.max())
+    if first == last:
+        yield first * width_us, rows
+        return
+    if not bool((buckets[1:] >= buckets[:-1]).all()):
+        few = last - first < 1 << 16  # numpy sorts 16 bits by radix
+        order = np.argsort((buckets - first).astype(np.uint16) if few else buckets, kind="stable")
+        rows, buckets = rows.take(pa.array(order)), buckets[order]
+    cuts = np.flatnonzero(np.diff(buckets)) + 1
+    for low, high in zip(np.r_[0, cuts].tolist(), np.r_[cuts, len(buckets)].tolist(), strict=True):
+        yield int(buckets[low]) * width_us, rows.slice(low, high - low)
 
 
 def _key(bucket: int, step: int) -> bytes:

@@ -87,7 +87,9 @@ def _mode() -> int:
     return int(text, 8)
 
 
-def write_whole(path: str, parts: Iterable[bytes], *, fsync: bool = True, fsync_dir: bool = True) -> None:
+def write_whole(
+    path: str, parts: Iterable[bytes | memoryview], *, fsync: bool = True, fsync_dir: bool = True
+) -> None:
     """Writes a file under an attempt-unique temporary name beside it, then renames: readers see all or
     nothing."""
     temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"

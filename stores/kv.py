@@ -1,9 +1,8 @@
-"""The seam between windrow and what holds its state: batches, the KV protocol, and an overlay of pending
-changes.
+"""The seam between windrow and what holds its state: batches, the KV protocol, and an overlay of pending changes.
 
-A store is a set of named column families ("cfs"), each an ordered map from bytes to bytes. It changes by
-whole batches only. Operators read through an `Overlay` and write into its batch; the batch becomes a segment,
-and only when the commit that names the segment exists is it written to the store (log first, apply later).
+A store is a set of named column families ("cfs"), each an ordered map from bytes to bytes. It changes by whole batches only.
+Operators read through an `Overlay` and write into its batch; the batch becomes a segment, and only when the commit that names
+the segment exists is it written to the store (log first, apply later).
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ Op: TypeAlias = tuple[Literal["put", "delete", "delete_range"], str, bytes, byte
 _UNSET: Final = object()
 #: A part of a batch gets so many pairs at a time.
 _PAIRS: Final = 256
+#: msgpack has at most so many bytes before a key and its value.
+_HEADER_BYTES: Final = 10
 
 
 class _Changes:
@@ -98,8 +99,7 @@ class Batch:
         self._of(cf).points.update((key, None) for key in keys)
 
     def delete_range(self, cf: str, start: bytes, end: bytes) -> None:
-        """Deletes start <= key < end; nothing where that is empty (RocksDB would take it and fail at its next
-        flush)."""
+        """Deletes start <= key < end; nothing where that is empty (RocksDB would take it and fail at its next flush)."""
         if start < end:
             self._of(cf).delete_range(start, end)
 
@@ -149,7 +149,8 @@ class Batch:
             pairs = iter(changes.points.data.items())
             while some := list(itertools.islice(pairs, _PAIRS)):
                 part._of(cf).points.update(some)
-                size += sum(len(key) + len(value or b"") for key, value in some)
+                put = [value for _, value in some if value]
+                size += sum([len(key) for key, _ in some]) + sum(map(len, put))
                 if size >= most:
                     yield part
                     part, size = Batch(), 0
@@ -200,17 +201,20 @@ class Batch:
         return f"<Batch {counts or 'empty'}>"
 
     def encode(self) -> bytes:
-        """msgpack [[cf, [start, ...], [end, ...], [key, ...], [value or nil, ...]], ...]; see
-        docs/reference/formats.md."""
-        return bytes(
-            msgpack.packb(
-                [
-                    [cf, c.ranges.starts, c.ranges.ends, list(net := c.net()), list(net.values())]
-                    for cf, c in self._changes.items()
-                    if c
-                ]
-            )
-        )
+        """msgpack [[cf, [start, ...], [end, ...], [key, ...], [value or nil, ...]], ...]; see docs/reference/formats.md."""
+        return bytes(self.packed(self.nbytes))
+
+    def packed(self, expected: int) -> memoryview:
+        """`encode`, without a copy. expected: so many bytes of keys and values, about"""
+        changes = [
+            [cf, c.ranges.starts, c.ranges.ends, list(net := c.net()), list(net.values())]
+            for cf, c in self._changes.items()
+            if c
+        ]
+        size = expected + _HEADER_BYTES * (1 + sum(len(keys) for *_, keys, _ in changes))
+        packer = msgpack.Packer(autoreset=False, buf_size=max(size, 1 << 10))
+        packer.pack(changes)
+        return packer.getbuffer()  # type: ignore[no-any-return]
 
     @classmethod
     def decode(cls, data: bytes) -> Batch:
@@ -249,11 +253,12 @@ class Changes(Protocol):
 
     def encode(self) -> bytes: ...
 
+    def packed(self, expected: int) -> memoryview: ...
+
 
 @runtime_checkable
 class KV(Protocol):
-    """Column families of ordered bytes. A scan sees the store as of the call, whatever is written
-    meanwhile."""
+    """Column families of ordered bytes. A scan sees the store as of the call, whatever is written meanwhile."""
 
     @property
     def cfs(self) -> tuple[str, ...]: ...
@@ -391,9 +396,28 @@ class Overlay:
             below = laid_over(below, changes.scan_runs(start, end, reverse), reverse)
         return laid_over(below, pending, reverse) if changes.points else below
 
+    def scan_ranges(self, cf: str, ranges: Sequence[tuple[bytes, bytes]]) -> list[Pair]:
+        changes = self.batch.changes(cf)
+        if changes is None:
+            return scan_ranges(self.base, cf, ranges)
+        if changes.runs:
+            return [pair for start, end in ranges for pair in self.scan(cf, start, end)]
+        gaps = [gap for start, end in ranges for gap in changes.ranges.gaps(start, end)]
+        below = scan_ranges(self.base, cf, gaps)  # type: ignore[arg-type]
+        pending = (pair for start, end in ranges for pair in changes.points.scan(start, end))
+        return list(laid_over(iter(below), pending, False)) if changes.points else below
+
     def close(self) -> None:
         """Forgets the pending batch; the base stays open."""
         self.batch = Batch()
+
+
+def scan_ranges(kv: KV, cf: str, ranges: Sequence[tuple[bytes, bytes]]) -> list[Pair]:
+    """The pairs of many ranges that are in order and apart: as scans of each give them, at once where the store can."""
+    at_once: Any = getattr(kv, "scan_ranges", None)
+    if at_once is not None:
+        return list(at_once(cf, ranges))
+    return [pair for start, end in ranges for pair in kv.scan(cf, start, end)]
 
 
 def gaps_of(base: KV, cf: str, gaps: list[tuple[bytes, bytes | None]], reverse: bool) -> Iterator[Pair]:

@@ -1,6 +1,7 @@
 """Keys that have to be looked at when time comes to a moment, written blindly and read by ranges of time.
 
-    <prefix><bucket i64><step u64>   the moments as i64, then as many numbers of keys (`stores/pages.py`) as u64, little endian
+    <prefix><bucket i64><step u64>   the moments as i64, then as many numbers of keys (`stores/pages.py`) as u64, little endian;
+                                 of many marks the next ones under <part u32> behind the step
 
 A bucket is `width_us` of moments. Marks are never taken off one by one: whoever reads them looks whether there still is
 something to do, and a bucket goes as a whole.
@@ -16,6 +17,9 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.kv import KV, Batch
 from windrow.stores.spread import Hashes
 
+#: So many marks are in a value: who looks for what lies before it may have to read it.
+MOST = 1 << 12
+
 
 class Marks:
     """The marks under one prefix of a column family."""
@@ -30,11 +34,16 @@ class Marks:
         buckets = moments // self.width_us
         low, high = int(buckets.min()), int(buckets.max())
         for bucket in [low] if low == high else np.unique(buckets).tolist():
-            mine = buckets == bucket
+            mine = np.flatnonzero(buckets == bucket)
             key = self.prefix + encode_i64(bucket) + encode_u64(step)
-            before = _unpack(kv.get(self.cf, key) or b"")
-            some = [np.concatenate(pair) for pair in zip(before, (moments[mine], hashes[mine]), strict=True)]
-            batch.put(self.cf, key, b"".join(column.tobytes() for column in some))
+            for part, low_ in enumerate(range(0, len(mine), MOST)):
+                chosen = mine[low_ : low_ + MOST]
+                name = key if part == 0 else key + part.to_bytes(4, "big")
+                before = _unpack(kv.get(self.cf, name) or b"")
+                some = [
+                    np.concatenate(p) for p in zip(before, (moments[chosen], hashes[chosen]), strict=True)
+                ]
+                batch.put(self.cf, name, b"".join(column.tobytes() for column in some))
         kv.write(batch)
 
     def between(self, kv: KV, low_us: int, high_us: int) -> tuple[IntArray, Hashes]:

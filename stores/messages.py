@@ -22,7 +22,7 @@ bucket is part of the layout.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,13 +33,15 @@ from windrow.core.arrays import IntArray
 from windrow.core.byte_order import bytes_to_i64_array, decode_i64, encode_i64, prefix_end
 from windrow.core.keys import FIELDS_END, decode_fields
 from windrow.core.message_keys import Position, decode_position, message_keys, position_prefix
-from windrow.stores.kv import KV, Batch, Pair
+from windrow.stores.kv import KV, Batch, Pair, scan_ranges
 
 HOUR_US: Final = 3_600_000_000
 _I64_MIN: Final = -(1 << 63)
 
 #: Keys of more lengths than this are not looked for: that would cost more than to read what is of none of them.
 _LENGTHS: Final = 8
+#: Times of more buckets than this are not looked up in the index: that would cost as much as to look for messages.
+_BUCKETS: Final = 4
 
 KeysAndValues: TypeAlias = tuple[list[bytes], list[bytes]]
 Bound: TypeAlias = tuple[int, int | Sequence[Any] | None]
@@ -111,6 +113,9 @@ class MessageStore:
         if bucket <= 0:
             raise ValueError(f"a bucket of {bucket} has no width: use a positive one")
         self.layout = layout
+        # Of each key that is taken apart.
+        self._has_fields, self._has_time = layout.has_fields, layout.has_time
+        self._time_first = layout is Layout.TIME_FIELDS_OFFSET
         self.cf = cf
         self.index_cf = index_cf
         self.bucket = bucket
@@ -147,12 +152,12 @@ class MessageStore:
     def split(self, key: bytes) -> Parts:
         """A stored key taken apart."""
         at, fields, time_us = 0, None, None
-        if self.layout is Layout.TIME_FIELDS_OFFSET:
+        if self._time_first:
             at, time_us = 8, decode_i64(key)
-        if self.layout.has_fields:
+        if self._has_fields:
             _, end = decode_fields(key, at)
             fields, at = key[at:end], end + 1
-        if self.layout.has_time and time_us is None:
+        if self._has_time and time_us is None:
             time_us, at = decode_i64(key, at), at + 8
         return Parts(fields, time_us, decode_position(key, at)[0])
 
@@ -239,6 +244,20 @@ class MessageStore:
             kv, (start_time, None), (end_time - 1, None), key, key_prefix=key_prefix, keys=keys
         )
 
+    def scan_spans(
+        self, kv: KV, keys: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]
+    ) -> tuple[list[bytes], list[bytes], list[int]]:
+        """(keys, values, how many of each span): of each key what has start <= time < end. Fields come first."""
+        if not self.layout.fields_first:
+            raise ValueError(f"the layout {self.layout.name} does not begin with the fields")
+        found: list[Pair] = []
+        counts = []
+        for key, start, end in zip(keys, starts, ends, strict=True):
+            head, before = key + FIELDS_END, len(found)
+            found.extend(kv.scan(self.cf, head + encode_i64(start), head + encode_i64(end)))
+            counts.append(len(found) - before)
+        return [key for key, _ in found], [value for _, value in found], counts
+
     def scan_between(
         self,
         kv: KV,
@@ -278,6 +297,18 @@ class MessageStore:
         found = list(pairs)
         return [pair[0] for pair in found], [pair[1] for pair in found]
 
+    def scan_keys(self, kv: KV, ranges: Mapping[bytes, tuple[int, int]]) -> KeysAndValues:
+        """(keys, values) of each key from its first to its last time, both inclusive, in key order; where fields come first."""
+        if self.layout is not Layout.FIELDS_TIME_OFFSET:
+            raise ValueError(f"the layout {self.layout.name} does not lead with fields and time: use scan")
+        some = [(key + FIELDS_END, low, high + 1) for key, (low, high) in ranges.items() if low <= high]
+        if not some:
+            return [], []
+        heads, low, high = zip(*some, strict=True)
+        edges = zip(heads, encode_times(np.array(low)), encode_times(np.array(high)), strict=True)
+        found = scan_ranges(kv, self.cf, sorted((head + a, head + b) for head, a, b in edges))
+        return [pair[0] for pair in found], [pair[1] for pair in found]
+
     def _bounds(self, start: Bound, end: Bound, key: bytes | None) -> tuple[bytes, bytes | None]:
         """Key range that holds all rows between the bounds; a little more for number offsets and
         TIME_FIELDS_OFFSET."""
@@ -298,11 +329,28 @@ class MessageStore:
             parts = self.split(pair[0])
             if parts.time_us is not None and not start[0] <= parts.time_us <= end[0]:
                 continue
-            if (not timed or parts.time_us == start[0]) and _compare(parts.position, start[1]) < 0:
+            if (not timed or parts.time_us == start[0]) and compare(parts.position, start[1]) < 0:
                 continue
-            if (not timed or parts.time_us == end[0]) and _compare(parts.position, end[1]) > 0:
+            if (not timed or parts.time_us == end[0]) and compare(parts.position, end[1]) > 0:
                 continue
             yield pair
+
+    def holding(self, kv: KV, ranges: Mapping[bytes, tuple[int, int]]) -> list[bytes]:
+        """Those of the keys that may have messages of their times, first and last: of the others the index says that there are
+        none, which costs less than to look. Fields come first.
+        """
+        keys = list(ranges)
+        low, high = (np.array(edges) // self.bucket for edges in zip(*ranges.values(), strict=True))
+        widest = int((high - low).max())
+        if widest >= _BUCKETS:
+            return keys
+        found = np.zeros(len(keys), dtype=bool)
+        for further in range(widest + 1):
+            asked = np.flatnonzero(~found & (low + further <= high))
+            heads = encode_times(low[asked] + further)
+            index = [head + keys[i] for head, i in zip(heads, asked.tolist(), strict=True)]
+            found[asked] = [value is not None for value in kv.multi_get(self.index_cf, index)]
+        return [keys[i] for i in np.flatnonzero(found).tolist()]
 
     # -- expiry ----------------------------------------------------------------------------------------------
 
@@ -352,6 +400,13 @@ class MessageStore:
         entries = [entry for entry, _ in kv.scan(self.index_cf, group, end)]
         # The first bucket of each key: it comes last here, and overwrites those after it.
         first_of = {entry[at + 8 :]: entry for entry in reversed(entries)}
+        if first_of and not group and next(kv.scan(self.index_cf, end), None) is None:  # nothing stays
+            heads = [fields + FIELDS_END for fields in first_of]
+            after = prefix_end(max(heads))
+            assert after is not None  # they do not end with ff
+            batch.delete_range(self.cf, min(heads), after)
+            batch.delete_range(self.index_cf, group, end)
+            return 1
         for fields, entry in first_of.items():
             low = fields + FIELDS_END + head
             start = encode_i64(max(decode_i64(entry, at) * self.bucket, _I64_MIN))
@@ -379,7 +434,7 @@ def _of_keys(pairs: Iterable[Pair], keys: Collection[bytes]) -> Iterable[Pair]:
     return [pair for pair in pairs if any(pair[0][8:end] in wanted for end in ends)]
 
 
-def _compare(position: Position, bound: int | Sequence[Any] | None) -> int:
+def compare(position: Position, bound: int | Sequence[Any] | None) -> int:
     """Below, at or above a bound: -1, 0, 1. A shorter bound stands for all positions that begin with it."""
     if bound is None:
         return 0

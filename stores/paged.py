@@ -11,6 +11,7 @@ something, page 0 says so, and all pages are looked at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,8 @@ from windrow.stores.pages import (
 from windrow.stores.run import Pairs
 from windrow.stores.shares import of_pages
 from windrow.stores.spill import Spill
-from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, rows_of
+from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, page_keys, rows_of
+from windrow.stores.waiting import Waiting
 from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
 
 #: Pages of more bytes that are written together wait in a file until they are committed.
@@ -44,17 +46,24 @@ RUN_BYTES = 4 << 20
 REMEMBERED_BYTES = 64 << 20
 #: So few values of a run are runs of their own.
 FEW_VALUES = 64
+NO_PAGES: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class Held(NamedTuple):
     """What `near` has of a window: the head of page 0, pages, keys of what has come since; True if that is all that waits to
     be told. Of a window that is not of pages yet: no head, and its prefix where there is something.
+
+    asked: the pages that were asked for, there or not. beside: of a window beside which rows wait, these. stays: it has pages
+    though no row may be in them.
     """
 
     head: Head | None
     there: dict[int, bytes]
     since: list[bytes]
     all_waiting: bool
+    asked: IntArray = NO_PAGES
+    beside: Waiting | None = None
+    stays: bool = False
 
 
 class Last(NamedTuple):
@@ -69,12 +78,15 @@ class Last(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a window's pages will be: how many, rows in them all, whether some wait; those that are there already."""
+    """How a window's pages will be: how many, rows in them all, whether some wait; those that are there already. stays: though
+    no row is in them.
+    """
 
     pages: int
     stored: int
     waits: bool
     there: Mapping[int, bytes]
+    stays: bool = False
 
     @classmethod
     def anew(cls, rows: int, each: int) -> Plan:
@@ -91,10 +103,19 @@ class Pages:
     """The pages of the windows of a column family."""
 
     def __init__(
-        self, cf: str, aux: str, by: Sequence[str], page_rows: int | None = None, remembers: bool = False
+        self,
+        cf: str,
+        aux: str,
+        by: Sequence[str],
+        page_rows: int | None = None,
+        remembers: bool = False,
+        beside: int | None = None,
     ) -> None:
-        """page_rows: so many are in a page, about, if not as usual. remembers: what was written last may be asked for next"""
+        """page_rows: so many are in a page, about, if not as usual. remembers: what was written last may be asked for next.
+        beside: the start of a window beside which rows wait (`stores/waiting.py`)
+        """
         self.cf, self.aux, self.by, self._page_rows = cf, aux, tuple(by), page_rows
+        self._beside = beside
         self._remembers, self._run_bytes = remembers, REMEMBERED_BYTES if remembers else RUN_BYTES
         self._last: Last | None = None
 
@@ -155,6 +176,9 @@ class Pages:
                 held[start] = Held(None, {}, [prefix] if values else [], True)
                 continue
             since = list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))
+            beside = None
+            if start == self._beside and since:
+                beside, since = Waiting.of(since, schemas, self.by), []
             blocks = [rows_of(block, schemas) for _, block in since]
             wanted: Collection[int] = range(head.pages)
             if mine is not None and not (waiting and head.waits):
@@ -162,11 +186,15 @@ class Pages:
                 wanted = {0, *page_of(mine, head.pages).tolist()} if len(mine) else ()
             if wanted:
                 there = self._get(kv, prefix, wanted, head.pages, value)
-                held[start] = Held(head, there, [key for key, _ in since], waiting)
+                pages_asked = (
+                    NO_PAGES if start != self._beside else np.fromiter(wanted, np.int64, len(wanted))
+                )
+                held[start] = Held(head, there, [key for key, _ in since], waiting, pages_asked, beside)
                 pages += there.values()
                 tables += blocks
         tables = [*self._unpacked(pages, schemas), *tables]
-        return Near(concat(tables) if tables else None, held)
+        merged = all(window.head is not None and not window.since for window in held.values())
+        return Near(concat(tables) if tables else None, held, merged)
 
     def _get(
         self, kv: KV, prefix: bytes, wanted: Collection[int], pages: int, first: bytes
@@ -176,7 +204,7 @@ class Pages:
             return {0: first}
         if 4 * len(wanted) < pages or self._last is not None:
             some = sorted(wanted)
-            values = kv.multi_get(self.cf, [key_of(prefix, PAGES | page) for page in some])
+            values = kv.multi_get(self.cf, page_keys(repeat(prefix), some))
             return {page: value for page, value in zip(some, values, strict=True) if value is not None}
         scan = kv.scan(self.cf, key_of(prefix, PAGES), key_of(prefix, SINCE))
         found = ((int.from_bytes(key[10:], "big"), value) for key, value in scan)
@@ -207,7 +235,7 @@ class Pages:
                 plans.append(Plan.anew(count, self.page_rows))
                 continue
             stored = held.head.stored + count - int(rows_in(held.there.values()).sum())
-            if not stored:
+            if not stored and not held.stays:
                 batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
                 held = held._replace(there={}, since=[])
             pages = max(held.head.pages, -(-stored // self.page_rows))
@@ -220,10 +248,10 @@ class Pages:
                 moved += moves
                 there.update(more)
             batch.delete_many(self.cf, held.since)
-            plans.append(Plan(pages, stored, held.head.waits and not held.all_waiting, there))
+            plans.append(Plan(pages, stored, held.head.waits and not held.all_waiting, there, held.stays))
         if moved:
             rows = concat([rows, *moved])
-        some = [(start, plan) for start, plan in zip(starts, plans, strict=True) if plan.stored]
+        some = [(start, plan) for start, plan in zip(starts, plans, strict=True) if plan.stored or plan.stays]
         if some:
             self._put_pages(kv, batch, [start for start, _ in some], [plan for _, plan in some], rows)
         else:
@@ -305,17 +333,19 @@ class Pages:
         window = np.searchsorted(base, written, side="right") - 1
         keys, values = list[bytes](), list[bytes]()
         prefixes, gone = [encode_i64(start) for start in starts], [set(plan.there) - {0} for plan in plans]
-        numbers = zip(packed.pages(), window.tolist(), (written - base[window]).tolist(), strict=True)
-        for i, (value, w, page) in enumerate(numbers):
+        windows, numbers = window.tolist(), written - base[window]
+        named = page_keys([prefixes[w] for w in windows], numbers)
+        found = zip(named, packed.pages(), windows, numbers.tolist(), strict=True)
+        for i, (key, value, w, page) in enumerate(found):
             plan = plans[w]
             if page == 0:
                 value = packed.page(i, plan.waits, plan.pages, plan.stored)
             gone[w].discard(page)
             if plan.there.get(page) != value:
-                keys.append(key_of(prefixes[w], PAGES | page))
+                keys.append(key)
                 values.append(value)
         for prefix, left in zip(prefixes, gone, strict=True):
-            batch.delete_many(self.cf, [key_of(prefix, PAGES | page) for page in left])
+            batch.delete_many(self.cf, page_keys(repeat(prefix), list(left)))
         if self._remembers:
             self._last = Last(values, rows, bounds) if len(values) == len(written) else None
         return keys, values
@@ -329,10 +359,22 @@ class Pages:
         others = unpack([value for value in values if id(value) not in place], schemas)
         rows, bounds = self._last.rows, self._last.bounds
         if len(mine) < len(place):
-            chosen = np.zeros(len(place), dtype=bool)
-            chosen[mine] = True
-            rows = rows.filter(pa.array(np.repeat(chosen, np.diff(bounds))))
+            rows = _of_pages(rows, bounds, np.sort(np.array(mine, dtype=np.int64)))
         return [rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool))), *others]
+
+
+def _of_pages(rows: pa.Table, bounds: IntArray, pages: IntArray) -> pa.Table:
+    """The rows of some pages of all; of those that lie side by side as they lie."""
+    if not len(pages):
+        return rows.slice(0, 0)
+    begins = np.flatnonzero(np.r_[True, np.diff(pages) > 1])
+    lows, highs = bounds[pages[begins]], bounds[pages[np.r_[begins[1:], len(pages)] - 1] + 1]
+    if len(begins) > FEW_VALUES:
+        chosen = np.zeros(len(bounds) - 1, dtype=bool)
+        chosen[pages] = True
+        return rows.filter(pa.array(np.repeat(chosen, np.diff(bounds))))
+    runs = [rows.slice(low, high - low) for low, high in zip(lows.tolist(), highs.tolist(), strict=True)]
+    return pa.concat_tables(runs)
 
 
 def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[bytes], most: int) -> None:

@@ -234,23 +234,27 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     if (short := np.flatnonzero(sizes < begin)).size:
         raise CorruptState(f"window page of {sizes[short[0]]} bytes cannot be read: it is cut off")
-    whole = b"".join(values)
-    first = np.cumsum(sizes) - sizes
-    lengths = [_u32(whole, first + place) for place in (4, *range(_HEAD.size, begin, 4))]
+    heads, first = b"".join([value[:begin] for value in values]), begin * np.arange(len(values))
+    lengths = [_u32(heads, first + place) for place in (4, *range(_HEAD.size, begin, 4))]
     lengths[0] *= width
-    ends = np.cumsum([first + begin, *lengths], axis=0)
-    if (wrong := np.flatnonzero(ends[-1] != first + sizes)).size:
-        says = int((ends[-1] - first)[wrong[0]])
+    ends = np.cumsum([np.full(len(values), begin, dtype=np.int64), *lengths], axis=0)
+    if (wrong := np.flatnonzero(ends[-1] != sizes)).size:
+        says = int(ends[-1][wrong[0]])
         raise CorruptState(f"window page of {sizes[wrong[0]]} bytes cannot be read: it says it has {says}")
-    data, cuts = memoryview(whole), [column.tolist() for column in ends]
-    parts = [[data[i:k] for i, k in zip(*pair, strict=True)] for pair in pairwise(cuts)]
+    pages, cuts = [memoryview(value) for value in values], [column.tolist() for column in ends]
+    parts = [[page[i:k] for page, i, k in zip(pages, *pair, strict=True)] for pair in pairwise(cuts)]
     records = np.frombuffer(b"".join(parts[0]), columns.record)
     arrays: list[pa.Array | None] = [None] * len(schema)
+    nulls = np.bitwise_or.reduce(records["null"], axis=0).tolist()
+    valid = {
+        i: _valid(records, i) if nulls[i // 8] >> i % 8 & 1 else None
+        for i in (*columns.varying, *columns.fixed)
+    }
     try:
         for part, i in zip(parts[1:-1], columns.varying, strict=True):
-            arrays[i] = _text(schema.field(i).type, records[f"{i}"], b"".join(part), _valid(records, i))
+            arrays[i] = _text(schema.field(i).type, records[f"{i}"], b"".join(part), valid[i])
         for i in columns.fixed:
-            arrays[i] = _values(schema.field(i).type, records[f"{i}"], _valid(records, i))
+            arrays[i] = _values(schema.field(i).type, records[f"{i}"], valid[i])
         if columns.nested:
             batches = [
                 pa.ipc.read_record_batch(pa.py_buffer(tail), columns.tail) for tail in parts[-1] if len(tail)
@@ -297,10 +301,10 @@ def _ends(array: pa.Array) -> IntArray:
     return np.frombuffer(offsets, kind, len(array) + 1, array.offset * kind.itemsize).astype(np.int64)
 
 
-def _valid(records: npt.NDArray[np.void], i: int) -> BoolArray | None:
-    """True where column i has a value; None where all have one."""
-    null = records["null"][:, i // 8] >> (i % 8) & 1
-    return null == 0 if null.any() else None
+def _valid(records: npt.NDArray[np.void], i: int) -> BoolArray:
+    """True where column i has a value."""
+    valid: BoolArray = records["null"][:, i // 8] >> (i % 8) & 1 == 0
+    return valid
 
 
 def _bits(valid: BoolArray | None) -> pa.Buffer | None:

@@ -41,6 +41,9 @@ BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20
 #: A checkpoint writes what is in memory, and nobody can do anything meanwhile: not even other threads of the process.
 MEMTABLE_BYTES: Final = 8 << 20
+BLOCK_BYTES: Final = 16 << 10
+#: A commit looks up pages of windows here and there: of each it unpacks a block. Small ones make a larger index.
+LOOKED_UP, SMALL_BLOCK_BYTES = ".windows", 4 << 10
 #: A scan reads ahead about so much.
 CHUNK_BYTES: Final = 1 << 20
 _FLUSH_DIR: Final = "flush.tmp"
@@ -111,7 +114,9 @@ class RocksKV:
             try:
                 self._found = set() if new else _families(self.path)
                 wanted = self._found if self.read_only else self._found | set(self._cfs)
-                options = {cf: _options(self._memtable_bytes, not headless) for cf in wanted | {"default"}}
+                options = {
+                    cf: _options(self._memtable_bytes, not headless, cf) for cf in wanted | {"default"}
+                }
                 return rocksdict.Rdict(self.path, options.pop("default"), options, access)
             except Exception as error:
                 if headless and "create_if_missing is false" in str(error):
@@ -179,6 +184,30 @@ class RocksKV:
             raise _translate(error, self.path) from error
         self._scans.add(source)
         return (self._backward if reverse else self._forward)(cf, source, start, end)
+
+    def scan_ranges(self, cf: str, ranges: Sequence[tuple[bytes, bytes]]) -> list[Pair]:
+        """The pairs of ranges that are in order and apart, with one iterator: a scan takes two."""
+        found: list[Pair] = []
+        if cf not in self._maps:
+            self._refuse_unknown(cf)
+            return found
+        raw, bounds = None, rocksdict.ReadOptions()
+        if ranges:
+            bounds.set_iterate_upper_bound(ranges[-1][1])
+        try:
+            raw = self._maps[cf].iter(bounds)
+            for start, end in ranges:
+                raw.seek(start)
+                while raw.valid() and (key := raw.key()) < end:
+                    found.append((key, raw.value()))
+                    raw.next()
+                if not raw.valid():
+                    raw.status()  # damage ends it, too
+        except Exception as error:
+            raise _translate(error, self.path) from error
+        finally:
+            del raw
+        return found
 
     # The frames of an error that somebody holds must not hold the store open, hence the `del`s.
 
@@ -348,14 +377,14 @@ def _shared() -> tuple[rocksdict.Cache, rocksdict.WriteBufferManager]:
     return _SHARED[pid]
 
 
-def _options(memtable_bytes: int, create: bool) -> rocksdict.Options:
+def _options(memtable_bytes: int, create: bool, cf: str) -> rocksdict.Options:
     cache, memtables = _shared()
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_bloom_filter(10, False)
-    table.set_block_size(16 << 10)
+    table.set_block_size(SMALL_BLOCK_BYTES if cf.endswith(LOOKED_UP) else BLOCK_BYTES)
     table.set_format_version(5)
     options = rocksdict.Options(raw_mode=True)
     options.set_block_based_table_factory(table)
@@ -365,6 +394,7 @@ def _options(memtable_bytes: int, create: bool) -> rocksdict.Options:
     options.set_write_buffer_manager(memtables)
     options.set_write_buffer_size(memtable_bytes)
     options.set_max_background_jobs(2)
+    options.set_max_file_opening_threads(2)  # 16 if not said, which take longer to start than a store to open
     options.set_compression_type(rocksdict.DBCompressionType.lz4())
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_max_manifest_file_size(1 << 20)

@@ -16,14 +16,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import msgpack
 import pyarrow as pa
 import xxhash
 
-from windrow.core.envelope import HEADER_SIZE, Kind, length_of, seal, unseal, version_of
+from windrow.core.envelope import HEADER_SIZE, Kind, header_of, length_of, seal, unseal, version_of
 from windrow.core.errors import CorruptState
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch, Changes
@@ -40,9 +41,9 @@ def encode_segment(
     commit: int, shard: int, batch: Changes, extra: Mapping[str, Any] | None = None, *, compress: bool = False
 ) -> bytes:
     """The bytes of a segment; `extra` is a map of what msgpack takes (offsets, counts, marks, panes)."""
-    data = batch.encode()
     if not compress:
-        return seal(Kind.SEGMENT, msgpack.packb([commit, shard, dict(extra or {}), data]))
+        return b"".join(_pieces(commit, shard, extra, batch, batch.nbytes))
+    data = batch.encode()
     packed = pa.compress(data, codec="zstd", asbytes=True)
     return seal(
         Kind.SEGMENT, msgpack.packb([commit, shard, dict(extra or {}), len(data), packed]), COMPRESSED
@@ -88,18 +89,41 @@ def _parts_in(file: IO[bytes], left: int) -> Iterator[tuple[int, int, Batch, dic
 
 def _encode_parts(
     commit: int, shard: int, batch: Changes, extra: Mapping[str, Any] | None
-) -> Iterator[bytes]:
+) -> Iterator[bytes | memoryview]:
     """The bytes of a segment, in parts where the batch is large."""
-    if batch.nbytes <= PART_BYTES:
-        yield encode_segment(commit, shard, batch, extra)
+    size = batch.nbytes
+    if size <= PART_BYTES:
+        yield from _pieces(commit, shard, extra, batch, size)
         return
     parts = batch.parts(PART_BYTES)
     part = next(parts, None)
     while part is not None:
         following = next(parts, None)
-        payload = msgpack.packb([commit, shard, dict(extra or {}), part.encode(), following is not None])
-        yield seal(Kind.SEGMENT, payload, IN_PARTS)
+        yield from _pieces(commit, shard, extra, part, PART_BYTES, following is not None)
         part = following
+
+
+def _pieces(
+    commit: int, shard: int, extra: Mapping[str, Any] | None, batch: Changes, size: int, *more: bool
+) -> list[bytes | memoryview]:
+    """msgpack [commit, shard, extra, batch, ...] in its envelope, without a copy of the batch.
+
+    size: about so many bytes are in it. more: of a part, if more follow
+    """
+    data, packer = batch.packed(size), msgpack.Packer(autoreset=False)
+    packer.pack_array_header(4 + len(more))
+    for field in (commit, shard, dict(extra or {})):
+        packer.pack(field)
+    about = packer.bytes() + _bytes_header(len(data))
+    pieces = [about, data, *(msgpack.packb(field) for field in more)]
+    return [header_of(Kind.SEGMENT, pieces, IN_PARTS if more else 1), *pieces]
+
+
+def _bytes_header(size: int) -> bytes:
+    """What msgpack has before so many bytes."""
+    if size < 1 << 8:
+        return struct.pack(">BB", 0xC4, size)
+    return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)
 
 
 def digest_of(data: bytes) -> str:
@@ -121,13 +145,13 @@ def write_segment(
     """Writes the segment and returns its digest. `fsync=False` is for tests and for state that may be
     lost."""
     digest = xxhash.xxh3_128()
-    frames = (
+    frames: Iterable[bytes | memoryview] = (
         [encode_segment(commit, shard, batch, extra, compress=True)]
         if compress
         else _encode_parts(commit, shard, batch, extra)
     )
 
-    def told() -> Iterator[bytes]:
+    def told() -> Iterator[bytes | memoryview]:
         for frame in frames:
             digest.update(frame)
             yield frame

@@ -7,6 +7,9 @@ a key that never returns costs nothing, and expiry is one range. The session's o
 A session that was told as ended is written where it lies from then on, and is left where it was until its page is written
 again: who reads passes over sessions at `HOT` that end before the watermark. A page of which half is such is written at once.
 
+What came to sessions that may still grow waits beside their pages where it is a few rows of many (`stores/waiting.py`), each
+row the session that it would be by itself. Who reads lays it into the sessions that it touches.
+
     auxiliary  db<home i64>   where the sessions of a bucket begin at the earliest and end at the latest, both i64: who looks
                               for sessions that a late message reaches knows where not to look
 
@@ -24,14 +27,16 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import IntArray
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch
-from windrow.stores.paged import Pages
+from windrow.stores.paged import Held, Pages
 from windrow.stores.pages import hashes_of, page_of, rows_in
 from windrow.stores.spread import Hashes
+from windrow.stores.waiting import Waiting, WaitingRows, is_much
 from windrow.stores.windows import END, START, UPSERT, Near
 
 SESSION, PANE, STANDS = "__session", "__pane", "__stands"
@@ -59,8 +64,9 @@ class SessionStore:
     """The state rows of one definition. width_us: of a bucket."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int) -> None:
-        self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True)
+        self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True, beside=HOT)
         self._rows = BlockWindows(cf, aux, by, self._pages)
+        self._waiting = WaitingRows(cf, aux, by, HOT)
         self._aux, self.width_us = aux, width_us
 
     def home(self, ends: IntArray) -> IntArray:
@@ -76,14 +82,16 @@ class SessionStore:
         return [bucket for bucket in found if bucket.last_us >= from_us]
 
     def parts(self, kv: KV, hashes: Hashes, most: int) -> Iterator[Hashes]:
-        """Numbers of keys of sessions that may still grow, about so many sessions at a time: those of a page in one part."""
+        """Numbers of keys of sessions that may still grow: all, or where more than so many sessions lie in their pages, those
+        of half as many at a time. Those of a page are in one part.
+        """
         pages = self._rows.pages(kv, HOT)
-        if pages * SESSION_ROWS <= most:
+        if min(pages, len(hashes)) * SESSION_ROWS <= most:
             yield hashes
             return
         page = page_of(hashes, pages)
         order = np.argsort(page, kind="stable")
-        bounds = np.searchsorted(page[order], np.arange(0, pages, max(1, most // SESSION_ROWS)))
+        bounds = np.searchsorted(page[order], np.arange(0, pages, max(1, most // 2 // SESSION_ROWS)))
         for low, high in itertools.pairwise([*bounds.tolist(), len(hashes)]):
             if low < high:
                 yield hashes[order[low:high]]
@@ -97,9 +105,31 @@ class SessionStore:
         return Near(None if near.rows is None else _as_rows(near.rows), near.held)
 
     def read(self, kv: KV, homes: Sequence[int]) -> pa.Table | None:
-        """All rows of these homes."""
-        rows = self._rows.read(kv, homes)
-        return None if rows is None else _as_rows(rows)
+        """All rows of these homes, without what waits."""
+        return self.all_of(kv, homes).rows
+
+    def all_of(self, kv: KV, homes: Sequence[int]) -> Near:
+        """All rows of these homes. Held is what waits."""
+        found = self.whole(kv) if HOT in homes else Near(None, {})
+        rows = self._rows.read(kv, [home for home in homes if home != HOT])
+        if rows is None:
+            return found
+        rows = _as_rows(rows)
+        return Near(rows if found.rows is None else concat([found.rows, rows]), found.held)
+
+    def lets_wait(self, kv: KV, rows: int) -> bool:
+        """True if sessions that may still grow lie in pages, and so few rows may wait beside these."""
+        pages = self._rows.pages(kv, HOT)
+        return pages > 0 and not is_much(rows, pages)
+
+    def lay_beside(self, kv: KV, rows: pa.Table) -> bool:
+        """Let rows wait; returns True where they are to be laid into sessions now, with all that waits."""
+        return self._waiting.add(kv, rows, self._rows.pages(kv, HOT))
+
+    def waiting(self, kv: KV) -> Hashes | None:
+        """The keys of what waits."""
+        waiting = self._waiting.read(kv)
+        return None if waiting is None else np.unique(waiting.hashes)
 
     def release(self) -> None:
         """A commit is about to end: what was written is not asked for any more."""
@@ -117,6 +147,11 @@ class SessionStore:
         stored = _as_stored(rows)
         homes = stored.column(START).to_numpy()
         self._note(kv, rows)
+        if (open_ := near.held.get(HOT)) is not None and open_.beside is not None:
+            left = self._take_out(kv, open_)
+            near = Near(near.rows, {**near.held, HOT: open_._replace(stays=left)})
+            # What seems to be left behind may go on with what waits: it is left as it is.
+            kept = (lambda some: some) if left else kept
         there = np.isin(homes, np.array(list(near.held), dtype=np.int64))
         emptied = [home for home in near.held if self._is_emptied(near, home, homes)]
         held = {home: pages for home, pages in near.held.items() if home not in emptied}
@@ -131,6 +166,14 @@ class SessionStore:
         if not there.all():  # blindly: what lies there is not read
             for home in self._rows.append(kv, stored.filter(pa.array(~there)), upsert=True, aside=True):
                 self._rows.fold(kv, home, _folded)
+
+    def _take_out(self, kv: KV, held: Held) -> bool:
+        """Take out what waits for pages that were asked for, and are written now. True if something still waits."""
+        assert held.beside is not None and held.head is not None
+        mine = waits_for(held, held.beside)
+        if mine.any():
+            self._waiting.replace(kv, held.beside, held.beside.where(~mine))
+        return not mine.all()
 
     def clear(self, kv: KV) -> None:
         """Forget all."""
@@ -149,29 +192,34 @@ class SessionStore:
             kv.write(batch)
             self._rows.drop(kv, START_OF_TIME_US, end)
 
-    def without(self, near: Near, others: pa.Table, must: Hashes) -> tuple[Near, pa.Table]:
-        """Of `near`, pages of sessions that may still grow, those to be written where only `others` are right of them, and what
-        of `others` is in these: pages of which half is not right any more, and pages of keys with these hashes.
+    def without(self, near: Near, stay: IntArray, must: Hashes) -> tuple[Near, IntArray]:
+        """Of `near`, pages of sessions that may still grow, those to be written where of its rows only these `stay`, and which
+        of these are in them: pages of which half is not right any more, and pages of keys with these hashes.
         """
         held = near.held[HOT]
-        if held.head is None or not held.there:
-            return near, others
-        pages = np.fromiter(held.there, np.int64)
-        sizes = rows_in(held.there.values())
-        own = page_of(hashes_of(others, self._rows.by), held.head.pages)
+        if near.rows is None or held.head is None or not len(held.asked):
+            return near, stay
+        pages = np.sort(held.asked)
+        sizes = np.zeros(held.head.pages, dtype=np.int64)
+        sizes[np.fromiter(held.there, np.int64)] = rows_in(held.there.values())
+        sizes = sizes[pages]
+        keys = near.rows.select([START, *self._rows.by])
+        keys = keys if len(stay) == len(keys) else keys.take(pa.array(stay))
+        own = page_of(hashes_of(keys, self._rows.by), held.head.pages)
         right = np.bincount(own, minlength=held.head.pages)[pages]
         writes = (2 * right <= sizes) | (pages == 0) | np.isin(pages, page_of(must, held.head.pages))
         if writes.all():
-            return near, others
+            return near, stay
         chosen = np.zeros(held.head.pages, dtype=bool)
         chosen[pages[writes]] = True
         there = {page: value for page, value in held.there.items() if chosen[page]}
-        return Near(near.rows, {HOT: held._replace(there=there)}), others.filter(pa.array(chosen[own]))
+        held = held._replace(there=there, asked=pages[writes])
+        return Near(near.rows, {HOT: held}), stay[chosen[own]]
 
     def _is_emptied(self, near: Near, home: int, homes: IntArray) -> bool:
         """True if nothing is left at a home."""
         held = near.held[home]
-        if (homes == home).any():
+        if held.stays or (homes == home).any():
             return False
         if held.head is None:
             return True
@@ -198,6 +246,25 @@ class SessionStore:
             if noted != value:
                 batch.put(self._aux, key, noted)
         kv.write(batch)
+
+
+def waits_for(held: Held, waiting: Waiting) -> BoolArray:
+    """True for rows that wait for one of the pages that were asked for."""
+    assert held.head is not None
+    asked = np.zeros(held.head.pages, dtype=bool)
+    asked[held.asked] = True
+    mine: BoolArray = asked[page_of(waiting.hashes, held.head.pages)]
+    return mine
+
+
+def homes_at_once(homes: IntArray, most: int) -> Iterator[IntArray]:
+    """The places of rows at these homes, home after home, in parts of about so many: those of a home in one part."""
+    order = np.argsort(homes, kind="stable")
+    begins = np.flatnonzero(np.r_[True, np.diff(homes[order]) > 0])
+    part = begins // most
+    bounds = begins[np.flatnonzero(np.r_[True, np.diff(part) > 0])]
+    for low, high in itertools.pairwise([*bounds.tolist(), len(order)]):
+        yield order[low:high]
 
 
 def _folded(rows: pa.Table) -> pa.Table:

@@ -169,10 +169,13 @@ class _Changes:
             yield part
 
     def encode(self) -> bytes:
+        return bytes(self.packed(self.nbytes))
+
+    def packed(self, expected: int) -> memoryview:
         whole = Batch()
         for part in self.parts(PART_BYTES):
             whole.extend(part)
-        return whole.encode()
+        return whole.packed(expected)
 
 
 def _value(stored: bytes) -> bytes | None:

@@ -7,10 +7,13 @@ Numbers, where a window is more than blocks in a row: `SINCE` and on is what has
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores.windows import Schemas, unpack_table
 
@@ -47,6 +50,12 @@ class Newest(NamedTuple):
 
 def key_of(prefix: bytes, number: int) -> bytes:
     return prefix + number.to_bytes(8, "big")
+
+
+def page_keys(prefixes: Iterable[bytes], pages: Sequence[int] | IntArray) -> list[bytes]:
+    """The key of each page, of the window that its prefix says."""
+    data = (np.asarray(pages, dtype=np.uint64) | np.uint64(PAGES)).astype(">u8").tobytes()
+    return [prefix + data[at : at + 8] for prefix, at in zip(prefixes, range(0, len(data), 8), strict=False)]
 
 
 def first_block(schema: bytes, number: int, data: bytes) -> bytes:

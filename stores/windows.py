@@ -33,10 +33,13 @@ START, END, UPSERT, PENDING = "__start", "__end", "__upsert", "__pending"
 
 @dataclass(frozen=True)
 class Near:
-    """rows: with `__upsert`, oldest first; None where there are none. held: what `put` has to know, by start."""
+    """rows: with `__upsert`, oldest first; None where there are none. held: what `put` has to know, by start. merged: no
+    (window, key) has several of them
+    """
 
     rows: pa.Table | None
     held: Mapping[int, Any]
+    merged: bool = False
 
 
 class WindowStore(Protocol):

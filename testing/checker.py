@@ -135,6 +135,21 @@ def _expected(
     definition: Definition, source: KafkaStream, dead_letters: KafkaSink | None, report: Report
 ) -> dict[Cell, Record]:
     """The oracle's last pane of each (key, window), as the sink would write it."""
+    messages, schema = _taken(source, dead_letters, report)
+    if not messages:
+        return {}
+    oracle = definition.oracle()
+    # Ahead of its `now` nothing is: what was, the job has set aside itself.
+    step = oracle.ingest(messages, END_OF_TIME_US, START_OF_TIME_US)
+    panes = step.rows + oracle.advance(END_OF_TIME_US, END_OF_TIME_US).rows
+    last = {(p.window, tuple(p.key.items())): p for p in panes if p.kind is Kind.INSERT}
+    return {_cell(definition, row): row for row in _as_written(definition, list(last.values()), schema)}
+
+
+def _taken(
+    source: KafkaStream, dead_letters: KafkaSink | None, report: Report
+) -> tuple[list[Message], pa.Schema]:
+    """All messages that can be decoded and are no dead letters, and their columns."""
     dead = set() if dead_letters is None else set(_dead_positions(dead_letters))
     messages, schema = [], pa.schema([])
     for table in _read(source):
@@ -147,14 +162,7 @@ def _expected(
                 report.set_aside += 1
             else:
                 messages.append(Message({name: row[name] for name in names}, position))
-    if not messages:
-        return {}
-    oracle = definition.oracle()
-    # Ahead of its `now` nothing is: what was, the job has set aside itself.
-    step = oracle.ingest(messages, END_OF_TIME_US, START_OF_TIME_US)
-    panes = step.rows + oracle.advance(END_OF_TIME_US, END_OF_TIME_US).rows
-    last = {(p.window, tuple(p.key.items())): p for p in panes if p.kind is Kind.INSERT}
-    return {_cell(definition, row): row for row in _as_written(definition, list(last.values()), schema)}
+    return messages, schema
 
 
 def _as_written(definition: Definition, panes: Sequence[Pane], schema: pa.Schema) -> Iterator[Record]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import windrow as wr
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import to_datetime
+from windrow.testing.busy import Busy
 
 T = TypeVar("T")
 S, HOUR = 1_000_000, 3_600_000_000
@@ -33,28 +35,6 @@ SCHEMA = pa.schema(
 WRONG: tuple[dict[str, Any], ...] = ({"t": None}, {"t": "no time"}, {"t": float("nan")})
 WRONG_KEY = {"k": "\ud800"}
 HOWS = ("inner", "left", "right", "full", "semi", "anti", "asof")
-
-
-class Busy:
-    """A process function that keeps state and sets timers of both kinds, by what its messages say."""
-
-    def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> Any:
-        state["n"] = state.get("n", 0) + 1
-        match message["i"]:
-            case 0:
-                raise ValueError("no")
-            case 1:
-                timers.set(timers.time + timedelta(seconds=3))
-            case 2:
-                timers.set(timers.now + timedelta(seconds=4), of="now")
-            case 3 if state["n"] > 3:
-                state.clear()
-                return None
-        return {"said": "message", "n": state["n"]}
-
-    def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> Iterator[dict[str, Any]]:
-        state["fired"] = state.get("fired", 0) + 1
-        yield {"said": timers.of, "n": state["fired"]}
 
 
 class Draw:
@@ -79,11 +59,11 @@ class Draw:
     # -- operators --------------------------------------------------------------------------------------------------
 
     def aggregate(self, name: str, **given: Any) -> wr.Aggregate:
-        """Any aggregate. given: what of it is decided already; `window` "in time": one that ends."""
+        """Any aggregate. given: what of it is decided already; `window` "in time": one that ends, "session": of any kind."""
         return self.valid(lambda: self._aggregate(name, given))
 
     def _aggregate(self, name: str, given: dict[str, Any]) -> wr.Aggregate:
-        window, tuples, bounded = self._window(given.get("window") == "in time")
+        window, tuples, bounded = self._window(given.get("window"))
         options: dict[str, Any] = {
             "by": self.pick("k", "k", ("k", "g"), ()),
             "event_time": "t",
@@ -94,16 +74,69 @@ class Draw:
             "retention": self._retention(tuples, bounded),
             "allowed_lateness": self.pick(None, None, self.units(4)) if bounded else None,
             "ids": self.pick(None, None, None, wr.ids("i", "v")),
+            "deliver": self.policy(),
             **given,
             "window": window,
         }
         return wr.Aggregate(name=name, **options)
 
-    def _window(self, in_time: bool) -> tuple[Any, bool, bool]:
+    def cogroup(self, name: str, *inputs: str, **given: Any) -> wr.CoGroup:
+        """Any aggregate over these inputs. given: as for `aggregate`."""
+        return self.valid(lambda: self._cogroup(name, inputs, given))
+
+    def _cogroup(self, name: str, inputs: Sequence[str], given: Mapping[str, Any]) -> wr.CoGroup:
+        window, tuples, bounded = self._window(given.get("window"))
+        agg = {alias: self._of(a, inputs) for alias, a in self._aggregations("v").items()}
+        options: dict[str, Any] = {
+            "by": self.pick("k", "k", ("k", "g"), ()),
+            "agg": {"all": wr.count(), **agg},
+            "emit": self._emit(),
+            "null_keys": self.pick("group", "group", "dead_letter"),
+            "retention": self._retention(tuples, bounded),
+            "allowed_lateness": self.pick(None, None, self.units(4)) if bounded else None,
+            "ids": self.pick(None, None, None, wr.ids("i", "v")),
+            **given,
+            "window": window,
+        }
+        both = [
+            wr.Input(i, event_time="t", watermark=self.watermark(), deliver=self.policy()) for i in inputs
+        ]
+        return wr.CoGroup(inputs=both, name=name, **options)
+
+    def _of(self, aggregation: Any, inputs: Sequence[str]) -> Any:
+        of = self.pick(None, *inputs)
+        return aggregation if of is None else aggregation.of(of)
+
+    def join_window(self, name: str, **given: Any) -> wr.JoinWindow:
+        """Any join window. given: as for `aggregate`."""
+        return self.valid(lambda: self._join_window(name, given))
+
+    def _join_window(self, name: str, given: Mapping[str, Any]) -> wr.JoinWindow:
+        window, tuples, bounded = self._window(given.get("window"))
+        triggers: list[Any] = [wr.every_batch, wr.every_batch, wr.never, wr.every(2), wr.every(self.units(4))]
+        emit = wr.Emit(early=self.pick(*triggers), late=self.pick(*triggers))
+        options: dict[str, Any] = {
+            "by": self.pick("k", "k", ()),
+            "event_time": "t",
+            "join_keys": self.pick((), "i", ("i", "g")),
+            "retention": self._retention(tuples, bounded),
+            "allowed_lateness": self.pick(None, None, self.units(4)) if bounded else None,
+            "emit": self.pick(None, emit),
+            "watermark": self.watermark(),
+            "null_keys": self.pick("group", "group", "dead_letter"),
+            "ids": self.pick(None, None, None, wr.ids("i", "v")),
+            "deliver": self.policy(),
+            **given,
+            "window": window,
+        }
+        return wr.JoinWindow(name=name, **options)
+
+    def _window(self, kind: str | None) -> tuple[Any, bool, bool]:
         """(a window, True if it counts messages, True if event time ends it)."""
         kinds = ["tumbling", "tumbling", "hopping", "hopping", "gaps", "session", "session"]
         kinds += ["calendar"] * 5 if self.unit_us > S else []
-        match self.pick(*kinds, *([] if in_time else ["tuples", "tuples", "sliding", "global"])):
+        kinds += [] if kind == "in time" else ["tuples", "tuples", "sliding", "global", "session"]
+        match "session" if kind == "session" else self.pick(*kinds):
             case "tumbling":
                 return wr.tumbling(self.units(10), offset=self.units(self.pick(0, 3))), False, True
             case "hopping":
@@ -111,7 +144,7 @@ class Draw:
             case "gaps":
                 return wr.hopping(self.units(3), self.units(7), gaps=True), False, True
             case "session":
-                return wr.session(self.units(self.pick(1, 2, 4))), False, True
+                return self._session(kind == "in time")
             case "calendar":
                 zone = self.pick("Europe/Berlin", "UTC")
                 return wr.calendar(self.pick("day", "2 days"), time_zone=zone), False, True
@@ -122,9 +155,26 @@ class Draw:
             case _:
                 return wr.global_window(), False, False
 
+    def _session(self, in_time: bool) -> tuple[Any, bool, bool]:
+        gap = self.units(self.pick(1, 2, 4))
+        match self.pick(
+            "gap", "gap", "cut", *["longest"] * 4, *([] if in_time else ["own", "own", "messages"])
+        ):
+            case "cut":
+                return wr.session(gap, cut=wr.tumbling(self.units(9))), False, True
+            case "own":
+                return wr.session((wr.col("g") + 1) * self.unit_us), False, True
+            case "longest":
+                return wr.session(gap, max_length=self.units(self.pick(3, 7))), False, True
+            case "messages":
+                return wr.session(messages=self.pick(0, 1, 3)), True, False
+            case _:
+                return wr.session(gap), False, True
+
     def _retention(self, tuples: bool, bounded: bool) -> Any:
         if tuples:
-            return self.pick(wr.forever, wr.Retain(windows=2), wr.Retain(messages=6))
+            per_job = wr.Retain(messages=8, per="job")
+            return self.pick(wr.forever, wr.Retain(windows=2), wr.Retain(messages=6), per_job)
         if not bounded:
             return wr.forever
         limits = {"windows": self.pick(None, None, 2), "messages": self.pick(None, None, 5)}
@@ -172,8 +222,26 @@ class Draw:
             wr.fixed(self.units(5)),
         )
 
+    def policy(self, *, surely: bool = True) -> Any:
+        """What an input has for `deliver=`, mostly nothing. surely: some messages may be guaranteed."""
+        if self.chance.random() < 0.8:
+            return None
+        return self.any_policy(surely=surely)
+
+    def any_policy(self, *, surely: bool = True) -> Any:
+        made = self.pick(
+            wr.deliver.latest(),
+            wr.deliver.newest(2, per="input", record="dead_letters"),
+            wr.deliver.throttle(self.units(self.pick(2, 6))),
+            wr.deliver.throttle(self.units(4), per="input"),
+            wr.deliver.within(self.units(self.pick(5, 30)), record=self.pick(None, "dead_letters")),
+        )
+        return self.pick(made, made, made.guarantee(wr.col("i") == 2) if surely else made)
+
     def input(self, name: str, window: Any = None, **given: Any) -> Any:
         options = {"event_time": "t", "watermark": self.pick(self.units(0), self.units(3)), **given}
+        if not options.get("static"):
+            options.setdefault("deliver", self.policy())
         return wr.Input(name, window=window, **options)
 
     def join(
@@ -203,17 +271,27 @@ class Draw:
         within = (self.units(low), self.units(min(high, 0) if how == "asof" else high))
         beside = [wr.sliding(self.units(5)), wr.tumbling(self.units(6)), wr.rows(2), wr.unbounded(), None]
         windows = self.pick((None, None), (None, None), (self.pick(*beside), self.pick(*beside)))
+        sessions = self.pick(None, None, None, (True, True), (True, False), (False, True))
         if how == "asof":
-            windows = (None, None)
+            windows, sessions = (None, None), None
+        if sessions is not None:
+            spec = wr.session(
+                self.units(self.pick(1, 2, 4)), cut=self.pick(None, None, wr.tumbling(self.units(9)))
+            )
+            windows = (spec if sessions[0] else None, spec if sessions[1] else None)
+        common = sessions == (True, True)
         options: dict[str, Any] = {
             "how": how,
-            "on": self.pick("k", "k", ("k", "g"), ()),
+            "on": self.pick("k", "k", ("k", "g"), *([] if sessions else [()])),
+            "window": windows[0] if common else None,
             "within": within if windows == (None, None) else self.pick(within, None),
             "retention": self.pick(None, self.units(20), self.units(40)),
             "allowed_lateness": self.pick(None, None, self.units(0), self.units(4)),
             "emit": self.pick(None, None, wr.Emit(early=wr.every(self.units(4)), late=wr.every_batch)),
             **given,
         }
+        if common:
+            windows = (None, None)
         return wr.Join(
             left=self.input(left, windows[0], **said.get(left, {})),
             right=self.input(right, windows[1], **said.get(right, {})),
@@ -229,9 +307,21 @@ class Draw:
             "within": self.pick(self.units(3), self.units(10), wr.forever),
             "watermark": self.watermark(),
             "null_keys": self.pick("group", "dead_letter"),
+            "deliver": self.pick(*[None] * 5, wr.deliver.within(self.units(8))),
             **given,
         }
         return wr.Deduplicate(name=name, **options)
+
+    def delivery(self, name: str, **given: Any) -> wr.Delivery:
+        options: dict[str, Any] = {
+            "by": self.pick("k", "k", ("k", "g"), ()),
+            "event_time": "t",
+            "policy": self.any_policy(),
+            "watermark": self.watermark(),
+            "null_keys": self.pick("group", "dead_letter"),
+            **given,
+        }
+        return wr.Delivery(name=name, **options)
 
     def process(self, name: str, **given: Any) -> wr.Process:
         options: dict[str, Any] = {
@@ -242,6 +332,7 @@ class Draw:
             "ttl": self.pick(self.units(3), self.units(10), wr.forever),
             "watermark": self.watermark(),
             "null_keys": "dead_letter",
+            "deliver": self.policy(),
             **given,
         }
         return wr.Process(name=name, **options)
@@ -267,11 +358,61 @@ class Draw:
             "agg": {**agg, **running} if self.pick(True, False) or counted else agg,
             "watermark": self.watermark(),
             "null_keys": self.pick("group", "dead_letter"),
+            "deliver": self.policy(),
+            **self._again(),
             **given,
         }
         if any(not hasattr(a.frame or frame, "low_us") for a in options["agg"].values()):
             options["ttl"] = self.pick(self.units(3), self.units(10), wr.forever)
         return wr.Over(name=name, **options)
+
+    def _again(self) -> dict[str, Any]:
+        """What rows are told again of windows around messages, half of the time none."""
+        triggers: list[Any] = [wr.never, wr.every_batch]
+        emit = wr.Emit(
+            early=self.pick(*triggers),
+            late=wr.every_batch,
+            mode=self.pick("retracting", "retracting", "accumulating"),
+            only_if_changed=self.pick(True, False),
+        )
+        return self.pick({}, {"emit": emit, "allowed_lateness": self.units(self.pick(0, 4, 20))})
+
+    def anchored(self, name: str, messages: str, anchors: str | None, **given: Any) -> wr.Over:
+        """Any windows around the messages of another input; anchors=None: of a clock."""
+        return self.valid(lambda: self._anchored(name, messages, anchors, given))
+
+    def _anchored(self, name: str, messages: str, anchors: str | None, given: Mapping[str, Any]) -> wr.Over:
+        frame, bounded, again = self._span(anchors is None)
+        agg = {"around": wr.count(), "near": wr.sum("v"), "top": wr.max("v"), "all": wr.collect_list("v")}
+        options: dict[str, Any] = {
+            "by": () if anchors is None else self.pick("k", "k", ("k", "g"), ()),
+            "event_time": "t",
+            "frame": frame,
+            "agg": {alias: agg[alias] for alias in self.chance.sample(sorted(agg), 2)},
+            "anchors": wr.sources.clock(self.units(self.pick(2, 5)))
+            if anchors is None
+            else self.input(anchors),
+            "retention": None if bounded else self.pick(self.units(8), self.units(8), wr.forever),
+            "empty": self.pick("emit", "emit", "skip"),
+            "watermark": self.pick(self.units(0), self.units(3)),
+            "null_keys": self.pick("group", "dead_letter"),
+            "deliver": self.policy(),
+            **(self._again() if again else {}),
+            **given,
+        }
+        return wr.Over(name=name, input=messages, **options)
+
+    def _span(self, fixed: bool) -> tuple[Any, bool, bool]:
+        """(where windows lie of anchors, True if the same way of each, True if rows may be told again)."""
+        low, high = sorted((self.chance.randint(-6, 2), self.chance.randint(-2, 4)))
+        closed = "both" if low == high else self.pick("both", "both", "left", "right")
+        if fixed or self.pick(True, False):
+            return wr.range_between(self.units(low), self.units(high), closed=closed), True, not fixed
+        at, back = wr.col("t"), pa.scalar(2 * self.unit_us, pa.duration("us"))
+        later = pc.if_else(pc.equal(wr.col("g"), 0), at, pc.add(at, back))
+        promises = self.pick(True, False)
+        obsolete = pc.subtract(at, back) if promises else None
+        return wr.between(pc.subtract(at, back), later, obsolete=obsolete, closed=closed), False, not promises
 
     # -- messages ---------------------------------------------------------------------------------------------------
 

@@ -35,9 +35,22 @@ def one_join(draw: Draw) -> list[Definition]:
 
 
 def one_of_rows(draw: Draw) -> list[Definition]:
-    made = {"once": draw.deduplicate, "busy": draw.process, "near": draw.over}
+    made = {
+        "once": draw.deduplicate,
+        "busy": draw.process,
+        "near": draw.over,
+        "listed": draw.join_window,
+        "fresh": draw.delivery,
+    }
     name = draw.pick(*made)
     return [made[name](name)]
+
+
+def one_of_inputs(draw: Draw) -> list[Definition]:
+    """Of several inputs, which are not joined."""
+    if draw.pick(True, False):
+        return [draw.cogroup("both", "orders", "parcels")]
+    return [draw.anchored("marked", "orders", draw.pick("parcels", "parcels", "parcels", None))]
 
 
 def a_chain(draw: Draw) -> list[Definition]:
@@ -54,7 +67,7 @@ def _line(draw: Draw) -> list[Definition]:
             draw.deduplicate("last", by="k", ids=wr.ids("n"), event_time=time, watermark="0 seconds"),
         ]
     by = tuple(name for name in before.by if draw.pick(True, True, False))
-    return [before, draw.aggregate("last", **_after(time, value), by=by)]
+    return [before, draw.aggregate("last", **_after(draw, time, value), by=by)]
 
 
 #: An operator, and the event time and a column of its rows.
@@ -63,6 +76,8 @@ First = tuple[Any, str, str]
 
 def _aggregate_first(draw: Draw) -> First:
     agg = {"n": wr.count(), "total": wr.sum("v")}
+    if draw.pick(True, False, False):
+        return draw.cogroup("first", "orders", "parcels", **_before(draw), agg=agg), "window_time", "n"
     return draw.aggregate("first", **_before(draw), agg=agg), "window_time", "n"
 
 
@@ -73,11 +88,17 @@ def _join_first(draw: Draw) -> First:
 
 
 def _rows_first(draw: Draw) -> First:
-    match draw.pick("deduplicate", "process", "over"):
+    match draw.pick("deduplicate", "process", "over", "join window", "delivery", "anchors"):
         case "deduplicate":
             return draw.deduplicate("first"), "t", "v"
         case "over":
             return draw.over("first"), "t", "v"
+        case "join window":
+            return draw.join_window("first", window="in time"), "t", "v"
+        case "delivery":
+            return draw.delivery("first"), "t", "v"
+        case "anchors":
+            return draw.anchored("first", "orders", "parcels"), "t", "v"
         case _:
             return draw.process("first"), "t", "n"
 
@@ -97,7 +118,7 @@ def _diamond(draw: Draw) -> list[Definition]:
     ]
     (one, time, value), (other, beside, _) = sides
     said = {
-        side.name: {"event_time": at, "watermark": draw.units(0)}
+        side.name: {"event_time": at, "watermark": draw.units(0), "deliver": draw.policy(surely=False)}
         for side, at in ((one, time), (other, beside))
     }
     hows = ("inner", "left", "full", "semi")
@@ -106,7 +127,7 @@ def _diamond(draw: Draw) -> list[Definition]:
         return [one, other, both]
     if both.how != "semi" and type(one) is type(other):
         time, value = f"one_{time}", f"one_{value}"  # both have them
-    return [one, other, both, draw.aggregate("last", **_after(time, value), by=by)]
+    return [one, other, both, draw.aggregate("last", **_after(draw, time, value), by=by)]
 
 
 def _side(draw: Draw, name: str, **given: Any) -> First:
@@ -125,6 +146,8 @@ def several(draw: Draw) -> list[Definition]:
             draw.deduplicate("once"),
             draw.process("busy"),
             draw.over("near"),
+            draw.join_window("listed"),
+            draw.delivery("fresh"),
         ]
         return draw.chance.sample(made, draw.pick(2, 2, 3))
     said = {
@@ -136,7 +159,13 @@ def several(draw: Draw) -> list[Definition]:
         draw.deduplicate("once", input="parcels", **said["parcels"]),
         draw.process("busy", input="orders", **said["orders"]),
     ]
-    return [draw.join("pairs", "orders", "parcels", said=said), draw.pick(*beside)]
+    both = draw.pick(
+        draw.join("pairs", "orders", "parcels", said=said),
+        draw.join("pairs", "orders", "parcels", said=said),
+        draw.anchored("marked", "orders", "parcels", watermark=said["orders"]["watermark"]),
+        draw.cogroup("both", "orders", "parcels"),
+    )
+    return [both, draw.pick(*beside)]
 
 
 def _before(draw: Draw) -> dict[str, Any]:
@@ -147,7 +176,7 @@ def _before(draw: Draw) -> dict[str, Any]:
     return {"window": "in time", "emit": emit, "allowed_lateness": None, "null_keys": "group"}
 
 
-def _after(event_time: str, column: str) -> dict[str, Any]:
+def _after(draw: Draw, event_time: str, column: str) -> dict[str, Any]:
     """What an aggregate is that takes the rows of another operator."""
     return {
         "window": "in time",
@@ -155,6 +184,7 @@ def _after(event_time: str, column: str) -> dict[str, Any]:
         "agg": {"n": wr.count(), "total": wr.sum(column), "least": wr.min(column)},
         "watermark": "0 seconds",
         "ids": None,
+        "deliver": draw.policy(surely=False),
     }
 
 
@@ -162,7 +192,7 @@ Kind = Callable[[Draw], list[Definition]]
 #: Jobs of one definition; what stands here twice comes twice as often.
 ONE: tuple[Kind, ...] = (
     *(one_aggregate, one_aggregate, one_aggregate),
-    *(one_join, one_join, one_of_rows, a_chain, a_graph),
+    *(one_join, one_join, one_join, one_of_rows, one_of_rows, one_of_inputs, one_of_inputs, a_chain, a_graph),
 )
 
 

@@ -6,6 +6,8 @@ Spark stay together, with a broker in one room and without one in another, and b
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
 import json
 import logging
@@ -35,8 +37,14 @@ LONGEST = ("drills", "examples", "simulation", "operators", "proof", "kafka")
 STARTS = {"spark": "spark", "kafka": "kafka", "kafka_image": "kafka"}
 #: A file system in memory: tests write there where it has so much room, and else wait for the disk.
 MEMORY, ROOM_BYTES = "/dev/shm", 4 << 30
-#: Half of what Spark costs in a JVM that soon ends is compiling well what it runs.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Half of what Spark costs in a JVM that soon ends is compiling well what it runs; it looks through its 48 MB of compiled code
+#: again and again for what could go, and collects all garbage whenever it has loaded more classes. Hadoop runs `chmod` for each
+#: of its files.
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:ReservedCodeCacheSize=256m -XX:SweeperThreshold=25 -XX:MetaspaceSize=256m "
+    "-Djdk.lang.Process.launchMechanism=VFORK"
+)
 #: Spark forks its Python workers from a process that has imported what they need.
 WORKERS, READY = HERE / "spark" / "workers", "--conf spark.python.daemon.module=ready_workers pyspark-shell"
 #: A folder of all processes of one run.
@@ -70,12 +78,26 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The session of Spark of all tests in this process."""
+    from py4j.protocol import Py4JError
+
     from tests.spark.conftest import forking, session
 
     with forking():
         made = session()
         yield made
-        made.stop()
+        # A JVM that is gone cannot be stopped: who needed it has failed.
+        with contextlib.suppress(ConnectionError, Py4JError):
+            made.stop()
+
+
+@pytest.fixture(scope="module")
+def compiled(spark: Any) -> Iterator[None]:
+    """Plans of a module are compiled, as they are for users."""
+    from tests.spark.conftest import WHOLE_STAGE
+
+    spark.conf.set(WHOLE_STAGE, "true")
+    yield
+    spark.conf.set(WHOLE_STAGE, "false")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -111,6 +133,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
     if "PYTEST_XDIST_WORKER" in os.environ:
         Path(os.environ[RUN], "rooms.json").write_text(json.dumps(rooms))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are there to the end: who collects garbage need not look at them again and again.
+
+    What tests leave in circles is little: to look for it every 700 objects is an eighth of what they cost.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def file_of(item: pytest.Item) -> str:

@@ -7,38 +7,45 @@ query leaves out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import product
 
 import polars as pl
 
-from ..harness import Context, Row, median, rate, scratch
+from ..flink import Flink, flink, lacking
+from ..harness import Benchmark, Context, Row, median, rate, scratch
+from ..spent import Spent
 from . import events, sides
-from .flink import Flink, flink, lacking
-from .queries import QUERIES, Query, result
+from .queries import QUERIES
+from .query import Query, result
 
 EVENTS, EVENTS_PER_SECOND = 5_000_000, 100_000
 QUICK_EVENTS, QUICK_EVENTS_PER_SECOND = 500_000, 25_000
-WATERMARK_SECONDS = 4
 ON_SPARK, EMBEDDED = "windrow", "windrow embedded"
 FLINK, PUBLISHED = "Flink, RocksDB", "Flink, as published"
-REQUIRED = {FLINK: 1.0}
-
 #: Runs the query in a folder.
-Run = Callable[[str], tuple[sides.Spent, pl.DataFrame]]
+Run = Callable[[str], tuple[Spent, pl.DataFrame]]
 
 
-def nexmark(context: Context) -> list[Row]:
+def nexmark(context: Context, queries: Sequence[Query] = QUERIES) -> list[Row]:
     """Events a second and core of each query, by every side."""
     n, per_second = (QUICK_EVENTS, QUICK_EVENTS_PER_SECOND) if context.quick else (EVENTS, EVENTS_PER_SECOND)
+    n = context.events or n
     context.step(f"writing {n:,} events")
     path = events.stream(n, per_second)
     with ExitStack() as stack:
         if absent := lacking():
             context.bar.write(f"nexmark runs without Flink: {', '.join(absent)} cannot be found")
         engine = None if absent else stack.enter_context(flink())
-        return [row for query in QUERIES for row in _compare(context, query, engine, path, n)]
+        return [row for query in queries for row in _compare(context, query, engine, path, n)]
+
+
+#: Each query by itself.
+NEXMARK: dict[str, Benchmark] = {
+    f"nexmark-{query.name.partition(',')[0]}": partial(nexmark, queries=(query,)) for query in QUERIES
+}
 
 
 def _compare(context: Context, query: Query, engine: Flink | None, path: str, n: int) -> list[Row]:
@@ -71,9 +78,11 @@ def _sides(query: Query, engine: Flink | None, path: str) -> dict[str, Run]:
     for name, plan in query.plans.items():
         runs[ON_SPARK + name] = lambda folder, plan=plan: sides.on_spark(query, plan, path, folder)
         runs[EMBEDDED + name] = lambda folder, plan=plan: sides.embedded(query, plan, path, folder)
-    runs[sides.SPARK] = lambda folder: sides.by_spark(query, path, folder)
+    if (spark := query.spark) is not None:
+        runs[sides.SPARK] = lambda folder: sides.by_spark(query, spark, path, folder)
     if engine is not None:
-        runs[FLINK] = lambda folder: engine.run(query, path, folder)
+        for name, sql in query.flink.items():
+            runs[FLINK + name] = lambda folder, sql=sql: sides.by_flink(engine, query, sql, path, folder)
     return runs
 
 
@@ -90,7 +99,7 @@ def _rows(query: Query, n: int, cores: dict[str, list[float]], seconds: dict[str
                     median(samples[side]),
                     median(samples[other]),
                     other,
-                    required=REQUIRED.get(other) if samples is cores else None,
+                    required=1.0 if samples is cores and other.startswith(FLINK) else None,
                     samples={s: samples[s] for s in (side, other)},
                 )
             )
@@ -107,10 +116,11 @@ def _check(query: Query, side: str, found: pl.DataFrame, expected: pl.DataFrame,
     """
     columns = list(query.columns)
     must = expected
-    if last is not None:
-        closed = pl.lit(last).dt.offset_by(f"-{WATERMARK_SECONDS}s").cast(pl.Datetime("us", "UTC"))
-        must = expected.filter(pl.col("window_end") <= closed)
-    assert len(must), f"{query.name}: no window closes"
+    if last is not None and query.closes is not None:
+        time, later = query.closes
+        watermark = pl.lit(last).dt.offset_by(f"-{sides.WATERMARK_MS}ms").cast(pl.Datetime("us", "UTC"))
+        must = expected.filter(pl.col(time).dt.offset_by(later) <= watermark)
+    assert len(must), f"{query.name}: no row is due"
     faults = {
         "wrong": found.join(expected, on=columns, how="anti"),
         "missing": must.join(found, on=columns, how="anti"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..data import FIRST_US, files
 
@@ -21,7 +22,8 @@ HOT_AUCTIONS, HOT_SELLERS, HOT_BIDDERS = 2, 4, 4
 HOT_OF = 100
 IN_FLIGHT, ACTIVE, AHEAD = 100, 1_000, 10
 FIRST_ID = 1_000
-EXTRA_BYTES = (54, 82)
+FIRST_CATEGORY, CATEGORIES = 10, 5
+ITEM_BYTES, EXTRA_BYTES = (3, 20), (54, 82)
 FILES = 25
 SCHEMA = pa.schema(
     [
@@ -34,6 +36,11 @@ SCHEMA = pa.schema(
         ("bidder", pa.int64()),
         ("price", pa.int64()),
         ("extra", pa.string()),
+        ("item", pa.string()),
+        ("category", pa.int64()),
+        ("initial_bid", pa.int64()),
+        ("reserve", pa.int64()),
+        ("expires", pa.timestamp("ms", "UTC")),
     ]
 )
 _FIRST = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter")
@@ -42,7 +49,9 @@ _LAST = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "
 
 def stream(n: int, per_second: int) -> str:
     """A directory of 25 Parquet files with `n` events in all, `per_second` of them in a second of event time."""
-    return files(f"nexmark-{n}-{per_second}", lambda first, m: events(first, m, per_second), n, n // FILES)
+    return files(
+        f"nexmark-auctions-{n}-{per_second}", lambda first, m: events(first, m, per_second), n, n // FILES
+    )
 
 
 def events(first: int, n: int, per_second: int) -> pa.Table:
@@ -51,7 +60,7 @@ def events(first: int, n: int, per_second: int) -> pa.Table:
     number = np.arange(first, first + n)
     epoch, place = np.divmod(number, PERSONS + AUCTIONS + BIDS)
     kind = np.select([place < PERSONS, place < PERSONS + AUCTIONS], [PERSON, AUCTION], BID)
-    millis = FIRST_US // 1_000 + number * 1_000 // per_second
+    millis = _millis(number, per_second)
     person = epoch  # the last one made, from 0, as is each of these
     auction = np.where(
         place < PERSONS, epoch * AUCTIONS - 1, epoch * AUCTIONS + np.minimum(place - PERSONS, AUCTIONS - 1)
@@ -63,7 +72,7 @@ def events(first: int, n: int, per_second: int) -> pa.Table:
     bid_on = np.where(rng.integers(0, HOT_AUCTIONS, n) > 0, auction // HOT_OF * HOT_OF, some_auction)
     seller = np.where(rng.integers(0, HOT_SELLERS, n) > 0, person // HOT_OF * HOT_OF, some_person)
     bidder = np.where(rng.integers(0, HOT_BIDDERS, n) > 0, person // HOT_OF * HOT_OF + 1, other_person)
-    price = np.round(10.0 ** (rng.random(n) * 6) * 100).astype(np.int64)
+    price = _prices(rng, n)
     columns = [
         pa.array(kind, pa.int32()),
         pa.array(millis).cast(SCHEMA.field("t").type),
@@ -71,9 +80,32 @@ def events(first: int, n: int, per_second: int) -> pa.Table:
         _names(rng, kind != PERSON),
         pa.array(seller + FIRST_ID, mask=kind != AUCTION),
         *(pa.array(x, mask=kind != BID) for x in (bid_on + FIRST_ID, bidder + FIRST_ID, price)),
-        _letters(rng, n),
+        _letters(rng, np.full(n, True), EXTRA_BYTES),
+        *_lots(rng, number, per_second, kind != AUCTION),
     ]
     return pa.table(columns, schema=SCHEMA)
+
+
+def _millis(number: np.ndarray, per_second: int) -> np.ndarray:
+    return FIRST_US // 1_000 + number * 1_000 // per_second
+
+
+def _prices(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.round(10.0 ** (rng.random(n) * 6) * 100).astype(np.int64)
+
+
+def _lots(rng: np.random.Generator, number: np.ndarray, per_second: int, none: np.ndarray) -> list[pa.Array]:
+    """What only auctions have: they last as long, on average, as it takes to open so many as are in flight."""
+    n, begin = len(number), _millis(number, per_second)
+    horizon = _millis(number + IN_FLIGHT * (PERSONS + AUCTIONS + BIDS) // AUCTIONS, per_second) - begin
+    expires = begin + 1 + rng.integers(0, np.maximum(2 * horizon, 1))
+    first = _prices(rng, n)
+    numbers = (rng.integers(FIRST_CATEGORY, FIRST_CATEGORY + CATEGORIES, n), first, first + _prices(rng, n))
+    return [
+        _letters(rng, ~none, ITEM_BYTES),
+        *(pa.array(x, mask=none) for x in numbers),
+        pa.array(expires, mask=none).cast(SCHEMA.field("expires").type),
+    ]
 
 
 def _names(rng: np.random.Generator, none: np.ndarray) -> pa.Array:
@@ -81,8 +113,9 @@ def _names(rng: np.random.Generator, none: np.ndarray) -> pa.Array:
     return names.take(pa.array(rng.integers(0, len(names), len(none)), mask=none))
 
 
-def _letters(rng: np.random.Generator, n: int) -> pa.Array:
-    """Texts of random letters, which no compression makes smaller by much."""
-    ends = np.concatenate([[0], np.cumsum(rng.integers(*EXTRA_BYTES, n))]).astype(np.int32)
+def _letters(rng: np.random.Generator, some: np.ndarray, lengths: tuple[int, int]) -> pa.Array:
+    """Texts of random letters, which no compression makes smaller by much, where there are some."""
+    ends = np.concatenate([[0], np.cumsum(some * rng.integers(*lengths, len(some)))]).astype(np.int32)
     letters = rng.integers(ord("a"), ord("z") + 1, ends[-1], dtype=np.uint8)
-    return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(letters))
+    texts = pa.StringArray.from_buffers(len(some), pa.py_buffer(ends), pa.py_buffer(letters))
+    return pc.if_else(pa.array(some), texts, None)

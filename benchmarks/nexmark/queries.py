@@ -1,59 +1,21 @@
-"""The queries: as windrow's definitions, as Spark's SQL, as Flink's, and as plain arithmetic over all events."""
+"""The queries that windows of one stream answer, and all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 import windrow as wr
 
+from .auctions import Q4, Q9, Q20
 from .events import AUCTION, BID, PERSON
+from .query import NONE, WATERMARK, Plan, Query, ends
 
-_NONE = "0 seconds"
-_WATERMARK = "4 seconds"
 _TEN = wr.tumbling("10 seconds")
-_FINAL: dict[str, Any] = {"retention": _NONE, "emit": wr.Emit.append()}
-_OUTSIDE: dict[str, Any] = {"event_time": "t", "watermark": _WATERMARK, "input": "bids", **_FINAL}
+_FINAL: dict[str, Any] = {"retention": NONE, "emit": wr.Emit.append()}
+_OUTSIDE: dict[str, Any] = {"event_time": "t", "watermark": WATERMARK, "input": "bids", **_FINAL}
 _END = pl.col("t").dt.truncate("10s").dt.offset_by("10s").alias("window_end")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A query in windrow's words.
-
-    inputs: what comes from outside, the kind of event and the columns that are read, by name
-    rows: what the sink got, with the columns of the query's result
-    """
-
-    definition: Any
-    inputs: dict[str, tuple[int, list[str]]]
-    rows: Callable[[pl.DataFrame], pl.DataFrame]
-    shards: int = 1
-
-
-@dataclass(frozen=True)
-class Query:
-    """One query of Nexmark's.
-
-    published: events a second and core of Flink, by its guide (the second version of its runner)
-    plans: of windrow, by the name that is put behind "windrow"
-    columns: of the result; window_end among them wherever windows are
-    expected: the result over all events
-    flink: Nexmark's own, that tells the window besides
-    """
-
-    name: str
-    published: float
-    plans: dict[str, Plan]
-    columns: tuple[str, ...]
-    expected: Callable[[pl.LazyFrame], pl.LazyFrame]
-    spark: str
-    flink: str
-
 
 # -- q5: the auctions with the most bids of the last ten seconds, every two --------------------------------------------------
 
@@ -77,8 +39,8 @@ _HOT = wr.Join(
     left=wr.Input("counts", event_time="window_time"),
     right=wr.Input("most", event_time="window_time"),
     on={"num": "most"},
-    within=(_NONE, _NONE),
-    allowed_lateness=_NONE,
+    within=(NONE, NONE),
+    allowed_lateness=NONE,
     name="hot",
 )
 
@@ -112,7 +74,8 @@ Q5 = Query(
         SELECT counts.window.end AS window_end, auction, num
         FROM counts JOIN most ON counts.window = most.window AND num = most
     """,
-    flink="""
+    flink={
+        "": """
         SELECT AuctionBids.endtime AS window_end, AuctionBids.auction, AuctionBids.num
         FROM (
             SELECT auction, count(*) AS num, window_start AS starttime, window_end AS endtime
@@ -130,18 +93,19 @@ Q5 = Query(
         ) AS MaxBids
         ON AuctionBids.starttime = MaxBids.starttime AND AuctionBids.endtime = MaxBids.endtime
             AND AuctionBids.num >= MaxBids.maxn
-    """,
+        """
+    },
 )
 
 # -- q7: the highest bids of ten seconds -------------------------------------------------------------------------------------
 
 _HIGHEST = wr.Aggregate(window=_TEN, agg={"price": wr.max("price")}, name="top", **_OUTSIDE)
 _THOSE_BIDS = wr.Join(
-    left=wr.Input("bids", event_time="t", watermark=_WATERMARK),
+    left=wr.Input("bids", event_time="t", watermark=WATERMARK),
     right=wr.Input("top", event_time="window_time"),
     on="price",
-    within=(_NONE, "9999999 microseconds"),
-    allowed_lateness=_NONE,
+    within=(NONE, "9999999 microseconds"),
+    allowed_lateness=NONE,
     name="highest",
 )
 _BID = ["auction", "bidder", "price", "extra"]
@@ -163,7 +127,7 @@ Q7 = Query(
     plans={
         "": Plan(wr.chain(_HIGHEST, _THOSE_BIDS), {"bids": (BID, ["t", *_BID])}, lambda rows: rows),
         ", one of them": Plan(
-            _TOP, {"bids": (BID, ["t", *_BID])}, lambda rows: _end(rows).with_columns(t="at")
+            _TOP, {"bids": (BID, ["t", *_BID])}, lambda rows: ends(rows).with_columns(t="at")
         ),
     },
     columns=("window_end", "t", *_BID),
@@ -175,7 +139,8 @@ Q7 = Query(
         SELECT window.end AS window_end, t, auction, bidder, price, extra
         FROM bid JOIN top ON price = most AND t >= window.start AND t < window.end
     """,
-    flink="""
+    flink={
+        "": """
         SELECT B1.endtime AS window_end, B.t, B.auction, B.bidder, B.price, B.extra
         FROM bid B JOIN (
             SELECT max(price) AS maxprice, window_end AS endtime
@@ -184,17 +149,18 @@ Q7 = Query(
         ) B1
         ON B.price = B1.maxprice
         WHERE B.t BETWEEN B1.endtime - INTERVAL '10' SECOND AND B1.endtime
-    """,
+        """
+    },
 )
 
 # -- q8: the persons that came and opened an auction in the same ten seconds -------------------------------------------------
 
 _NEW = wr.Join(
-    left=wr.Input("persons", event_time="t", watermark=_WATERMARK, window=_TEN),
-    right=wr.Input("auctions", event_time="t", watermark=_WATERMARK, window=_TEN),
+    left=wr.Input("persons", event_time="t", watermark=WATERMARK, window=_TEN),
+    right=wr.Input("auctions", event_time="t", watermark=WATERMARK, window=_TEN),
     on={"id": "seller"},
     how="semi",
-    allowed_lateness=_NONE,
+    allowed_lateness=NONE,
     name="new",
 )
 
@@ -226,7 +192,8 @@ Q8 = Query(
         )
         SELECT p.window.end AS window_end, id, name FROM p JOIN a ON id = seller AND p.window = a.window
     """,
-    flink="""
+    flink={
+        "": """
         SELECT P.endtime AS window_end, P.id, P.name
         FROM (
             SELECT id, name, window_start AS starttime, window_end AS endtime
@@ -239,7 +206,45 @@ Q8 = Query(
             GROUP BY seller, window_start, window_end
         ) A
         ON P.id = A.seller AND P.starttime = A.starttime AND P.endtime = A.endtime
+        """
+    },
+)
+
+# -- q11: the bids of each bidder between two pauses of ten seconds ----------------------------------------------------------
+
+_SESSIONS = wr.Aggregate(by="bidder", window=wr.session("10 seconds"), agg={"num": wr.count()}, **_OUTSIDE)
+
+
+def _user_sessions(events: pl.LazyFrame) -> pl.LazyFrame:
+    bids = events.filter(pl.col("kind") == BID).select("bidder", "t").sort("bidder", "t")
+    begins = (pl.col("t").diff() > pl.duration(seconds=10)).fill_null(False)
+    numbered = bids.with_columns(begins.cast(pl.Int64).cum_sum().over("bidder").alias("session"))
+    end = pl.col("t").max().dt.offset_by("10s").alias("window_end")
+    return numbered.group_by("bidder", "session").agg(end, pl.len().cast(pl.Int64).alias("num"))
+
+
+Q11 = Query(
+    name="q11, user sessions",
+    published=46_100,
+    plans={"": Plan(_SESSIONS, {"bids": (BID, ["t", "bidder"])}, ends, shards=2)},
+    columns=("window_end", "bidder", "num"),
+    expected=_user_sessions,
+    spark="""
+        SELECT session_window.end AS window_end, bidder, count(*) AS num
+        FROM bid GROUP BY session_window(t, '10 seconds'), bidder
     """,
+    flink={
+        "": """
+        SELECT SESSION_END(B.t, INTERVAL '10' SECOND) AS window_end, B.bidder, count(*) AS num
+        FROM bid B
+        GROUP BY B.bidder, SESSION(B.t, INTERVAL '10' SECOND)
+        """,
+        ", by a table of windows": """
+        SELECT window_end, bidder, count(*) AS num
+        FROM TABLE(SESSION(TABLE bid PARTITION BY bidder, DESCRIPTOR(t), INTERVAL '10' SECOND))
+        GROUP BY bidder, window_start, window_end
+        """,
+    },
 )
 
 # -- q12: the bids of each bidder in ten seconds -----------------------------------------------------------------------------
@@ -255,33 +260,19 @@ def _per_bidder(events: pl.LazyFrame) -> pl.LazyFrame:
 Q12 = Query(
     name="q12, bids of a bidder",
     published=195_000,
-    plans={"": Plan(_PER_BIDDER, {"bids": (BID, ["t", "bidder"])}, lambda rows: _end(rows), shards=2)},
+    plans={"": Plan(_PER_BIDDER, {"bids": (BID, ["t", "bidder"])}, ends, shards=2)},
     columns=("window_end", "bidder", "num"),
     expected=_per_bidder,
     spark="""
         SELECT window.end AS window_end, bidder, count(*) AS num FROM bid GROUP BY window(t, '10 seconds'), bidder
     """,
-    flink="""
+    flink={
+        "": """
         SELECT window_end, bidder, count(*) AS num
         FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(t), INTERVAL '10' SECOND))
         GROUP BY bidder, window_start, window_end
-    """,
+        """
+    },
 )
 
-QUERIES = (Q5, Q7, Q8, Q12)
-
-
-def _end(panes: pl.DataFrame) -> pl.DataFrame:
-    return panes.with_columns(window_end=pl.col("window").struct.field("end"))
-
-
-def result(query: Query, rows: pl.DataFrame) -> pl.DataFrame:
-    """The columns of the result, as they are compared."""
-    times = pl.selectors.temporal().cast(pl.Datetime("us", "UTC"))
-    return rows.select(query.columns).with_columns(times).sort(query.columns)
-
-
-def as_frame(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+QUERIES = (Q4, Q5, Q7, Q8, Q9, Q11, Q12, Q20)

@@ -64,6 +64,8 @@ class Steps(Logic):
             self.choose_keys(kv, progress.schema, store=True)
         if progress.schema is not None:
             self._bind(progress.schema)
+        if self.history is not None and self.definition.numbered and self.definition.since_us:
+            self.history.note_come(kv, progress.step)
         dead = DeadLetters(self.definition.dead_letter_limit)
         if self.definition.by_input:
             dead.input = self.definition.inputs[0].name
@@ -129,6 +131,11 @@ class Steps(Logic):
         """True until the first step in which aggregations of kept messages are there, and were not before."""
         own = repr(self.definition.recomputed_us).encode()
         return bool(self.definition.recomputed_us) and kv.get(self.aux_cf, RECOMPUTED) != own
+
+    def _note_recomputed(self, kv: KV) -> None:
+        batch = Batch()
+        batch.put(self.aux_cf, RECOMPUTED, repr(self.definition.recomputed_us).encode())
+        kv.write(batch)
 
     def _notes(self, unsaid: bool) -> bool:
         """True if merging has to note what last panes said: rows may be stored with more than that, `unsaid`, or told anew."""

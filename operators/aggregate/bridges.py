@@ -20,32 +20,25 @@ JOINED_BY = "__joined_by"
 class Pieces(NamedTuple):
     """What came, in the order of positions: from where to where messages, or groups of them, reach.
 
-    positions: gives the last position of some of them, null where they have none
+    positions: gives the last position of some of them, null where they have none. joins: of messages that came one after the
+    other those that touched two that were apart, where that is known
     """
 
     starts: IntArray
     ends: IntArray
     positions: Callable[[pa.Array], pa.Array]
+    joins: IntArray | None = None
 
 
 def with_bridges(
-    merged: pa.Table, component: IntArray, parts: Extents, pieces: Pieces, piece: IntArray
+    merged: pa.Table, component: IntArray, parts: Extents | None, pieces: Pieces, piece: IntArray
 ) -> pa.Table:
     """Merged sessions, of these components, with what joined them. parts: the sessions that there were, whose codes are their
     components; piece: the component of each of the pieces.
     """
-    several = np.bincount(parts.codes)[parts.codes] > 1
-    if not several.any():
+    covers = pieces.joins if pieces.joins is not None else _covers(parts, pieces, piece)
+    if covers is None or len(covers) == 0:
         return merged
-    codes, starts, ends = (column[several] for column in parts)
-    order = np.lexsort((starts, codes))
-    codes, starts, ends = codes[order], starts[order], ends[order]
-    beside = np.flatnonzero(codes[1:] == codes[:-1])
-    # Between two sessions that were is a hole. What covers a part of it joined them, and the last of that completed it.
-    holes = Extents(codes[beside], ends[beside], starts[beside + 1])
-    few = np.flatnonzero(np.isin(piece, holes.codes))
-    holder = holders(holes, piece[few], pieces.ends[few] - 1)
-    covers = few[(holder >= 0) & (holes.ends[np.maximum(holder, 0)] > pieces.starts[few])]
     last = np.full(max(int(component.max()), int(piece.max())) + 1, -1, dtype=np.int64)
     np.maximum.at(last, piece[covers], covers)
     of = last[component]
@@ -54,3 +47,24 @@ def with_bridges(
         return merged.append_column(JOINED_BY, positions)
     before = combine(merged.column(JOINED_BY))
     return merged.set_column(merged.column_names.index(JOINED_BY), JOINED_BY, pc.coalesce(positions, before))
+
+
+def _covers(parts: Extents | None, pieces: Pieces, piece: IntArray) -> IntArray | None:
+    """The pieces that lie between two of the sessions that there were."""
+    if parts is None:
+        return None
+    several = np.bincount(parts.codes)[parts.codes] > 1
+    if not several.any():
+        return None
+    codes, starts, ends = (column[several] for column in parts)
+    order = np.lexsort((starts, codes))
+    codes, starts, ends = codes[order], starts[order], ends[order]
+    beside = np.flatnonzero(codes[1:] == codes[:-1])
+    # Between two sessions that were is a hole. What covers a part of it joined them, and the last of that completed it.
+    holes = Extents(codes[beside], ends[beside], starts[beside + 1])
+    has_holes = np.zeros(max(int(holes.codes.max()), int(piece.max())) + 1, dtype=bool)
+    has_holes[holes.codes] = True
+    few = np.flatnonzero(has_holes[piece])
+    holder = holders(holes, piece[few], pieces.ends[few] - 1)
+    covers: IntArray = few[(holder >= 0) & (holes.ends[np.maximum(holder, 0)] > pieces.starts[few])]
+    return covers

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
+from windrow.core.deliver import Policy
 from windrow.core.emit import Emit, EveryBatch, EveryCount, EveryPeriod, Never
 from windrow.core.errors import BadWindow
 from windrow.core.expressions import Expr
@@ -66,6 +67,7 @@ class AggregateDefinition(Definition):
     dead_letter_retention_us: int | None
     input_name: str | None = None
     where: Expr | None = None
+    deliver: Policy | None = None
     #: Aggregations that came to a state, with the first start of windows in which they have seen all messages.
     since_us: tuple[tuple[str, int], ...] = ()
     #: The first gap that sessions of a state had, where it has grown since.
@@ -91,8 +93,10 @@ class AggregateDefinition(Definition):
 
     @property
     def full_state(self) -> bool:
-        """True if some aggregation needs the window's messages: the second design of seed 003."""
-        return any(a.full_state for a in self.agg.values())
+        """True if some aggregation needs the window's messages: the second design of seed 003. What takes messages back keeps
+        the values that stand in their place.
+        """
+        return not self.takes_back and any(a.full_state for a in self.agg.values())
 
     @property
     def tuple_window(self) -> bool:
@@ -135,7 +139,7 @@ class AggregateDefinition(Definition):
             "event_time": self.event_time,
             "window": repr(self.window),
             "agg": {name: a.describe() for name, a in self.agg.items()},
-            "design": "full-state" if self.full_state else "incremental",
+            "design": "full-state" if any(a.full_state for a in self.agg.values()) else "incremental",
             "mode": "discarding" if self.emit.mode == "discarding" else "accumulating",
             "null_keys": self.null_keys,
             "time_zone": self.time_zone,
@@ -144,6 +148,7 @@ class AggregateDefinition(Definition):
 
     def filing(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
+            **super().filing(),
             "allowed_lateness_us": self.allowed_lateness_us,
             "max_ahead_us": self.max_ahead_us,
         }
@@ -158,6 +163,10 @@ class AggregateDefinition(Definition):
 
     def growth(self, before: Before) -> Growth | str:
         return growing.growth(self, before)
+
+    def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
+        """The event time from which kept messages have all columns that an aggregation takes. since: that of each that came."""
+        return growing.kept_since_us(self, alias, since)
 
     def grown(self, growth: Growth) -> Self:
         since, recomputed = (tuple(sorted(us.items())) for us in (growth.since_us, growth.recomputed_us))
@@ -190,6 +199,8 @@ class AggregateDefinition(Definition):
                 self.positions,
                 event_time_unit=self.event_time_unit,
                 time_made=self.event_time in dict(self.makes),
+                where=self.where,
+                deliver=self.deliver,
             ),
         )
 
@@ -226,6 +237,8 @@ class AggregateDefinition(Definition):
                 f"{self.name!r} has windows of {self.window!r}, which what came too late shapes too: only windows that are "
                 "known beforehand can be checked"
             )
+        if self.policies:
+            return f"{self.name!r} skips messages under {self.deliver!r}: only what takes all of them can be checked"
         untold = not emit.on_time or (isinstance(emit.late, Never) and not emit.drop_late)
         if emit.mode == "discarding" or untold:
             return (
@@ -253,7 +266,8 @@ class AggregateDefinition(Definition):
     def in_runs(self) -> bool:
         """Not those that hold code that may fail for one message, that compute early results from kept messages, or that limit
         windows of time by their number, which each message may change; nor windows of messages to which an aggregation has
-        come. Of sessions only those that tell nothing early, or by a period, and nothing when they close.
+        come. Of sessions only those that tell nothing early, or by a period, and nothing when they close, without a longest
+        length.
         """
         retention = self.retention
         limited = retention.windows is not None or retention.messages is not None
@@ -263,10 +277,11 @@ class AggregateDefinition(Definition):
             (not self.session or self._sessions_in_runs)
             and not (self.tuple_window and self.since_us)
             and self.where is None
+            and self.deliver is None
             and not self.makes
             and all(isinstance(t, (Never, EveryBatch, EveryCount, EveryPeriod)) for t in triggers)
             and not any(isinstance(t, EveryPeriod) and t.always for t in triggers)
-            and not (self.full_state and singly)
+            and not (self.full_state and singly and not self.session)
             and not (limited and not (self.tuple_window and retention.per == "key"))
             and all(a.kind != "user" for a in self.agg.values())
         )
@@ -275,9 +290,13 @@ class AggregateDefinition(Definition):
     def _sessions_in_runs(self) -> bool:
         emit = self.emit
         early = isinstance(emit.early, (Never, EveryPeriod))
-        if self.own_gap is not None or self.numbered:
+        if (
+            self.own_gap is not None
+            or not isinstance(self.window, Session)
+            or self.window.max_length_us is not None
+        ):
             return False
-        return early and emit.on_time and not emit.closing_pane and not self.full_state and self.ids is None
+        return early and emit.on_time and not emit.closing_pane
 
     @property
     def tells_again(self) -> bool:
@@ -328,25 +347,25 @@ class AggregateDefinition(Definition):
         from windrow.operators.aggregate.sessions import SessionAggregator
         from windrow.operators.aggregate.tuple_sessions import TupleSessionAggregator
         from windrow.operators.aggregate.tuples import TupleAggregator
+        from windrow.operators.delivering import delivering
 
         if self.inherited:
-            return InheritedAggregator(self)
+            return delivering(InheritedAggregator(self))
         if isinstance(self.window, TupleSession):
-            return TupleSessionAggregator(self)
+            return delivering(TupleSessionAggregator(self))
         if self.session:
-            return SessionAggregator(self)
-        return TupleAggregator(self) if self.tuple_window else WindowAggregator(self)
+            return delivering(SessionAggregator(self))
+        return delivering(TupleAggregator(self) if self.tuple_window else WindowAggregator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.aggregate.oracle import AggregateOracle
         from windrow.operators.aggregate.session_oracle import SessionOracle
         from windrow.operators.aggregate.tuple_session_oracle import TupleSessionOracle
+        from windrow.operators.plain.delivering import delivering
 
         numbered = TupleSessionOracle if self.numbered else SessionOracle
         oracle = numbered(self) if self.session else AggregateOracle(self)
-        for name, schema in (schemas or {}).items():
-            oracle.know(name, schema.names)
-        return oracle
+        return delivering(self, oracle, schemas)
 
     def _changed(self, **changes: Any) -> Self:
         state = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -400,6 +419,7 @@ class AggregateDefinition(Definition):
             dead_letter_retention=show_letters(self.dead_letter_retention_us),
             input=self.input_name,
             where=None if self.where is None else Raw(self.where),
+            deliver=self.deliver,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
+from windrow.core.deliver import Policy, policy_of
 from windrow.core.emit import After, Emit, EveryBatch, EveryCount, EveryPeriod, Never, When
 from windrow.core.errors import (
     BadAggregate,
@@ -77,6 +78,7 @@ def normalise(
     dead_letter_retention: Duration | Forever | None,
     input: str | None = None,
     where: pc.Expression | None = None,
+    deliver: Policy | None = None,
     inputs: Collection[str] = (),
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`. inputs: what aggregations may be of."""
@@ -86,8 +88,7 @@ def normalise(
     kept = _retention(retention, window, (*keys, *agg))
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     if isinstance(window, Session | TupleSession):
-        _check_session(window, agg, kept, emit, keys=keys, plain=where is None and not makes)
-    lateness_us = _lateness(allowed_lateness, kept, emit)
+        _check_session(window, agg, kept, emit, keys)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
     return {
         "by": keys,
@@ -96,7 +97,7 @@ def normalise(
         "agg": MappingProxyType(dict(agg)),
         "retention": kept,
         "watermark": marked,
-        "allowed_lateness_us": lateness_us,
+        "allowed_lateness_us": _lateness(allowed_lateness, kept, emit),
         "emit": emit,
         "name": name,
         "null_keys": null_keys,
@@ -111,9 +112,19 @@ def normalise(
         "dead_letter_retention_us": letters_us(dead_letter_retention),
         "input_name": input,
         "where": filter_of(where),
-        "since_us": (),
         "makes": makes,
+        "deliver": _delivered(deliver, ids, makes),
     }
+
+
+def _delivered(deliver: Policy | None, ids: Any, makes: Makes) -> Policy | None:
+    """The policy of its input."""
+    if deliver is not None and makes:
+        raise ConfigurationError(
+            f"deliver={deliver!r} with {', '.join(name for name, _ in makes)!r} by an expression, which is made later: make it "
+            "before, or name a column"
+        )
+    return policy_of(deliver, ids_of(ids))
 
 
 def _made(by: Any, event_time: Any) -> tuple[tuple[str, ...], str, Makes]:
@@ -182,12 +193,12 @@ def _checked(
 def _check_of(agg: Mapping[str, Aggregation], inputs: Collection[str]) -> None:
     """Refuse aggregations of what is no input."""
     for alias, aggregation in agg.items():
-        if aggregation.input is not None and aggregation.input not in inputs:
-            there = (
-                f"there are {list(inputs)}"
-                if inputs
-                else "several inputs are for wr.CoGroup; leave .of(...) out"
-            )
+        of = (
+            [aggregation.input] if aggregation.input is not None else [name for name, _ in aggregation.shares]
+        )
+        if not set(of) <= set(inputs):
+            instead = "leave .of(...) out" if aggregation.input is not None else "use a class with `add`"
+            there = f"there are {list(inputs)}" if inputs else f"several inputs are for wr.CoGroup; {instead}"
             raise BadAggregate(f"agg[{alias!r}] = {aggregation!r} is of no input that there is: {there}")
 
 
@@ -220,18 +231,11 @@ def _check_session(
     agg: Mapping[str, Aggregation],
     kept: Retention,
     emit: Emit,
-    *,
     keys: Sequence[str],
-    plain: bool,
 ) -> None:
-    """Refuse what sessions do not do. plain: nothing is filtered, and no key and no time made."""
-    if not plain:
-        raise BadWindow(
-            f"where=, or keys or event time by expressions, with {window!r}: filter the input, and make these columns, before "
-            "it comes to sessions"
-        )
+    """Refuse what sessions do not do."""
     if isinstance(window, TupleSession):
-        return _check_tuple_session(window, agg, kept, keys)
+        return _check_tuple_session(window, kept, keys)
     if window.max_length_us is not None and (
         emit.mode == "discarding" or not any(a.full_state for a in agg.values())
     ):
@@ -240,8 +244,12 @@ def _check_session(
             "late may move every cut after it, so messages are kept for it, in a mode that takes back; use it beside wr.median "
             "or a function of tables in another mode than 'discarding', or cut=wr.tumbling(...)"
         )
-    if kept.windows is not None or kept.messages is not None:
-        raise BadWindow(f"{window!r} is kept by time, not by {kept!r}: use retention='7 days', or wr.forever")
+    sizes = kept.windows is not None or kept.messages is not None
+    if sizes and window.max_length_us is not None:
+        raise BadWindow(
+            f"{window!r} is kept by time, not by {kept!r}, since parts of a session that is cut lie side by side: use "
+            "retention='7 days', or wr.forever"
+        )
 
 
 def _check_inherited(window: Inherited, columns: Sequence[str], kept: Retention) -> None:
@@ -254,19 +262,11 @@ def _check_inherited(window: Inherited, columns: Sequence[str], kept: Retention)
         )
 
 
-def _check_tuple_session(
-    window: TupleSession, agg: Mapping[str, Aggregation], kept: Retention, keys: Sequence[str]
-) -> None:
+def _check_tuple_session(window: TupleSession, kept: Retention, keys: Sequence[str]) -> None:
     if not keys:
         raise BadWindow(
             f"by=() with {window!r}: every message would be of the one key, and no session would end; name a key"
         )
-    for alias, aggregation in agg.items():
-        if aggregation.full_state:
-            raise BadAggregate(
-                f"agg[{alias!r}] = {aggregation!r} needs the messages of its window, and {window!r} keeps none: use "
-                "wr.approx_percentile, wr.collect_list or another aggregation that needs none"
-            )
     counts = kept.messages is not None and kept.per == "job" and kept.windows is None
     if kept != Retention() and not (counts and kept.time_us is None):
         raise RetentionMissing(
@@ -340,6 +340,10 @@ def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) 
         if isinstance(window, Tuples):
             raise RetentionMissing(
                 f"{window!r} needs a retention by count: use retention=wr.Retain(windows=100), or wr.forever"
+            )
+        if isinstance(window, Global):
+            raise RetentionMissing(
+                f"{window!r} never ends, so it is kept for good: say so, retention=wr.forever"
             )
         raise RetentionMissing(f"{window!r} needs a retention by time: use retention='7 days', or wr.forever")
     if not isinstance(retention, Retention):

@@ -34,11 +34,10 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     old, new = described.get("agg", {}), own["agg"]
     former = {**before.growth.gone, **old}
     changed = [alias for alias, text in new.items() if former.get(alias, text) != text]
-    # Messages that are kept do not say which of them came before.
-    fixed = definition.session or definition.inherited or (definition.tuple_window and definition.full_state)
+    fixed = definition.inherited
     gap_us = _smaller_gap(definition, described)
     if gap_us is not None and list(_others(own, described)) == ["window"] and old == new:
-        return Growth(gap_us=before.growth.gap_us or gap_us)
+        return replace(before.growth, gap_us=before.growth.gap_us or gap_us)
     if changed or list(_others(own, described)) or (fixed and old != new):
         return "".join(f"\n  - {change}" for change in _changes(own, described, former, fixed, gap_us))
     whole_us = before.reached_us + 1
@@ -48,16 +47,16 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     recomputed = {
         alias: us for alias, us in before.growth.recomputed_us.items() if alias in new and alias in old
     }
-    of_kept = definition.full_state and not fixed and len(definition.inputs) == 1
+    of_kept = definition.full_state and not (fixed or definition.numbered)
     if definition.recompute and of_kept and definition.emit.mode != "discarding":
-        kept = {alias: _kept_since_us(definition, alias, since) for alias in since}
+        kept = {alias: definition.kept_since_us(alias, since) for alias in since}
         better = {alias: us for alias, us in kept.items() if us < since[alias]}
         recomputed |= dict.fromkeys(better, whole_us)
         since = {alias: us for alias, us in {**since, **better}.items() if us > START_OF_TIME_US}
-    return Growth(since, gone, recomputed)
+    return Growth(since, gone, recomputed, gap_us=before.growth.gap_us)
 
 
-def _kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[str, int]) -> int:
+def kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[str, int]) -> int:
     """The event time from which kept messages have all columns that an aggregation takes."""
     aggregation = definition.agg[alias]
     stays = {a: since.get(a, START_OF_TIME_US) for a in definition.agg if a != alias}

@@ -1,7 +1,7 @@
 """The messages behind a full-state aggregate: filed once each, read again when a window fires.
 
 Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); sessions `<key>_<timestamp>_<position>`; tuple windows
-`<key>_<number>`. Value: version byte,
+`<key>_<number>`, tuple sessions `<key>_<number>_<position>`. Value: version byte,
 msgpack `[schema id, step, closed, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step
 tells what came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did not
 take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
@@ -9,7 +9,7 @@ take the message, which came too late for them; nil where there were none. Tuple
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -24,17 +24,30 @@ from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregations.calculation import Broken, Calculation
+from windrow.operators.aggregations.calculation import Broken, Calculation, of_whole
 from windrow.operators.steps.assigners import WindowAssigner
-from windrow.operators.steps.columns import EMIT_STEP, END, OFFSET, ORDINAL, PARTITION, SOURCE, START
+from windrow.operators.steps.columns import (
+    EMIT_STEP,
+    END,
+    NUMBER,
+    OFFSET,
+    ORDINAL,
+    PARTITION,
+    SOURCE,
+    START,
+)
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, event_times, user_columns
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import Layout, MessageStore
+from windrow.stores.messages import HOUR_US, Layout, MessageStore
 from windrow.stores.windows import pack_column, unpack_column
 
 FORMAT = 1
 STEP, CLOSED = "__step", "__closed"
+#: Auxiliary key: of aggregations that came to numbered messages since when, and in which step.
+_COME = b"\x00come"
+#: So many numbers of messages are freed together.
+NUMBERS = 10_000
 
 
 class History:
@@ -43,6 +56,8 @@ class History:
     def __init__(self, definition: AggregateDefinition) -> None:
         self.definition = definition
         self.tuples = definition.tuple_window
+        #: True where messages lie by their numbers among all messages, as others do by their times.
+        self.by_number = definition.session and definition.numbered
         self.cf = f"{definition.name}.messages"
         self.index_cf = f"{definition.name}.message_index"
         self.aux_cf = f"{definition.name}.aux"
@@ -52,7 +67,8 @@ class History:
             layout = Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
         elif definition.session and keyed:
             layout = Layout.FIELDS_TIME_OFFSET
-        self.store = MessageStore(layout, self.cf, self.index_cf)
+        bucket = NUMBERS if self.by_number else HOUR_US
+        self.store = MessageStore(layout, self.cf, self.index_cf, bucket)
         self.cfs: tuple[str, ...] = self.store.cfs
         #: The columns by which messages lie, where they do.
         self.fields = definition.by
@@ -115,7 +131,7 @@ class History:
         fields = [rows.table.column(name) for name in self.fields]
         keys = self.encode(fields) if self.store.layout.has_fields else None
         if numbers is None:
-            return rows.times, self._positions(rows, step), keys
+            return moments(rows), self._positions(rows, step), keys
         n = len(rows)
         zeros = np.zeros(n, dtype=np.int64)
         return None, (pa.array([""] * n), zeros, numbers, zeros), keys
@@ -184,7 +200,9 @@ class History:
             ],
             names=table.column_names,
         )
-        if self.tuples:
+        if self.by_number:
+            table = table.append_column(NUMBER, pa.array(self.store.times(keys)))
+        if self.tuples or self.by_number:
             times = event_times(
                 table.column(self.definition.event_time),
                 self.definition.event_time,
@@ -241,10 +259,11 @@ class History:
             row_of, windows, window_ends = assigner.assign(rows.times)
             took = window_ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of]
             row_of, windows = row_of[took], windows[took]
-        return self.evaluate(state, rows, row_of, windows, calculation, told=told)
+        return self.evaluate(kv, state, rows, row_of, windows, calculation, told=told)
 
     def evaluate(
         self,
+        kv: KV,
         state: pa.Table,
         rows: Slice | None,
         row_of: IntArray,
@@ -254,17 +273,17 @@ class History:
         told: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of `state` rows from messages, message `row_of[i]` being in the window that starts at `windows[i]`."""
-        by = self.definition.by
-        size = len(state)
+        by, size, starts = self.definition.by, len(state), state.column(START)
         if rows is None or len(row_of) == 0:
             values, broken = calculation.finish({}, size)
             empty = Slice(calculation.schema.empty_table(), np.zeros(0, dtype=np.int64))
             extra, more = calculation.table_functions(
                 empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
             )
-            return calculation.masked({**values, **extra}, broken + more, state.column(START))
+            none = np.zeros(0, dtype=np.int64)
+            return self._masked(kv, calculation, {**values, **extra}, broken + more, starts, (none, none))
         index = pa.array(row_of)
-        starts = pa.concat_arrays([combine(state.column(START)), pa.array(windows)])
+        windows_of = pa.concat_arrays([combine(starts), pa.array(windows)])
         keys = [
             pa.concat_arrays(
                 [
@@ -274,7 +293,7 @@ class History:
             )
             for b in by
         ]
-        codes = Groups([starts, *keys], size + len(row_of)).codes
+        codes = Groups([windows_of, *keys], size + len(row_of)).codes
         member = codes[size:]
         wanted = member < size  # state rows come first and are distinct, so they are groups 0 .. size - 1
         if told or self.definition.emit.mode == "discarding":
@@ -292,7 +311,56 @@ class History:
         merged, broken = calculation.merge(calculation.lift(chosen, kept=True), groups)
         values, more = calculation.finish(merged, size)
         extra, failures = calculation.table_functions(chosen, groups)
-        return calculation.masked({**values, **extra}, broken + more + failures, state.column(START))
+        broken += more + failures
+        came = (member, combine(chosen.table.column(STEP)).to_numpy())
+        return self._masked(kv, calculation, {**values, **extra}, broken, starts, came)
+
+    def _masked(
+        self,
+        kv: KV,
+        calculation: Calculation,
+        values: Mapping[str, pa.Array],
+        broken: list[Broken],
+        starts: pa.ChunkedArray,
+        came: tuple[IntArray, IntArray],
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Null where an aggregation came to the state later than messages of the window. came: in which step each message of
+        which row did.
+        """
+        if not self.definition.numbered:
+            return calculation.masked(values, broken, starts)
+        first = np.full(len(starts), END_OF_TIME_US, dtype=np.int64)
+        np.minimum.at(first, *came)
+        come = self._come_in(kv) if self.definition.since_us else {}
+        return of_whole(values, broken, {alias: first >= step for alias, step in come.items()})
+
+    # -- what comes to numbered messages, which do not say by their times which of them came before ---------------------
+
+    def note_come(self, kv: KV, step: int) -> None:
+        """Aggregations that come to the state see messages from this step on."""
+        known = self._come_in(kv)
+        if END_OF_TIME_US in known.values():
+            batch, since = Batch(), dict(self.definition.since_us)
+            noted = {alias: [since[alias], min(at, step)] for alias, at in known.items()}
+            batch.put(self.aux_cf, _COME, msgpack.packb(noted))
+            kv.write(batch)
+
+    def _come_in(self, kv: KV) -> dict[str, int]:
+        """The step in which each has come; the end of time where that is still to be."""
+        value = kv.get(self.aux_cf, _COME)
+        noted = {} if value is None else msgpack.unpackb(value)
+        since = self.definition.since_us
+        return {
+            alias: noted[alias][1] if alias in noted and noted[alias][0] == us else END_OF_TIME_US
+            for alias, us in since
+        }
+
+
+def moments(rows: Slice) -> IntArray:
+    """Where messages lie among sessions: their times, or their numbers."""
+    numbered = NUMBER in rows.table.column_names
+    found: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
+    return found
 
 
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:

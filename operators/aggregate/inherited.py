@@ -32,7 +32,7 @@ class InheritedAggregator(Behind):
     """One definition on one store. Holds no state of its own."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
-        moments = definition._changed(window=Tumbling(1), by=(*definition.by, WINDOW_START))
+        moments = definition._changed(window=Tumbling(1), by=(*definition.by, WINDOW_START), deliver=None)
         super().__init__(definition, moments)
         self.definition: AggregateDefinition = definition
 

@@ -30,14 +30,14 @@ from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.operator import FileAgain, Grouping
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PENDING, SINCE, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
-from windrow.operators.steps.groups import combine
+from windrow.operators.steps.groups import combine, without
 from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.passing import further
-from windrow.operators.steps.progress import RECOMPUTED, Progress
+from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV
 
 
 class WindowAggregator(Ticking, Grouping):
@@ -213,7 +213,8 @@ class WindowAggregator(Ticking, Grouping):
         if near.rows is not None:
             rows, others = apart(self.calculation, concat([near.rows, rows]), len(near.rows))
             if len(others):
-                parts = [self._merge(others, dead, notes=self._notes(True))]
+                mine = without(others, UPSERT) if near.merged else None
+                parts = [self._merge(others, dead, notes=self._notes(True)) if mine is None else mine]
         rows = self._merge(rows, dead, notes=notes)
         fires = self._judged(kv, rows, Moment(progress.step, now_us)).speaks(trigger)
         if fires.any():
@@ -308,9 +309,7 @@ class WindowAggregator(Ticking, Grouping):
 
         starts = self.store.starts(kv, progress.purged_us, max(recomputed.values()))
         self._fire_whole(kv, said, dead, starts, watermark_us, again)
-        batch = Batch()
-        batch.put(self.aux_cf, RECOMPUTED, repr(self.definition.recomputed_us).encode())
-        kv.write(batch)
+        self._note_recomputed(kv)
         return together(said.panes, self.definition.by)
 
     def _close(
@@ -348,7 +347,7 @@ class WindowAggregator(Ticking, Grouping):
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
         """Drop what the size limits put out of retention; returns what it had still to say."""
         by_start: dict[int, dict[bytes, int | None]] = {}
-        for key, start, hashed in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
+        for key, start, _, hashed in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
             by_start.setdefault(start, {})[key] = hashed
         if not by_start:
             return []

@@ -1,8 +1,8 @@
 """Sessions that have a longest length: what makes one is cut from its first message on, wherever something came to it.
 
 So long after the first message of a part the next one begins; parts are sessions of their own. One that comes between two
-messages may move every cut after it, so the messages of what it touches are read again. What was told across what is now two
-sessions is taken back at once; the rest with what is told next. The column `__reach` of a state row says where the session
+messages may move every cut after it, so the messages of what it touches are read again. What was told across a cut
+is taken back at once; the rest with what is told next. The column `__reach` of a state row says where the session
 would end if there were no longest length: messages up to there go on with it, or with what follows it.
 """
 
@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
+from windrow.core.windows import LAST_END_US
+from windrow.operators.aggregate.own_gaps import gaps_of
 from windrow.operators.aggregate.session_history import messages_of
 from windrow.operators.aggregate.session_panes import taken_back
-from windrow.operators.aggregate.session_rows import Rows, Step, chosen, codes_of, owners
+from windrow.operators.aggregate.session_rows import Rows, Step, Stored, codes_of, owners
 from windrow.operators.steps.columns import (
     EARLY,
     EMIT_STEP,
@@ -34,7 +36,6 @@ from windrow.operators.steps.columns import (
     STEP,
 )
 from windrow.operators.steps.groups import Groups, combine
-from windrow.stores.windows import Near
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
@@ -45,18 +46,18 @@ _CAME = "__came"
 
 
 def divide(
-    logic: SessionAggregator, step: Step, near: Near, mine: BoolArray, merged: pa.Table
-) -> tuple[pa.Table | None, Rows]:
+    logic: SessionAggregator, step: Step, stored: Stored, mine: BoolArray, merged: pa.Table
+) -> tuple[IntArray, Rows]:
     """Cut what is too long of `merged`: sessions that took something, each with all that it touched, `mine` of what was read.
 
-    Returns (what was read and stays as it is, the sessions that changed and what stands of them).
+    Returns (where the rows lie that stay as they are, the sessions that changed and what stands of them).
     """
     assert logic.longest_us is not None
     by = logic.definition.by
     starts, reach = (combine(merged.column(c)).to_numpy() for c in (START, END))
     ends = np.minimum(reach, starts + logic.longest_us)
     sessions = _with(_with(merged, END, ends), REACH, reach)
-    old = None if near.rows is None else chosen(near.rows, by, mine)[1].sessions
+    old = None if stored.near.rows is None else stored.rows(by, mine).sessions
     stays = np.zeros(0 if old is None else len(old), dtype=bool)
     long = np.flatnonzero(ends < reach)
     if len(long):
@@ -68,12 +69,14 @@ def divide(
         one = np.ones(len(merged), dtype=bool)
         one[long[several]] = False
         sessions = concat([sessions.filter(pa.array(one)), parts.drop_columns([_CAME])])
-    if near.rows is None:
-        return None, Rows(sessions, sessions.slice(0, 0).select([START, END, *by, PANES]))
+    none = np.zeros(0, dtype=np.int64)
+    if old is None:
+        return none, Rows(sessions, sessions.slice(0, 0).select([START, END, *by, PANES]), none)
     mine = mine.copy()
     mine[np.flatnonzero(mine)[stays]] = False
-    others, touched = chosen(near.rows, by, mine)
-    return others, _without_crossing(logic, step, Rows(sessions, touched.panes))
+    panes = stored.rows(by, mine).panes
+    rows = Rows(sessions, panes, owners(sessions, panes, by))
+    return stored.others(mine), _without_crossing(logic, step, rows)
 
 
 def _parts(logic: SessionAggregator, step: Step, long: pa.Table) -> tuple[pa.Table, IntArray]:
@@ -90,8 +93,9 @@ def _parts(logic: SessionAggregator, step: Step, long: pa.Table) -> tuple[pa.Tab
     placed = combine(long.column(FIRST)).is_valid().take(whose)
     counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
     came = combine(rows.table.column(STEP)).to_numpy() == step.progress.step
-    starts, last = rows.times[begins], rows.times[np.r_[begins[1:], len(of)] - 1]
-    reach = np.minimum(last + logic.gap_us, combine(long.column(END)).to_numpy()[of[begins]])
+    starts, gaps = rows.times[begins], logic.gap_us if logic.own_gap is None else gaps_of(logic.own_gap, rows)
+    reach = np.maximum.reduceat(np.minimum(rows.times, LAST_END_US - gaps) + gaps, begins)
+    reach = np.minimum(reach, combine(long.column(END)).to_numpy()[of[begins]])
     columns = {
         START: pa.array(starts),
         END: pa.array(np.minimum(reach, starts + logic.longest_us)),
@@ -150,15 +154,14 @@ def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
     """The rows without the panes that no session holds whole: these are taken back."""
     if len(rows.panes) == 0:
         return rows
-    owner = owners(rows, logic.definition.by)
     ends = combine(rows.panes.column(END)).to_numpy()
-    crosses = ends > combine(rows.sessions.column(END)).to_numpy()[owner]
+    crosses = ends > combine(rows.sessions.column(END)).to_numpy()[rows.owner]
     for timing, late in ((EARLY, False), (LATE, True)):
         some = crosses & ((ends <= step.progress.watermark_us) == late)
         if some.any():
             panes = rows.panes.filter(pa.array(some))
             step.told.append(taken_back(logic.definition, logic.calculation, panes, timing))
-    return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)))
+    return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])
 
 
 def _with(rows: pa.Table, name: str, values: IntArray) -> pa.Table:

@@ -35,8 +35,8 @@ class AggregateNeeds:
         self._names.difference_update(dict(definition.makes))
         #: What is asked beside aggregations, as if one were filtered by it, or of it.
         self._beside: dict[str, Aggregation] = {}
-        if definition.where is not None:
-            self._beside["__where"] = Aggregation("count", (), (), definition.where)
+        for n, asked in enumerate(definition.inputs[0].asked):
+            self._beside[f"__asked {n}"] = Aggregation("count", (), (), asked)
         if definition.own_gap is not None:
             self._beside["__gap"] = Aggregation("any_value", (definition.own_gap,))
 

@@ -8,6 +8,7 @@ Windowed Aggregators", seed 001 "Triggers" and "Accumulation Mode".
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from windrow.core.emit import After, EveryPeriod, Never, Trigger
@@ -54,14 +55,16 @@ class AggregateOracle(PlainIntake):
         """What was a last pane under the former definition need not stay the last."""
         self.definition = definition
         self._arguments = {name: a.of_others(self._of(name)) for name, a in self._arguments.items()}
-        kept = [message for cell in self._cells.values() for message in cell.messages]
+        kept = [message for cell in self._sorted() for message in cell.messages]
         if definition.recomputed_us:
             self._learn_arguments(kept, [])
         for message in kept:
-            new = [alias for alias, _ in definition.recomputed_us if alias not in message.arguments]
-            own = self._arguments[self._given(message.position).name]
-            message.arguments |= own.of_kept(message.payload, new)
-        for cell in self._cells.values():
+            input = self._given(message.position).name
+            mine, own = self._of(input), self._arguments[input]
+            new = [a for a, _ in definition.recomputed_us if a not in message.arguments]
+            message.arguments |= dict.fromkeys(new)
+            message.arguments |= own.of_kept(message.payload, [a for a in new if a in mine])
+        for cell in self._sorted():
             cell.ended = False
             if cell.sent is not None:
                 cell.sent = {alias: cell.sent.get(alias) for alias in definition.agg}
@@ -107,15 +110,8 @@ class AggregateOracle(PlainIntake):
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
         self.counted, corrections = [], self._corrections(watermark_us)
-        self._made.learn([dict(m.payload) for m in messages])
-        made = [m for placed in self._in_order(messages) if (m := self._with_made(placed)) is not None]
-        timed = [t for m in made if (t := self._timed(m, now)) is not None]
-        names = [dict.fromkeys(m.payload) for m in (*messages, *(m for _, m in made))]
-        self._filter.learn([t.payload for t in timed] + names)
-        admitted = [t for t in timed if self._passes(t, watermark_us) and self._admit(t)]
-        self._learn_arguments(admitted, [*messages, *(m for _, m in made)])
         touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
-        for message in admitted:
+        for message in self._admitted(messages, now, watermark_us):
             key = self._key_of(message)
             if not self._ids.is_new(key, message, watermark_us):
                 self.duplicates += 1
@@ -186,18 +182,9 @@ class AggregateOracle(PlainIntake):
     def columns(self) -> tuple[str, ...]:
         return (*self.definition.told_columns, *WINDOW_COLUMNS)
 
-    def _passes(self, message: Taken, watermark_us: int) -> bool:
-        """The filter of the input. What does not pass is nothing, but it was heard, as if it had passed."""
-        try:
-            if self._filter.passes(message.payload):
-                return True
-        except Raised as error:
-            self._bury("malformed", str(error), message.position, message.time_us, message.payload)
-            return False
+    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
         covering, open_ = self._covering(message, self._key_of(message), watermark_us)
-        if open_ or not covering:
-            self.counted.append((message.position.source, message.position.partition, message.time_us))
-        return False
+        return bool(open_) or not covering
 
     def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
         """The windows that take the message (in a gap between hops: none), or None: a dead letter."""
@@ -324,13 +311,12 @@ class AggregateOracle(PlainIntake):
         return [Pane(shown(cell.window), self._key(cell), sent, timing, index, False, Kind.RETRACT)]
 
     def _value(self, alias: str, cell: Cell) -> Any:
-        if isinstance(cell.window, Window) and cell.first_us < dict(self.definition.since_us).get(
-            alias, cell.first_us
-        ):
+        since, numbered = dict(self.definition.since_us), self.definition.numbered
+        if not numbered and cell.first_us < since.get(alias, cell.first_us):
             return None  # it came to the state when the window had, or could have had, messages
         discarding = self.definition.emit.mode == "discarding"
         rows, messages = [], cell.pending if discarding else cell.standing
-        if isinstance(cell.window, TupleWindow) and any(alias not in m.arguments for m in messages):
+        if numbered and any(alias not in m.arguments for m in messages):
             return None  # it came to the state when the window had messages
         for message in messages:
             arguments = message.arguments[alias]
@@ -358,7 +344,7 @@ class AggregateOracle(PlainIntake):
     def _key(self, cell: Cell) -> dict[str, Any]:
         return dict(zip(self.definition.by, cell.key, strict=True))
 
-    def _sorted(self) -> list[Cell]:
+    def _sorted(self) -> Sequence[Cell]:
         return sorted(self._cells.values(), key=self._place)
 
     def _end(self, cell: Cell) -> int:
@@ -383,7 +369,7 @@ class AggregateOracle(PlainIntake):
         """
         retention, emit = self.definition.retention, self.definition.emit
         groups: dict[Key | None, list[Cell]] = {}
-        for cell in self._cells.values():
+        for cell in self._counted_cells(before_us):
             groups.setdefault(cell.key if retention.per == "key" else None, []).append(cell)
         last_words = []
         for group, cells in groups.items():
@@ -399,7 +385,7 @@ class AggregateOracle(PlainIntake):
                 count -= len(dropped) == len(here)
                 for cell in dropped:
                     total -= len(cell.standing)
-                    del self._cells[cell.key, cell.window]
+                    self._drop(cell)
                     if isinstance(cell.window, Window):
                         self._floors_us[group] = max(window[0], self._floors_us.get(group, START_OF_TIME_US))
                     early = self._is_early(cell, watermark_us)
@@ -408,6 +394,13 @@ class AggregateOracle(PlainIntake):
                     if waits or (open_ and emit.closing_pane):
                         last_words.append((cell, Timing.EARLY if early else Timing.LATE))
         return last_words
+
+    def _counted_cells(self, watermark_us: int) -> Sequence[Cell]:
+        """Those of which there may be too many."""
+        return [*self._cells.values()]
+
+    def _drop(self, cell: Cell) -> None:
+        del self._cells[cell.key, cell.window]
 
     def _now(self, now_us: int) -> int:
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)

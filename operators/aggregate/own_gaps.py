@@ -37,6 +37,12 @@ def with_gaps(gap: Expr, rows: Slice, dead: DeadLetters) -> Slice:
     return Slice(rows.table.append_column(GAP, pa.array(gaps)), rows.times)
 
 
+def gaps_of(gap: Expr, rows: Slice) -> IntArray:
+    """The gaps of messages that were taken."""
+    gaps, _ = _microseconds(combine(gap.evaluate(rows.table)))
+    return gaps
+
+
 def gap_refusal(gap: Expr, kind: pa.DataType) -> str | None:
     """Why what an expression gives can be no gap; None where it can."""
     if pa.types.is_duration(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):

@@ -33,6 +33,7 @@ from windrow.operators.steps.columns import (
     TIME_MAX,
 )
 from windrow.operators.steps.dead import SCHEMA as DEAD_SCHEMA
+from windrow.operators.steps.dead import letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import last_times
 from windrow.operators.steps.pushdown import Grouped, Pushdown
@@ -53,7 +54,7 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
         or definition.where is not None
         or bool(definition.makes)
     )
-    if sizes or sees or definition.by_input:
+    if sizes or sees:
         return None
     newest: tuple[int, int] | None
     match window:
@@ -72,9 +73,6 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
         given=definition.inputs[0],
         by=definition.by,
         nulls_count=definition.null_keys != "dead_letter",
-        columns=tuple(
-            dict.fromkeys([*definition.by, *(a for g in definition.agg.values() for a in g.columns)])
-        ),
         parts=parts,
         length_us=length,
         offset_us=offset,
@@ -131,7 +129,8 @@ def counted_groups(definition: AggregateDefinition, table: pa.Table) -> tuple[Gr
             _bury(definition, table.filter(pa.array(lost)), taken.step)
             table = table.filter(pa.array(~lost))
     if len(table):
-        taken.step.marks = dict(_marks(table))
+        prefix = definition.prefix(definition.inputs[0])
+        taken.step.marks = {(source or prefix, n): us for (source, n), us in _marks(table)}
     return taken, table
 
 
@@ -217,6 +216,8 @@ def _bury(definition: AggregateDefinition, lost: pa.Table, step: StepResult) -> 
                 "ordinal": None if at.get("offset") is None else 0,
                 "event_time_us": body.get("event_time_us"),
                 "payload": body.get("payload"),
+                "input": definition.inputs[0].name if definition.by_input else None,
             }
         )
-    step.dead = pa.Table.from_pylist(rows, DEAD_SCHEMA)
+    letters = pa.Table.from_pylist(rows, DEAD_SCHEMA)
+    step.dead = letters_by_input(letters) if definition.by_input else letters

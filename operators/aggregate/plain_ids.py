@@ -43,7 +43,10 @@ class PlainIds:
 
     def _known_as(self, key: Key, message: Taken) -> tuple[Key, Key]:
         values = [message.payload[column] for column in self._columns]
-        return key, tuple((isinstance(value, bool), value) for value in values)
+        # Of several inputs messages are known within theirs.
+        several = len(self._definition.inputs) > 1
+        input = message.position.source.partition(":")[0] if several else None
+        return key, (input, *((isinstance(value, bool), value) for value in values))
 
     def _remembered(self, time_us: int, watermark_us: int) -> bool:
         """Until the last window that begins at or before the event time is out of retention."""

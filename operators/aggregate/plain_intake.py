@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,15 +28,19 @@ class PlainIntake(Oracle):
         self._arrived = 0
         self._ids = PlainIds(definition)
         self._arguments = {i.name: Arguments(self._of(i.name)) for i in definition.inputs}
-        self._filter = Filter(definition.where)
+        wheres = {i.name: definition.where if i.where is None else i.where for i in definition.inputs}
+        self._filters = {name: Filter(where) for name, where in wheres.items()}
+        #: What else is asked of messages, beside aggregations, by input.
+        self._asked: dict[str, list[Arguments]] = {name: [f] for name, f in self._filters.items()}
         self._made = Arguments({name: Aggregation("any_value", (e,)) for name, e in definition.makes})
         self._dead: list[DeadLetter] = []
 
     def know(self, input: str, columns: Sequence[str]) -> None:
-        [only, *others] = self._arguments.values()
-        own = self._arguments[input] if others else only  # one input is one, whatever it is called
-        for arguments in (own, self._filter, self._made):
+        [only, *others] = self._arguments
+        name = input if others else only  # one input is one, whatever it is called
+        for arguments in (self._arguments[name], *self._asked[name]):
             arguments.learn([dict.fromkeys(columns)])
+        self._learn_made([dict.fromkeys(columns)])
 
     # -- of which input -----------------------------------------------------------------------------------------------
 
@@ -48,7 +53,9 @@ class PlainIntake(Oracle):
 
     def _of(self, input: str) -> dict[str, Aggregation]:
         """The aggregations of an input: its own, and those of all."""
-        return {alias: a for alias, a in self.definition.agg.items() if a.input in (None, input)}
+        return {
+            alias: part for alias, a in self.definition.agg.items() if (part := a.part(input)) is not None
+        }
 
     def _learn_arguments(self, admitted: Iterable[Taken], others: Iterable[Message]) -> None:
         """What columns are. A column is known by its name also where only a message that does not count has it: `others`."""
@@ -62,6 +69,26 @@ class PlainIntake(Oracle):
         """By alias; None where the message is not one of those that are aggregated. Raises `Raised`."""
         found = self._arguments[self._given(message.position).name].of(message.payload)
         return {alias: found.get(alias) for alias in self.definition.agg}
+
+    def _admitted(self, messages: Sequence[Message], now_us: int, watermark_us: int) -> list[Taken]:
+        """The messages of a step that pass the filter and can be counted, in order."""
+        self._learn_made([m.payload for m in messages])
+        made = [m for placed in self._in_order(messages) if (m := self._with_made(placed)) is not None]
+        timed = [t for m in made if (t := self._timed(m, now_us)) is not None]
+        every = [*messages, *(m for _, m in made)]
+        for name, asked in self._asked.items():
+            known = [t.payload for t in timed if self._given(t.position).name == name]
+            known += [dict.fromkeys(m.payload) for m in every if self._given(m.position).name == name]
+            for arguments in asked:
+                arguments.learn(known)
+        admitted = [t for t in timed if self._passes(t, watermark_us) and self._admit(t)]
+        self._learn_arguments(admitted, every)
+        return admitted
+
+    def _learn_made(self, payloads: Iterable[Mapping[str, Any]]) -> None:
+        """All but times: what is none is of any type."""
+        time = self.definition.event_time
+        self._made.learn([{n: v for n, v in payload.items() if n != time} for payload in payloads])
 
     # -- one by one ---------------------------------------------------------------------------------------------------
 
@@ -97,6 +124,22 @@ class PlainIntake(Oracle):
             return None
         sign = -1 if isinstance(placed[1], TakenBack) else 1
         return Taken(time_us, position, payload, {}, sign=sign)
+
+    def _passes(self, message: Taken, watermark_us: int) -> bool:
+        """The filter of the input. What does not pass is nothing, but it was heard, as if it had passed."""
+        try:
+            if self._filters[self._given(message.position).name].passes(message.payload):
+                return True
+        except Raised as error:
+            self._bury("malformed", str(error), message.position, message.time_us, message.payload)
+            return False
+        if self._is_heard(message, watermark_us):
+            self.counted.append((message.position.source, message.position.partition, message.time_us))
+        return False
+
+    @abstractmethod
+    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
+        """True of what would not be too late by itself."""
 
     def _admit(self, message: Taken) -> bool:
         position, time_us, payload = message.position, message.time_us, message.payload

@@ -16,7 +16,7 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import take_in
 from windrow.operators.steps.making import made
 from windrow.operators.steps.redone import Redone
-from windrow.operators.steps.sifting import sifted_into
+from windrow.operators.steps.sifting import OF_STEPS, sifted_into
 from windrow.stores.kv import KV
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def refile(operator: WindowAggregator, kv: KV, tables: Mapping[str, pa.Table], r
     The window metadata that belongs to them is there already. No pane, no dead letter, no metadata comes of it. Where size
     limits put windows out of retention, messages that only those took may stay away.
     """
-    sifted_into(partial(_refiled, operator, redone), kv, tables)
+    sifted_into(partial(_refiled, operator, redone), kv, tables, OF_STEPS)
     return 0
 
 

@@ -16,67 +16,42 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
-from windrow.operators.aggregate.bridges import Pieces, with_bridges
-from windrow.operators.aggregate.extents import Extents, Joined, by_code, holders, joined, reach_of, reached
+from windrow.operators.aggregate.bridges import Pieces
+from windrow.operators.aggregate.extents import Extents, by_code, holders, joined, reach_of, reached
 from windrow.operators.aggregate.filing import bury_broken, bury_failed
+from windrow.operators.aggregate.history import moments
 from windrow.operators.aggregate.longest import REACH, divide
 from windrow.operators.aggregate.own_gaps import GAP
-from windrow.operators.aggregate.session_history import told_apart
-from windrow.operators.aggregate.session_rows import Rows, Step, apart, chosen, codes_of, extents, unfolded
+from windrow.operators.aggregate.run_steps import STEPS
+from windrow.operators.aggregate.session_merging import COMPONENT, Given, Parts, by_cell, merge_parts
+from windrow.operators.aggregate.session_rows import Rows, Step, Stored, codes_of
+from windrow.operators.aggregate.session_waiting import CAME, settle, settled
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
 from windrow.operators.aggregate.wider_gap import floor_of
-from windrow.operators.steps.columns import END, LAST, PANES, START
+from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
 from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE
-from windrow.operators.steps.groups import Groups, combine, stable_order, without
-from windrow.operators.steps.intake import Slice, event_time_marks
-from windrow.stores.sessions import HOME, HOT, STANDS
-from windrow.stores.windows import Near
+from windrow.operators.steps.groups import Groups, combine, stable_order
+from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
+from windrow.stores.sessions import HOT
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
 
-_COMPONENT = "__component"
-#: Of a row that has a number, by which it is filed, and not by its time.
-NUMBER = "__number"
+#: A step of more messages lays them into their sessions itself: it meets many of them in a page.
+MOST_WAITING = 1_000
 
 
 class Filed(NamedTuple):
-    """near: what was read, of which `others` stay as they are. rows: the sessions that took messages, merged, and what stands
-    of them. fresh: those that may now end in a bucket in which they are not looked for.
+    """stored: what was read, of whose rows some `stay` as they are. rows: the sessions that took messages, merged, and what
+    stands of them. fresh: those that may now end in a bucket in which they are not looked for.
     """
 
-    near: Near
-    others: pa.Table | None
+    stored: Stored
+    stay: IntArray
     rows: Rows
     fresh: BoolArray
-
-
-class Given(NamedTuple):
-    """What a step brings, beside what is stored near it. codes: a number for the key of each row, or group of rows; stored: for
-    that of each stored session. With `cut`, keys of two cells have two numbers: their sessions never meet.
-    """
-
-    near: Near
-    sessions: pa.Table | None
-    codes: IntArray
-    stored: IntArray
-
-
-class Parts(NamedTuple):
-    """Ranges of messages and stored sessions, joined. piece: the component of each message, or group of them; stored: of each
-    stored session that is open, -1 for others.
-    """
-
-    joined: Joined
-    piece: IntArray
-    stored: IntArray
-
-    @property
-    def size(self) -> int:
-        return len(self.joined.starts)
 
 
 def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | None:
@@ -84,10 +59,31 @@ def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | 
     rows = _in_retention(logic, step, rows)
     if len(rows) == 0:
         return None
-    ends = _ends(logic, rows)
+    ends = ends_of(logic, rows)
     if logic.longest_us is not None:  # one that is late may move the cuts of all that follows
         ends = np.full(len(rows), LAST_END_US, dtype=np.int64)
-    return _file(logic, step, rows, _given(logic, step, rows.table, _moments(rows), ends))
+    return _file(logic, step, rows, given_near(logic, step, rows.table, moments(rows), ends))
+
+
+def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
+    """True for messages that need not be laid into their sessions now: few, and beyond the watermark."""
+    if not logic.lets_wait or not 0 < len(rows) <= MOST_WAITING or rows.sign is not None:
+        return False
+    if int(rows.times.min()) <= step.told_us or not logic.calculation.order_free:
+        return False
+    return logic.store.lets_wait(step.kv, len(rows)) and not _is_gone(logic, step, rows).any()
+
+
+def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
+    """Keep messages beside the sessions that they touch, each as the session that it would be by itself."""
+    rows = logic.noted(rows, step.progress.step)
+    each, ends, number = np.arange(len(rows), dtype=np.int64), ends_of(logic, rows), step.progress.step
+    pieces, _, _ = delta_rows(logic.calculation, rows, each, rows.times, ends, each=True)
+    step.result.marks = dict(event_time_marks(rows))
+    logic.marks.come(step.kv, pieces, number)
+    pieces = pieces.append_column(CAME, pa.array(np.full(len(pieces), number, dtype=np.int64)))
+    if logic.store.lay_beside(step.kv, pieces):
+        settle(logic, step.kv, step.told_us)
 
 
 def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[Filed | None]:
@@ -96,11 +92,11 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
     """
     if len(rows) == 0:
         return
-    given = _given(logic, step, rows.table, rows.times, _ends(logic, rows))
-    free = logic.calculation.order_free
-    joins = [] if free else _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
-    if not joins:
-        yield _file(logic, step, rows, given)
+    given = given_near(logic, step, rows.table, rows.times, ends_of(logic, rows))
+    joins = _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
+    free = logic.calculation.order_free or logic.history is not None  # which are read again as they came
+    if not joins or free:
+        yield _file(logic, step, rows, given, np.array(joins, dtype=np.int64))
         return
     for low, high in itertools.pairwise(sorted({0, len(rows), *joins, *(i + 1 for i in joins)})):
         yield file_sessions(logic, step, rows.take(np.arange(low, high)))
@@ -108,12 +104,10 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
 
 def _joining(logic: SessionAggregator, rows: Slice, given: Given, parts: Parts) -> list[int]:
     """The messages, in the order in which they came, that touch two that were apart."""
-    times, ends, held = rows.times, _ends(logic, rows), np.zeros(0, dtype=bool)
-    pieces, firsts, lasts = parts.piece, times, ends
-    if given.sessions is not None:
-        held, stored = parts.stored >= 0, extents(given.sessions, given.stored)
-        pieces = np.r_[parts.stored[held], pieces]
-        firsts, lasts = np.r_[stored.starts[held], firsts], np.r_[stored.ends[held], lasts]
+    held = parts.stored >= 0
+    pieces = np.r_[parts.stored[held], parts.piece]
+    firsts = np.r_[given.sessions.starts[held], rows.times]
+    lasts = np.r_[given.sessions.ends[held], ends_of(logic, rows)]
     order = stable_order(pieces, parts.size)
     piece, first, last = pieces[order], firsts[order], lasts[order]
     from_, to = -reach_of(piece, -first), reach_of(piece, last)
@@ -132,7 +126,10 @@ def _joining(logic: SessionAggregator, rows: Slice, given: Given, parts: Parts) 
     return found
 
 
-def _file(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Filed | None:
+def _file(
+    logic: SessionAggregator, step: Step, rows: Slice, given: Given, joins: IntArray | None = None
+) -> Filed | None:
+    """joins: of messages that came one after the other, of which none is late, those that touched two that were apart"""
     lost = _reach_closed(logic, step, rows, given)
     if lost.any():
         detail = "it reaches a session that is closed"
@@ -153,7 +150,7 @@ def _file(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Fi
         parts = _joined_rows(logic, step, rows, given)
     step.result.marks = dict(event_time_marks(rows))
     deltas = _deltas(logic, step, rows, parts)
-    pieces = Pieces(_moments(rows), _ends(logic, rows), partial(_positions, rows))
+    pieces = Pieces(moments(rows), ends_of(logic, rows), partial(_positions, rows), joins)
     return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts, pieces)
 
 
@@ -165,7 +162,7 @@ def file_groups(
     groups: state rows without a window. Messages of one group are less than a gap apart: from `first_us` to `last_us`.
     """
     ends = _own_ends(logic, last_us, logic.gap_us)
-    given = _given(logic, step, groups, first_us, ends)
+    given = given_near(logic, step, groups, first_us, ends)
     ranges = Extents(given.codes, first_us, ends)
     each = np.arange(len(groups), dtype=np.int64)
     parts = _joined(step, ranges, each, given)
@@ -173,14 +170,26 @@ def file_groups(
     deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends))
     bury_broken(deltas, broken, logic.definition, step.dead)
     first = Groups.numbered(parts.piece, parts.size).first_rows
-    deltas = deltas.append_column(_COMPONENT, pa.array(parts.piece[first]))
+    deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[first]))
     pieces = Pieces(first_us, ends, combine(groups.column(LAST)).take)
     return _merged(logic, step, deltas, given, parts, pieces)
 
 
-def _in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
+def in_time(logic: SessionAggregator, step: Step, others: Slice) -> Slice:
+    """Of what did not pass the filter: what would be in time by itself."""
+    ends = _own_ends(logic, others.times, max(logic.gap_us, 1))
+    return others.take(np.flatnonzero(~_is_gone(logic, step, others) & (ends >= step.closed_us)))
+
+
+def _is_gone(logic: SessionAggregator, step: Step, rows: Slice) -> BoolArray:
+    """True for messages that are out of retention by themselves."""
     floor_us = max(logic.kept_from(step.progress.watermark_us), floor_of(logic, step.kv))
-    gone = _moments(rows) < floor_us
+    gone: BoolArray = moments(rows) < floor_us
+    return gone | (rows.times <= logic.limits.floors(step.kv, rows.table)) if logic.limited else gone
+
+
+def _in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
+    gone = _is_gone(logic, step, rows)
     if not gone.any():
         return rows
     detail = "its own window is out of retention"
@@ -194,7 +203,9 @@ def _without(step: Step, rows: Slice, given: Given, lost: BoolArray, detail: str
     return rows.take(np.flatnonzero(~lost)), given._replace(codes=given.codes[~lost])
 
 
-def _given(logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray) -> Given:
+def given_near(
+    logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray
+) -> Given:
     """The sessions of the keys of these rows that may still grow, and those past ones that they may reach."""
     by = logic.definition.by
     groups = Groups([rows.column(b) for b in by], len(rows))
@@ -206,19 +217,17 @@ def _given(logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntAr
             mine = np.bincount(groups.codes[near], minlength=groups.size)
             asked.append(_keys(keys, np.flatnonzero(mine), bucket.home))
     homes = [home for home, _ in asked]
-    found = logic.alive(step, logic.store.near(step.kv, homes, concat([table for _, table in asked])))
-    codes, stored, sessions = groups.codes, np.zeros(0, dtype=np.int64), None
-    if found.rows is not None:
-        sessions = apart(found.rows, by).sessions
-        numbers = codes_of([sessions] if keys is None else [keys, sessions], by)
-        stored = numbers[len(numbers) - len(sessions) :]
-        codes = codes if keys is None else numbers[codes]
-    if logic.cells is not None:
-        starts = [] if sessions is None else [combine(sessions.column(START)).to_numpy()]
-        _, cells, _ = logic.cells.assign(np.concatenate([*starts, first_us]))
-        codes = Groups([pa.array(np.r_[stored, codes]), pa.array(cells)], len(cells)).codes
-        stored, codes = codes[: len(stored)], codes[len(stored) :]
-    return Given(found, sessions, codes, stored)
+    found = logic.store.near(step.kv, homes, concat([table for _, table in asked]))
+    found = settled(logic, found, step.told_us)
+    if found.rows is None:
+        stored, none = Stored.of(found, by, step.told_us), np.zeros(0, dtype=np.int64)
+        return by_cell(logic, Given(groups.codes, stored, Extents(none, none, none)), first_us)
+    numbers = codes_of([found.rows] if keys is None else [keys, found.rows], by)
+    of_rows = numbers[len(numbers) - len(found.rows) :]
+    codes = groups.codes if keys is None else numbers[groups.codes]
+    stored = Stored.of(found, by, step.told_us, of_rows)
+    sessions = Extents(of_rows[stored.sessions], stored.values(START), stored.values(END))
+    return by_cell(logic, Given(codes, stored, sessions), first_us)
 
 
 def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Table]:
@@ -232,48 +241,41 @@ def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Tab
 def _reach_closed(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> BoolArray:
     """True for messages that touch a closed session, or what keeps them out where sessions have a longest length."""
     lost = np.zeros(len(rows), dtype=bool)
-    if int(_moments(rows).min()) >= step.closed_us:
+    if int(moments(rows).min()) >= step.closed_us:
         return lost
     if logic.longest_us is not None:
         return _outside_open(step, rows, given)
-    if given.sessions is None:
-        return lost
-    stored = extents(given.sessions, given.stored)
-    closed = stored.ends < step.closed_us
+    closed = given.sessions.ends < step.closed_us
     if not closed.any():
         return lost
-    own = Extents(given.codes, rows.times, _ends(logic, rows))
-    return reached(Extents(*(column[closed] for column in stored)), own)
+    own = Extents(given.codes, rows.times, ends_of(logic, rows))
+    return reached(Extents(*(column[closed] for column in given.sessions)), own)
 
 
 def _outside_open(step: Step, rows: Slice, given: Given) -> BoolArray:
     """True for messages that are later than allowed, and in no open session: no cut before the watermark moves."""
     late: BoolArray = rows.times < step.closed_us
-    if given.sessions is None:
-        return late
-    stored = extents(given.sessions, given.stored)
-    open_ = Extents(*(column[stored.ends >= step.closed_us] for column in stored))
+    sessions = given.sessions
+    open_ = Extents(*(column[sessions.ends >= step.closed_us] for column in sessions))
     holder = holders(open_, given.codes, rows.times)
     ends = open_.ends[np.maximum(holder, 0)] if len(open_.ends) else rows.times
     return late & ((holder < 0) | (rows.times >= ends))
 
 
-def _moments(rows: Slice) -> IntArray:
-    """Where messages lie among sessions: their times, or their numbers."""
-    numbered = NUMBER in rows.table.column_names
-    moments: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
-    return moments
-
-
 def _positions(rows: Slice, at: pa.Array) -> pa.Array:
-    return pa.nulls(len(at), pa.binary()) if rows.order is None else rows.order.take(at)
+    """Of those few messages that joined something."""
+    there = at.is_valid().to_numpy(zero_copy_only=False)
+    where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
+    few = encoded_positions(where.take(at.drop_null()))
+    places = pa.array(np.cumsum(there) - 1, mask=~there)
+    return pa.nulls(len(at), pa.binary()) if few is None else few.take(places)
 
 
-def _ends(logic: SessionAggregator, rows: Slice) -> IntArray:
+def ends_of(logic: SessionAggregator, rows: Slice) -> IntArray:
     """The end of each message's own window."""
     own = logic.own_gap is not None
     gaps = combine(rows.table.column(GAP)).to_numpy() if own else logic.gap_us
-    return _own_ends(logic, _moments(rows), gaps)
+    return _own_ends(logic, moments(rows), gaps)
 
 
 def _own_ends(logic: SessionAggregator, times: IntArray, gaps: Any) -> IntArray:
@@ -284,28 +286,25 @@ def _own_ends(logic: SessionAggregator, times: IntArray, gaps: Any) -> IntArray:
 
 def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Parts:
     """Messages and open sessions, joined where they touch."""
-    moments = _moments(rows)
+    at = moments(rows)
     if logic.own_gap is not None:
         each = np.arange(len(rows), dtype=np.int64)
-        return _joined(step, Extents(given.codes, moments, _ends(logic, rows)), each, given)
-    of_row, runs = _runs(given.codes, moments, logic.gap_us)
+        return _joined(step, Extents(given.codes, at, ends_of(logic, rows)), each, given)
+    of_row, runs = _runs(given.codes, at, logic.gap_us)
     ranges = Extents(runs.codes, runs.starts, _own_ends(logic, runs.ends, logic.gap_us))
     return _joined(step, ranges, of_row, given)
 
 
 def _joined(step: Step, ranges: Extents, of_piece: IntArray, given: Given) -> Parts:
     """Ranges, of which each piece is in one, and open sessions, joined where they touch."""
-    if given.sessions is None:
-        found = joined(ranges)
-        return Parts(found, found.component[of_piece], np.zeros(0, dtype=np.int64))
-    stored = extents(given.sessions, given.stored)
+    stored, near = given.sessions, given.stored.near.rows
     open_ = stored.ends >= step.closed_us
-    if REACH in given.sessions.column_names:
-        stored = stored._replace(ends=combine(given.sessions.column(REACH)).to_numpy())
-    found = joined(Extents(*(column[open_] for column in stored)).and_more(ranges))
+    if near is not None and REACH in near.column_names:
+        stored = stored._replace(ends=given.stored.values(REACH))
+    found, n = joined(Extents(*(column[open_] for column in stored)).and_more(ranges)), int(open_.sum())
     component = np.full(len(open_), -1, dtype=np.int64)
-    component[open_] = found.component[: open_.sum()]
-    return Parts(found, found.component[open_.sum() :][of_piece], component)
+    component[open_] = found.component[:n]
+    return Parts(found, found.component[n:][of_piece], component)
 
 
 def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Extents]:
@@ -336,58 +335,33 @@ def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> 
         each=step.of_run and not logic.calculation.regroups,
         groups=pieces,
     )
-    deltas = deltas.append_column(_COMPONENT, pa.array(parts.piece[groups.first_rows]))
+    deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[groups.first_rows]))
     if broken:
         deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)
     if logic.history is not None:
-        taken = np.isin(parts.piece, combine(deltas.column(_COMPONENT)).to_numpy())
-        logic.history.add(step.kv, rows.take(np.flatnonzero(taken)), step.progress.step, logic.calculation)
+        taken = np.isin(parts.piece, combine(deltas.column(COMPONENT)).to_numpy())
+        mine = rows.take(np.flatnonzero(taken))
+        logic.history.add(step.kv, mine, _number(step, mine), logic.calculation)
     return deltas
+
+
+def _number(step: Step, rows: Slice) -> int | IntArray:
+    """The number of the step; of a run that of each message."""
+    first = step.progress.step
+    if not step.of_run:
+        return first
+    arrived: IntArray = combine(rows.table.column(ARRIVED)).to_numpy()
+    return first + STEPS * arrived
 
 
 def _merged(
     logic: SessionAggregator, step: Step, deltas: pa.Table, given: Given, parts: Parts, pieces: Pieces
 ) -> Filed:
     """The sessions that took something, as one row each."""
-    starts, ends = parts.joined.starts, parts.joined.ends
-    component = combine(deltas.column(_COMPONENT)).to_numpy()
-    deltas = without(deltas, _COMPONENT)
-    takes = np.zeros(parts.size, dtype=bool)
-    takes[component] = True
-    held_to = np.full(parts.size, START_OF_TIME_US, dtype=np.int64)
-    others, panes = given.near.rows, deltas.slice(0, 0).select([START, END, *logic.definition.by, PANES])
-    mine, were = (parts.stored >= 0) & takes[parts.stored], None
-    if mine.any() and others is not None:
-        others, touched = chosen(others, logic.definition.by, mine)
-        before = parts.stored[mine]
-        hot = combine(touched.sessions.column(HOME)).to_numpy() == HOT
-        np.maximum.at(held_to, before[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
-        whole = unfolded(logic.calculation, touched)
-        if logic.definition.full_state and logic.definition.emit.mode == "discarding":
-            whole = told_apart(whole, before)
-        panes = whole.panes
-        were = extents(whole.sessions, before)
-        stored = without(whole.sessions, HOME, STANDS)
-        if np.bincount(before).max() > 1:  # a left fold over what becomes one, by start
-            order = np.argsort(combine(stored.column(START)).to_numpy(), kind="stable")
-            stored, before = stored.take(pa.array(order)), before[order]
-        deltas = concat([_with_extents(stored, starts[before], ends[before]), deltas])
-        component = np.r_[before, component]
-    groups = Groups.numbered(component, parts.size)
-    merged = logic.merged(deltas, groups, step.dead)
-    component = component[groups.first_rows]
-    if were is not None:
-        merged = with_bridges(merged, component, were, pieces, parts.piece)
+    merged = merge_parts(logic, step.dead, deltas, given, parts, pieces)
     if logic.longest_us is not None:
-        others, after = divide(logic, step, given.near, mine, merged)
-        return Filed(given.near, others, after, np.ones(len(after.sessions), dtype=bool))
-    width = logic.marks.width_us
-    fresh = held_to[component] // width != ends[component] // width
-    return Filed(given.near, others, Rows(merged, panes), fresh)
-
-
-def _with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Table:
-    """Parts of sessions, under the window of what they are parts of."""
-    for name, bounds in ((START, starts), (END, ends)):
-        sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds))
-    return sessions
+        stay, after = divide(logic, step, given.stored, merged.mine, merged.rows.sessions)
+        return Filed(given.stored, stay, after, np.ones(len(after.sessions), dtype=bool))
+    width, ends = logic.marks.width_us, combine(merged.rows.sessions.column(END)).to_numpy()
+    fresh = merged.held_to // width != ends // width
+    return Filed(given.stored, given.stored.others(merged.mine), merged.rows, fresh)

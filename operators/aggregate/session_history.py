@@ -14,8 +14,8 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.extents import holders
-from windrow.operators.aggregate.history import History
-from windrow.operators.aggregate.session_rows import Rows, apart, codes_of, extents
+from windrow.operators.aggregate.history import History, moments
+from windrow.operators.aggregate.session_rows import Rows, codes_of, extents
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP
 from windrow.operators.steps.groups import combine
@@ -33,13 +33,13 @@ def values_of_sessions(
         fresh = np.flatnonzero(~_told_in_parts(rows, panes, history.definition.by))
         rows, of = rows.take(fresh), of[fresh]
     starts = combine(sessions.column(START)).to_numpy()[of]
-    return history.evaluate(sessions, rows, np.arange(len(of), dtype=np.int64), starts, calculation)
+    return history.evaluate(kv, sessions, rows, np.arange(len(of), dtype=np.int64), starts, calculation)
 
 
 def messages_of(
     history: History, kv: KV, state: pa.Table, calculation: Calculation
 ) -> tuple[Slice | None, IntArray]:
-    """(the messages of sessions, of which session each is): one session after the other, in order of time."""
+    """(the messages of sessions, of which session each is): one session after the other, in order of time, or of numbers."""
     by = history.definition.by
     encoded = history.encode([state.column(b) for b in by]) if by else [None] * len(state)
     keys, values, found = list[bytes](), list[bytes](), list[int]()
@@ -63,15 +63,16 @@ def told_apart(rows: Rows, component: IntArray) -> Rows:
     parts = rows.sessions.filter(pa.array(told)).select(rows.panes.column_names)
     steps = pc.if_else(pa.array(joins), None, combine(rows.sessions.column(EMIT_STEP)))
     at = rows.sessions.column_names.index(EMIT_STEP)
-    return Rows(rows.sessions.set_column(at, EMIT_STEP, steps), concat([rows.panes, parts]))
+    sessions, owner = rows.sessions.set_column(at, EMIT_STEP, steps), np.r_[rows.owner, np.flatnonzero(told)]
+    return Rows(sessions, concat([rows.panes, parts]), owner)
 
 
 def _told_in_parts(rows: Slice, parts: pa.Table, by: tuple[str, ...]) -> BoolArray:
     """True for messages that were told of a part of their session."""
     codes = codes_of([parts, rows.table], by)
     n = len(parts)
-    holder = holders(extents(parts, codes[:n]), codes[n:], rows.times)
-    within = (holder >= 0) & (rows.times < combine(parts.column(END)).to_numpy()[np.maximum(holder, 0)])
+    holder = holders(extents(parts, codes[:n]), codes[n:], moments(rows))
+    within = (holder >= 0) & (moments(rows) < combine(parts.column(END)).to_numpy()[np.maximum(holder, 0)])
     steps = combine(parts.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.maximum(holder, 0)]
     told: BoolArray = within & (combine(rows.table.column(STEP)).to_numpy() <= steps)
     return told
@@ -83,16 +84,20 @@ def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> 
         return rows.take(np.zeros(0, dtype=np.int64))
     codes = codes_of([sessions, rows.table], by)
     n = len(sessions)
-    holder = holders(extents(sessions, codes[:n]), codes[n:], rows.times)
+    holder = holders(extents(sessions, codes[:n]), codes[n:], moments(rows))
     ends = combine(sessions.column(END)).to_numpy()[np.maximum(holder, 0)]
-    return rows.take(np.flatnonzero((holder >= 0) & (rows.times < ends)))
+    return rows.take(np.flatnonzero((holder >= 0) & (moments(rows) < ends)))
 
 
 def forget_messages(history: History, kv: KV, store: SessionStore) -> None:
     """Forget what is older than all sessions that are kept."""
+    history.drop(kv, first_kept(kv, store, history.definition.by))
+
+
+def first_kept(kv: KV, store: SessionStore, by: tuple[str, ...]) -> int:
+    """Where the sessions that are kept begin."""
     firsts = [bucket.first_us for bucket in store.buckets(kv)]
-    stored = store.read(kv, [HOT])
-    if stored is not None and len(stored):
-        sessions = apart(stored, history.definition.by).sessions
-        firsts.append(int(combine(sessions.column(START)).to_numpy().min()))
-    history.drop(kv, min(firsts, default=END_OF_TIME_US))
+    stored = store.read(kv, [HOT])  # where messages are kept nothing waits beside them
+    if stored is not None and len(stored):  # what stands of a session does not begin before it
+        firsts.append(int(combine(stored.column(START)).to_numpy().min()))
+    return min(firsts, default=END_OF_TIME_US)

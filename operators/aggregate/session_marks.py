@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import Emit, EveryPeriod, Never
+from windrow.operators.aggregate.session_rows import Stored
 from windrow.operators.steps.columns import END, PENDING, START
 from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV
@@ -34,16 +35,23 @@ class SessionMarks:
         """These sessions have to be looked at when they end."""
         self._add(kv, self.due, sessions, combine(sessions.column(END)).to_numpy(), which, step)
 
+    def come(self, kv: KV, pieces: pa.Table, step: int) -> None:
+        """Messages that may grow a session each, or begin one, will have to be looked at where each ends by itself."""
+        hashes, ends = hashes_of(pieces, self.by), combine(pieces.column(END)).to_numpy()
+        self.due.add(kv, ends, hashes, step)
+        if isinstance(self.emit.early, EveryPeriod):
+            self.waiting.add(kv, np.full(len(pieces), HOT, dtype=np.int64), hashes, step)
+
     def ends_later(
-        self, kv: KV, sessions: pa.Table, open_: BoolArray, hashes: Hashes, watermark_us: int, step: int
+        self, kv: KV, sessions: Stored, open_: BoolArray, hashes: Hashes, watermark_us: int, step: int
     ) -> None:
         """Open sessions of these keys were looked at, have grown since they were marked, and may end in the same bucket."""
-        ends = combine(sessions.column(END)).to_numpy()
-        again = np.flatnonzero(open_ & (ends // self.width_us == watermark_us // self.width_us))
-        if len(again):
-            own = hashes_of(sessions.select([START, *self.by]).take(pa.array(again)), self.by)
+        ends = sessions.values(END)
+        again = open_ & (ends // self.width_us == watermark_us // self.width_us)
+        if again.any():
+            own = hashes_of(sessions.keys(again, self.by), self.by)
             looked = np.isin(own, hashes)
-            self.due.add(kv, ends[again[looked]], own[looked], step)
+            self.due.add(kv, ends[again][looked], own[looked], step)
 
     def speaks(self, kv: KV, sessions: pa.Table, homes: IntArray, closed_us: int, step: int) -> None:
         """Of these sessions, with something to be told by a period or when they close, at least those that are not closed."""

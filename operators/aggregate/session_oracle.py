@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,28 +28,10 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import AggregateOracle, past, ticks
 from windrow.operators.plain.aggregates import IntegerOverflow, same
 from windrow.operators.plain.arrow import Arguments, Raised
-from windrow.operators.plain.cells import Cell, Key, Taken, place
+from windrow.operators.plain.cells import Cell, Key, SessionCell, Standing, Taken, place
 from windrow.operators.plain.oracle import Messages, Outcome, listed
 from windrow.operators.plain.times import shown
 from windrow.operators.plain.windows import windows_of
-
-
-@dataclass
-class SessionCell(Cell):
-    """One session of one key."""
-
-    window: Window = field(default_factory=lambda: Window(0, 1))
-    reach_us: int = START_OF_TIME_US  # where it would end if sessions had no longest length
-    current: bool = True  # the watermark has not passed its end since it has that end
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A pane that was told and not taken back."""
-
-    window: Window
-    values: dict[str, Any]
-    index: int
 
 
 class SessionOracle(AggregateOracle):
@@ -68,22 +50,20 @@ class SessionOracle(AggregateOracle):
         )  # the next: from the next step on
         self._floor_us = START_OF_TIME_US  # what was out of retention under a smaller gap stays so
         self._gaps = Arguments({"gap": Aggregation("any_value", (gap,))} if isinstance(gap, Expr) else {})
+        self._asked[definition.inputs[0].name].append(self._gaps)
         self._sessions: dict[Key, list[SessionCell]] = {}
         self._standing: dict[Key, list[Standing]] = {}
         self._step = 0
 
-    def know(self, input: str, columns: Sequence[str]) -> None:
-        super().know(input, columns)
-        self._gaps.learn([dict.fromkeys(columns)])
-
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def redefine(self, definition: AggregateDefinition) -> None:
-        self.definition = definition
+        super().redefine(definition)
         if isinstance(definition.window, Session) and isinstance(definition.window.gap, int):
             self._next_gap_us = definition.window.gap
-        for cell in self._all():
-            cell.ended = False
+        for standing in self._standing.values():
+            values = [{alias: one.values.get(alias) for alias in definition.agg} for one in standing]
+            standing[:] = [replace(one, values=v) for one, v in zip(standing, values, strict=True)]
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         self._dead = []
@@ -91,35 +71,38 @@ class SessionOracle(AggregateOracle):
         ticked = now if self._ticked_us is None else self._ticked_us
         before, after = self.watermark_us, max(watermark_us, self.watermark_us)
         self.watermark_us, self._ticked_us = after, now
-        emit, panes = self.definition.emit, self._widened(before)
-        for cell in self._all():
+        emit, panes = self.definition.emit, [*self._widened(before), *self._corrected(before)]
+        expiry = [(c, t) for c, t in self._drop_by_size(before, after) if isinstance(c, SessionCell)]
+        for cell in self._sorted():
             if cell.current and self._passed(cell, after):
                 cell.current = False
                 if emit.on_time or (cell.pending and not emit.tells_late):
-                    panes += self._tell(cell, Timing.ON_TIME, self._is_closed(cell, after))
-        for cell in self._all():
+                    panes += self._tell(cell, Timing.ON_TIME, self._closed(cell, after))
+        for cell in self._sorted():
             early = cell.current
             if cell.pending and ticks(emit.early if early else emit.late, ticked, now):
                 timing = Timing.EARLY if early else Timing.LATE
-                panes += self._tell(cell, timing, self._is_closed(cell, after))
-        for cell in self._all():
-            closes = self._is_closed(cell, after) and not self._is_closed(cell, before) and not cell.ended
+                panes += self._tell(cell, timing, self._closed(cell, after))
+        for cell in self._sorted():
+            closes = self._closed(cell, after) and not self._closed(cell, before) and not cell.ended
             if closes and (emit.closing_pane or (cell.pending and emit.tells_late)):
-                panes += self._tell(cell, Timing.LATE, True, closing=True)
+                expiry.append((cell, Timing.LATE))
+        for cell, timing in sorted(expiry, key=lambda pair: place(pair[0])):
+            panes += self._tell(cell, timing, True, closing=True)
         for key in list(self._sessions):
             self._sessions[key] = [c for c in self._sessions[key] if not self._forgotten(c, after)]
         return Outcome(panes, self._buried())
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         told: list[tuple[Any, Pane]] = []
-        first, buried = self._widened(watermark_us), self._dead
+        first, buried = [*self._widened(watermark_us), *self._corrected(watermark_us)], self._dead
         for cell in self._touched(messages, now_us, watermark_us):
             cell.current = not self._passed(cell, watermark_us)
             trigger = self.definition.emit.early if cell.current else self.definition.emit.late
             needed = trigger.n if isinstance(trigger, EveryCount) else 1
             if isinstance(trigger, EveryBatch | EveryCount) and len(cell.pending) >= needed:
                 timing = Timing.EARLY if cell.current else Timing.LATE
-                panes = self._tell(cell, timing, self._is_closed(cell, watermark_us))
+                panes = self._tell(cell, timing, self._closed(cell, watermark_us))
                 told += [(place(cell), pane) for pane in panes]
         told = sorted(self._taken_back + told, key=lambda pair: pair[0])
         self._dead += buried
@@ -140,7 +123,7 @@ class SessionOracle(AggregateOracle):
                 end_us = min(cell.end_us + more_us, LAST_END_US)
                 if self._cut is not None:
                     end_us = min(end_us, windows_of(self._cut, cell.first_us)[0].end_us)
-                if self._is_closed(cell, watermark_us) or end_us <= cell.end_us:
+                if self._closed(cell, watermark_us) or end_us <= cell.end_us:
                     continue
                 window = Window(cell.first_us, end_us)
                 if groups and self._meet(groups[-1][0], window):
@@ -155,18 +138,29 @@ class SessionOracle(AggregateOracle):
                 panes += self._tell(cell, Timing.ON_TIME, False)
         return panes
 
+    def _corrected(self, watermark_us: int) -> list[Pane]:
+        """What was told of sessions that still take messages, again, where aggregations of kept messages have come."""
+        recomputed, panes = self.definition.recomputed_us, list[Pane]()
+        if recomputed == self._recomputed:
+            return panes
+        self._recomputed = recomputed
+        for cell in self._sorted():
+            before = cell.panes > 0 and cell.first_us < max(us for _, us in recomputed)
+            if (
+                before
+                and self._is_open(cell, watermark_us)
+                and (cell.current or self.definition.emit.tells_late)
+            ):
+                panes += self._tell(cell, Timing.EARLY if cell.current else Timing.LATE, False)
+        return panes
+
     def _touched(self, messages: Messages, now_us: int, watermark_us: int) -> list[SessionCell]:
         """The sessions that took messages of a step."""
-        messages, self._dead = listed(messages), []
+        self.counted, self._dead, self._step = [], [], self._step + 1
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
-        timed = [t for m in self._in_order(messages) if (t := self._timed(m, now)) is not None]
-        self._gaps.learn([t.payload for t in timed] + [dict.fromkeys(m.payload) for m in messages])
-        admitted = [t for t in timed if self._admit(t)]
-        self._learn_arguments(admitted, messages)
-        self.counted, self._step = [], self._step + 1
         by_key: dict[Key, list[Taken]] = {}
-        for message in admitted:
+        for message in self._admitted(listed(messages), now, watermark_us):
             key = self._key_of(message)
             if not self._ids.is_new(key, message, watermark_us):
                 self.duplicates += 1
@@ -180,7 +174,7 @@ class SessionOracle(AggregateOracle):
         kept = self.definition.retention.time_us
         return [
             self._info(cell, cell.end_us <= self.watermark_us)
-            for cell in self._all()
+            for cell in self._sorted()
             if kept is None or not past(cell.end_us, kept, self.watermark_us)
         ]
 
@@ -221,25 +215,35 @@ class SessionOracle(AggregateOracle):
         message.gap_us = max(gap, 1)
         return True
 
+    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
+        message.gap_us = 1  # it is asked for no gap
+        alone = SessionCell(self._key_of(message), self._own(message))
+        return not self._is_gone(message, watermark_us) and self._is_open(alone, watermark_us)
+
+    def _is_gone(self, message: Taken, watermark_us: int) -> bool:
+        """True if a message is out of retention by itself: where it has a gap of its own, as long as it likes, by its time."""
+        kept = self.definition.retention.time_us
+        last_us = message.time_us if self._own_gaps else self._own(message).end_us
+        gone = kept is not None and past(last_us + 1, kept, watermark_us)
+        by_size = message.time_us <= self._floor(self._key_of(message))
+        return gone or by_size or message.time_us < self._floor_us
+
     def _may_count(self, message: Taken, watermark_us: int) -> bool:
         """False for a message that is a dead letter whatever came with it."""
-        own, kept, key = self._own(message), self.definition.retention.time_us, self._key_of(message)
-        # A gap of its own may be as long as it likes: then its time decides.
-        last_us = message.time_us if self._own_gaps else own.end_us
-        gone = kept is not None and past(last_us + 1, kept, watermark_us)
-        if gone or message.time_us < self._floor_us:
+        own, key = self._own(message), self._key_of(message)
+        if self._is_gone(message, watermark_us):
             self._lose("out_of_retention", "is out of retention", message)
             return False
         cells = self._sessions.get(key, [])
         if self._longest_us is not None:
             late = past(message.time_us + 1, self.definition.allowed_lateness_us, watermark_us)
             holds = [c for c in cells if c.first_us <= message.time_us < c.end_us]
-            if late and not any(not self._is_closed(cell, watermark_us) for cell in holds):
+            if late and not any(not self._closed(cell, watermark_us) for cell in holds):
                 self._lose("too_late", "is in no session that is open", message)
                 return False
             cells = []
         for cell in cells:
-            if self._is_closed(cell, watermark_us) and self._meet(cell.window, own):
+            if self._closed(cell, watermark_us) and self._meet(cell.window, own):
                 self._lose("too_late", f"reaches {cell.window!r}, which is closed", message)
                 return False
         refused = self._refused(message)
@@ -295,6 +299,7 @@ class SessionOracle(AggregateOracle):
             one.messages.append(message)
         if len(made) == 1:
             whole.window, whole.reach_us = made[0].window, made[0].reach_us
+            self._take_back_across([whole], watermark_us)
             return [whole]
         changed = list[SessionCell]()
         for i, one in enumerate(made):
@@ -318,7 +323,7 @@ class SessionOracle(AggregateOracle):
         return changed
 
     def _take_back_across(self, made: list[SessionCell], watermark_us: int) -> None:
-        """Take back at once what was told across what is now two sessions."""
+        """Take back at once what was told across a cut."""
         key = made[0].key
         for one in [*self._standing.get(key, [])]:
             meets = [c for c in made if one.window.start_us < c.end_us and c.first_us < one.window.end_us]
@@ -409,16 +414,26 @@ class SessionOracle(AggregateOracle):
         waits = not self.definition.emit.tells_late
         return watermark_us > cell.end_us if waits else watermark_us >= cell.end_us
 
-    def _is_closed(self, cell: Cell, watermark_us: int) -> bool:
+    def _closed(self, cell: Cell, watermark_us: int) -> bool:
         return past(cell.end_us + 1, self.definition.allowed_lateness_us, watermark_us)
 
     def _is_open(self, cell: SessionCell, watermark_us: int) -> bool:
-        return not self._is_closed(cell, watermark_us)
+        return not self._closed(cell, watermark_us)
+
+    def _is_early(self, cell: Cell, watermark_us: int) -> bool:
+        return not self._passed(cell, watermark_us)
+
+    def _counted_cells(self, watermark_us: int) -> Sequence[Cell]:
+        kept = self.definition.retention.time_us
+        return [c for c in self._sorted() if kept is None or not past(c.end_us, kept, watermark_us)]
+
+    def _drop(self, cell: Cell) -> None:
+        self._sessions[cell.key] = [one for one in self._sessions[cell.key] if one is not cell]
 
     def _forgotten(self, cell: Cell, watermark_us: int) -> bool:
         """True if nothing that is in retention can reach it."""
         kept = self.definition.retention.time_us
         return kept is not None and past(cell.end_us + self._gap_us + 1, kept, watermark_us)
 
-    def _all(self) -> list[SessionCell]:
+    def _sorted(self) -> Sequence[SessionCell]:
         return sorted((cell for cells in self._sessions.values() for cell in cells), key=place)

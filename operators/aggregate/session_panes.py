@@ -19,7 +19,7 @@ from windrow.core.types import as_type, concat
 from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import back_kinds, bury, label
-from windrow.operators.aggregate.session_rows import Rows, owners, standing
+from windrow.operators.aggregate.session_rows import Rows, standing
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregate.told import Values, choose
 from windrow.operators.aggregations.calculation import Calculation, any_differ
@@ -74,7 +74,7 @@ def fire(
     dead: DeadLetters,
 ) -> Fired:
     """Fire every session of `rows`, whose panes are all that stand inside them. step: of all, or of each."""
-    sessions, panes = rows
+    sessions, panes, owner = rows
     emit, size = definition.emit, len(sessions)
     values, broken = values_of(sessions)
     columns = [combine(values[a]) for a in definition.agg]
@@ -83,8 +83,7 @@ def fire(
         if speaks[b.group]:
             bury(definition, sessions, b, dead, _arrived(sessions, b.group))
         speaks[b.group] = False
-    owner = owners(rows, definition.by)
-    same = _same_window(rows, owner)
+    same = _same_window(rows)
     asked = closing and emit.closing_pane
     if emit.mode == "discarding":
         if emit.only_if_changed and not asked:
@@ -97,18 +96,20 @@ def fire(
             speaks &= ~unchanged
     # Of what is discarded, rows beside a session say up to which step parts of it were told.
     retracts = speaks[owner] & (~same | definition.takes_back_panes) & (emit.mode != "discarding")
-    told = _told(definition, rows, columns, owner, _Back(retracts, ~same), speaks, timing, is_last)
+    told = _told(definition, rows, columns, _Back(retracts, ~same), speaks, timing, is_last)
     after = _after(definition, sessions, speaks, step)
-    left = panes.filter(pa.array(~speaks[owner]))
+    silent = ~speaks[owner]
+    left, owner = panes.filter(pa.array(silent)), owner[silent]
     if emit.mode == "discarding":
-        return Fired(told, Rows(after, left), speaks)
+        return Fired(told, Rows(after, left, owner), speaks)
     if not definition.full_state:
-        return Fired(told, Rows(standing(after, speaks), left), speaks)
+        return Fired(told, Rows(standing(after, speaks), left, owner), speaks)
     names = [START, END, *definition.by, PANES]
     new = pa.table(
         [*(after.column(n) for n in names), *columns], names=[*names, *(EMITTED + a for a in definition.agg)]
     ).filter(pa.array(speaks))
-    return Fired(told, Rows(after, concat([left, new]) if len(left) else new), speaks)
+    owner = np.r_[owner, np.flatnonzero(speaks)]
+    return Fired(told, Rows(after, concat([left, new]) if len(left) else new, owner), speaks)
 
 
 def taken_back(
@@ -117,8 +118,7 @@ def taken_back(
     """Retractions of panes that stand, on no account but their own."""
     table = panes.select([START, END, *definition.by])
     for field in calculation.output:
-        column = as_type(combine(panes.column(EMITTED + field.name)), field.type)
-        table = table.append_column(field.name, column)
+        table = table.append_column(field.name, _said(definition, panes, field.name, field.type))
     index = combine(panes.column(PANES)).to_numpy() - 1
     kinds = back_kinds(definition, np.ones(len(panes), dtype=bool))
     table = label(table, timing, index, np.zeros(len(panes), dtype=bool), kinds)
@@ -161,12 +161,12 @@ def _own(run: pa.Table) -> pa.Table:
     return panes.rename_columns([_OWN.get(n, n) for n in panes.column_names])
 
 
-def _same_window(rows: Rows, owner: IntArray) -> BoolArray:
+def _same_window(rows: Rows) -> BoolArray:
     """True for panes of the very window that their session has."""
-    equal = np.ones(len(owner), dtype=bool)
+    equal = np.ones(len(rows.owner), dtype=bool)
     for name in (START, END):
         mine = combine(rows.panes.column(name)).to_numpy()
-        equal &= mine == combine(rows.sessions.column(name)).to_numpy()[owner]
+        equal &= mine == combine(rows.sessions.column(name)).to_numpy()[rows.owner]
     return equal
 
 
@@ -183,13 +183,9 @@ def _unchanged(
     at = np.flatnonzero(same & (np.bincount(owner, minlength=size)[owner] == 1))
     if len(at) == 0:
         return unchanged
-    index, of = pa.array(at), pa.array(owner[at])
+    of, some = pa.array(owner[at]), panes.take(pa.array(at))
     now = [column.take(of) for column in columns]
-    names = [EMITTED + a for a in definition.agg]
-    before = [
-        as_type(combine(panes.column(name)).take(index), column.type)
-        for name, column in zip(names, now, strict=True)
-    ]
+    before = [_said(definition, some, a, c.type) for a, c in zip(definition.agg, now, strict=True)]
     unchanged[owner[at]] = ~any_differ(before, now, len(at))
     return unchanged
 
@@ -198,7 +194,6 @@ def _told(
     definition: AggregateDefinition,
     rows: Rows,
     columns: Sequence[pa.Array],
-    owner: IntArray,
     taken_back: _Back,
     speaks: BoolArray,
     timing: str,
@@ -207,7 +202,7 @@ def _told(
     if not speaks.any():
         return None
     fixed, aliases = [START, END, *definition.by], list(definition.agg)
-    sessions, panes = rows
+    sessions, panes, owner = rows
     at = pa.array(np.flatnonzero(speaks))
     inserts = sessions.select(fixed).take(at)
     for alias, column in zip(aliases, columns, strict=True):
@@ -222,13 +217,23 @@ def _told(
     taken = panes.take(pa.array(back))
     retractions = taken.select(fixed)
     for alias, column in zip(aliases, columns, strict=True):
-        retractions = retractions.append_column(
-            alias, as_type(combine(taken.column(EMITTED + alias)), column.type)
-        )
+        retractions = retractions.append_column(alias, _said(definition, taken, alias, column.type))
     former = combine(taken.column(PANES)).to_numpy() - 1
     kinds = back_kinds(definition, taken_back.alone[back])
     retractions = label(retractions, timing, former, np.zeros(len(back), dtype=bool), kinds)
     return concat([_on_account(retractions, sessions.take(pa.array(owner[back]))), inserts])
+
+
+def _said(definition: AggregateDefinition, panes: pa.Table, alias: str, kind: pa.DataType) -> pa.Array:
+    """What panes said of an aggregation; of windows from before it came to the state, null."""
+    name, since_us = EMITTED + alias, dict(definition.since_us).get(alias)
+    if name not in panes.column_names:
+        return pa.nulls(len(panes), kind)
+    said = as_type(combine(panes.column(name)), kind)
+    if since_us is None or definition.numbered:
+        return said
+    before = combine(panes.column(START)).to_numpy() < since_us
+    return said.take(pa.array(np.arange(len(panes)), mask=before))
 
 
 def _on_account(panes: pa.Table, sessions: pa.Table) -> pa.Table:

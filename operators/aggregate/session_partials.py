@@ -30,17 +30,18 @@ def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pus
     assert isinstance(window, Session)
     if definition.own_gap is not None:  # which reaches furthest is known of rows
         return None
-    if window.cut is not None or definition.full_state or definition.ids is not None or definition.by_input:
+    if window.cut is not None or definition.full_state or definition.ids is not None:
+        return None
+    sizes = definition.retention.windows is not None or definition.retention.messages is not None
+    if definition.where is not None or definition.makes or sizes:
         return None
     parts = parts_of(definition, Calculation(definition, schema))
     if parts is None:
         return None
-    named = [*definition.by, *(a for g in definition.agg.values() for a in g.columns)]
     return Pushdown(
         given=definition.inputs[0],
         by=definition.by,
         nulls_count=definition.null_keys != "dead_letter",
-        columns=tuple(dict.fromkeys(named)),
         parts=parts,
         length_us=window.gap_us,
         offset_us=0,

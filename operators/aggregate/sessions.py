@@ -11,7 +11,8 @@ lateness is beyond its end: a message at the very end, which touches it, is on t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -21,9 +22,17 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
 from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
-from windrow.core.types import concat
 from windrow.operators.aggregate.own_gaps import with_gaps
-from windrow.operators.aggregate.session_filing import Filed, file_groups, file_sessions
+from windrow.operators.aggregate.session_corrections import correct
+from windrow.operators.aggregate.session_eviction import count, evict
+from windrow.operators.aggregate.session_filing import (
+    Filed,
+    file_groups,
+    file_sessions,
+    in_time,
+    let_wait,
+    may_wait,
+)
 from windrow.operators.aggregate.session_history import forget_messages
 from windrow.operators.aggregate.session_marks import HALF
 from windrow.operators.aggregate.session_panes import fire, in_order, in_order_of_parts
@@ -31,27 +40,29 @@ from windrow.operators.aggregate.session_partials import ingest_groups_of_sessio
 from windrow.operators.aggregate.session_rows import (
     Rows,
     Step,
-    apart,
-    chosen,
-    live,
-    owners,
+    Stored,
+    after_firing,
+    unfolded,
 )
 from windrow.operators.aggregate.session_runs import SessionRuns
 from windrow.operators.aggregate.stored_sessions import StoredSessions
 from windrow.operators.aggregate.wider_gap import widen
 from windrow.operators.operator import Grouping, RunAgain, numbers_of
-from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING, START
+from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.intake import take_in
+from windrow.operators.steps.intake import event_time_marks, take_in
+from windrow.operators.steps.passing import further
+from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.runs import Runs
-from windrow.operators.steps.step import StepResult, limit
+from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV
 from windrow.stores.pages import hashes_of
-from windrow.stores.sessions import HOME, HOT
+from windrow.stores.sessions import HOME, HOT, homes_at_once
 from windrow.stores.spread import Hashes
+from windrow.stores.windows import Near
 
-#: So many sessions are told as ended at a time, about.
+#: So many sessions are told at once, about; of more, half as many at a time.
 SESSIONS_AT_ONCE = 1 << 18
 
 
@@ -75,7 +86,7 @@ class SessionAggregator(StoredSessions, Grouping):
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """File the messages, and fire what they fill."""
         progress, result, dead = self._begin(kv)
-        table = self._learnt(progress, table)
+        table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = take_in(self.definition, table, now_us, dead)
         if self.own_gap is not None:
             rows = with_gaps(self.own_gap, rows, dead)
@@ -84,7 +95,13 @@ class SessionAggregator(StoredSessions, Grouping):
         watermark_us = progress.watermark_us
         step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
         widen(self, step)
-        self.keep_filed(step, file_sessions(self, step, rows))
+        correct(self, step)
+        if may_wait(self, step, rows):
+            let_wait(self, step, rows)
+        else:
+            self.keep_filed(step, file_sessions(self, step, rows))
+        if others is not None:
+            result.marks = further(result.marks, event_time_marks(in_time(self, step, others)))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
@@ -97,19 +114,25 @@ class SessionAggregator(StoredSessions, Grouping):
         watermark_us = progress.watermark_us
         step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
         widen(self, step)
+        correct(self, step)
         if len(groups):
             self.keep_filed(step, file_groups(self, step, groups, first_us, last_us))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
+    def _kept_from(self, progress: Progress) -> int:
+        return self.kept_from(progress.watermark_us)
+
     def keep_filed(self, step: Step, filed: Filed | None) -> None:
         """Judge and keep what took messages."""
         if filed is not None:
+            if self.limited:
+                count(self, step, filed)
             after = self._judged(step, filed.rows)
             ends = combine(after.sessions.column(END)).to_numpy()
             homes = np.where(self.has_passed(ends, step.progress.watermark_us), self.store.home(ends), HOT)
             self.marks.ends(step.kv, after.sessions, filed.fresh & (homes == HOT), step.progress.step)
-            self.keep(step, filed.near, filed.others, after, homes)
+            self.keep(step, filed.stored.near, filed.stay, after, homes)
             self._tell(step)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
@@ -120,7 +143,9 @@ class SessionAggregator(StoredSessions, Grouping):
         if progress.schema is not None:
             step = Step(kv, progress, result, dead, [], self.closed_before(before_us), before_us)
             widen(self, step)
+            correct(self, step)
             progress.watermark_us = watermark_us
+            last_words = evict(self, step, watermark_us) if self.limited else []
             changed = self._emission_changed(kv)
             if changed:
                 self._look_again(step)
@@ -130,8 +155,7 @@ class SessionAggregator(StoredSessions, Grouping):
             if now_before_us is not None:
                 self._tick(step, now_before_us, now_us)
                 self._tell(step)
-            self._close(step)
-            self._tell(step)
+            self._close(step, last_words)
             self._forget(step)
         self.store.release()
         progress.watermark_us, progress.now_us = watermark_us, now_us
@@ -156,21 +180,24 @@ class SessionAggregator(StoredSessions, Grouping):
     def _end_some(self, step: Step, hashes: Hashes, watermark_us: int) -> list[pa.Table]:
         """What is told of those of these keys that the watermark passed; they go to where they are looked for by their end."""
         by, kv = self.definition.by, step.kv
-        near = self.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
-        if near is None or near.rows is None:
+        stored = self.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
+        if stored is None:
             return []
-        sessions = apart(near.rows, by).sessions
-        passed_ = self.has_passed(combine(sessions.column(END)).to_numpy(), watermark_us)
-        self.marks.ends_later(kv, sessions, ~passed_, hashes, watermark_us, step.progress.step)
+        ends = stored.values(END)
+        passed_ = self.has_passed(ends, watermark_us)
+        self.marks.ends_later(kv, stored, ~passed_, hashes, watermark_us, step.progress.step)
         if not passed_.any():
             return []
-        others, rows = chosen(near.rows, by, passed_)
+        near, stay, rows = stored.near, stored.others(passed_), stored.rows(by, passed_)
         rows = self._fired(step, rows, self.speaks_in_time(rows), ON_TIME)
-        ends = combine(rows.sessions.column(END)).to_numpy()
         if self.history is None:
-            there = rows.sessions.select([START, *by]).filter(pa.array(ends >= watermark_us))
-            near, others = self.store.without(near, others, hashes_of(there, by))
-        self.keep(step, near, others, rows, self.store.home(ends))
+            there = stored.keys(passed_ & (ends >= watermark_us), by)
+            near, stay = self.store.without(near, stay, hashes_of(there, by))
+        self.keep(step, near, stay, rows, self.store.home(ends[passed_]))
+        return self._taken(step)
+
+    def _taken(self, step: Step) -> list[pa.Table]:
+        """What was told, which is not told again."""
         told = list(step.told)
         step.told.clear()
         return told
@@ -197,41 +224,56 @@ class SessionAggregator(StoredSessions, Grouping):
 
     def _fire_pending(self, step: Step, homes: IntArray, hashes: Hashes, timing: str) -> None:
         """Tell the sessions of these keys of which something was not told yet."""
-        near = self.near(step, homes, hashes)
-        if near is None or near.rows is None:
-            return
-        sessions = apart(near.rows, self.definition.by).sessions
-        others, rows = chosen(near.rows, self.definition.by, combine(sessions.column(PENDING)).to_numpy() > 0)
-        own = combine(rows.sessions.column(HOME)).to_numpy()
-        self.keep(step, near, others, self._fired(step, rows, np.ones(len(own), dtype=bool), timing), own)
+        stored = self.near(step, homes, hashes)
+        if stored is not None:
+            self._keep_fired(step, stored, stored.values(PENDING) > 0, timing)
 
-    def _close(self, step: Step) -> None:
-        """Sessions that close: what is pending is said, and the closing pane if asked for."""
-        emit, by = self.definition.emit, self.definition.by
-        low, high = step.closed_us, self.closed_before(step.progress.watermark_us)
-        if low >= high:
+    def _keep_fired(
+        self, step: Step, stored: Stored, which: BoolArray, timing: str, *, closing: bool = False
+    ) -> None:
+        """Tell these of the sessions that were read, and keep them where they were."""
+        if not which.any():
             return
-        ends, hashes = self.marks.closing.between(step.kv, low, high - 1)
-        near = self.near(step, self.store.home(ends), hashes)
-        if near is not None and near.rows is not None:
-            sessions = apart(near.rows, by).sessions
-            ends = combine(sessions.column(END)).to_numpy()
-            closes = (ends >= low) & (ends < high) & ~self._ended(sessions, step.result.ended)
-            if not emit.closing_pane:
-                closes &= combine(sessions.column(PENDING)).to_numpy() > 0
-            others, rows = chosen(near.rows, by, closes)
-            own = combine(rows.sessions.column(HOME)).to_numpy()
-            rows = self._fired(step, rows, np.ones(len(own), dtype=bool), LATE, closing=True)
-            self.keep(step, near, others, rows, own)
-        self.marks.closing.drop(step.kv, high)
+        rows, homes = stored.rows(self.definition.by, which), stored.values(HOME)[which]
+        rows = self._fired(step, rows, np.ones(len(homes), dtype=bool), timing, closing=closing)
+        self.keep(step, stored.near, stored.others(which), rows, homes)
+
+    def _close(self, step: Step, last_words: list[pa.Table]) -> None:
+        """Sessions that close: what is pending is said, and the closing pane if asked for. In slices, as `_fire_on_time`."""
+        low, high = step.closed_us, self.closed_before(step.progress.watermark_us)
+        parts: Iterator[list[pa.Table]] = iter([last_words])
+        if low < high:
+            ends, hashes = self.marks.closing.between(step.kv, low, high - 1)
+            homes = self.store.home(ends)
+            some = homes_at_once(homes, SESSIONS_AT_ONCE // 2)
+            closed = (self._close_some(step, homes[places], hashes[places], low, high) for places in some)
+            parts = itertools.chain(parts, closed)
+        step.result.panes += in_order_of_parts(parts, self.definition.by)
+        if low < high:
+            self.marks.closing.drop(step.kv, high)
+
+    def _close_some(self, step: Step, homes: IntArray, hashes: Hashes, low: int, high: int) -> list[pa.Table]:
+        """What is told of those of these keys, at these homes, that end in `[low, high)`."""
+        stored = self.near(step, homes, hashes)
+        if stored is None:
+            return []
+        ends = stored.values(END)
+        closes = (ends >= low) & (ends < high)
+        if not self.definition.emit.closing_pane:
+            closes &= stored.values(PENDING) > 0
+        elif step.result.ended:
+            closes &= ~self._ended(stored.rows(self.definition.by).sessions, step.result.ended)
+        self._keep_fired(step, stored, closes, LATE, closing=True)
+        return self._taken(step)
 
     def _forget(self, step: Step) -> None:
         """Sessions that nothing in retention can reach any more."""
-        floor_us = limit(self.kept_from(step.progress.watermark_us), self.gap_us)
-        kept_from = floor_us // self.store.width_us * self.store.width_us
+        kept_from = self.forgotten_before(step.progress.watermark_us)
         if kept_from <= step.progress.purged_us:
             return
         self.store.drop(step.kv, kept_from)
+        if self.limited:
+            self.limits.forget(step.kv, self.told_from(step.progress.watermark_us))
         if self.seen is not None:
             self.seen.forget(step.kv, self.kept_from(step.progress.watermark_us))
         if self.history is not None:
@@ -242,9 +284,11 @@ class SessionAggregator(StoredSessions, Grouping):
         """Mark all that waits under another emission than before."""
         self.marks.waiting.drop(step.kv)
         self.marks.closing.drop(step.kv)
-        rows = self.store.read(step.kv, [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))])
+        homes = [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))]
+        rows = self.read(step.kv, homes, step.told_us)
         if rows is not None:
-            sessions = apart(live(rows, self.definition.by, step.told_us), self.definition.by).sessions
+            by = self.definition.by
+            sessions = Stored.of(Near(rows, {}), by, step.told_us).rows(by).sessions
             homes = combine(sessions.column(HOME)).to_numpy()
             self.marks.speaks(step.kv, sessions, homes, step.closed_us, step.progress.step)
 
@@ -285,9 +329,8 @@ class SessionAggregator(StoredSessions, Grouping):
         """Fire these sessions; all rows after, in the order in which they were."""
         if not which.any():
             return rows
-        rows = self.unfolded(rows, which)
-        owner = owners(rows, self.definition.by)
-        chosen = rows if which.all() else rows.where(which, which[owner])
+        rows = unfolded(self.calculation, rows, which)
+        chosen = rows.where(which)
         ends = combine(chosen.sessions.column(END)).to_numpy()
         is_last = (ends < self.closed_before(step.progress.watermark_us)) & (timing != EARLY)
         fired = fire(
@@ -305,10 +348,4 @@ class SessionAggregator(StoredSessions, Grouping):
             if self.definition.emit.closing_pane and not closing:
                 last = fired.told.filter(fired.told.column(IS_LAST))
                 step.result.ended.update(self._names(last))
-        if which.all():
-            return fired.rows
-        rest = rows.where(~which, ~which[owner])
-        order = np.argsort(np.r_[np.flatnonzero(which), np.flatnonzero(~which)], kind="stable")
-        sessions = concat([fired.rows.sessions, rest.sessions]).take(pa.array(order))
-        panes = [p for p in (fired.rows.panes, rest.panes) if len(p)]
-        return Rows(sessions, concat(panes) if panes else rest.panes)
+        return after_firing(rows, which, fired.rows)

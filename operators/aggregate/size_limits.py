@@ -28,6 +28,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64, prefix_end
 from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import START_OF_TIME_US
+from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.steps.columns import END, MESSAGES, START
 from windrow.operators.steps.groups import Groups, combine
@@ -113,16 +114,61 @@ class SizeLimits:
         batch.put_many(self.aux_cf, [_TOUCHED + k for k in keys], map(encode_u64, hashes))
         kv.write(batch)
 
-    def evict(self, kv: KV, retention_floor_us: int) -> Iterator[tuple[bytes, int, int | None]]:
-        """(encoded key, start, hash of the key) of each window that is beyond the limits; the floors rise accordingly. No hash
-        where limits are not per key, or a former version had touched it.
+    def change(self, kv: KV, before: pa.Table | None, after: pa.Table) -> None:
+        """Count windows that were some before, and are others, or hold more, after: sessions."""
+        names = [START, END, MESSAGES, *self.by]
+        tables = [table.select(names) for table in (before, after) if table is not None]
+        sign = np.ones(sum(map(len, tables)), dtype=np.int64)
+        sign[: len(sign) - len(after)] = -1
+        rows = concat(tables)
+        messages = combine(rows.column(MESSAGES)).to_numpy() * sign
+        groups = Groups([rows.column(n) for n in names if n != MESSAGES], len(rows))
+        more = np.bincount(groups.codes, messages, groups.size).astype(np.int64)
+        self._change(kv, rows.take(pa.array(groups.first_rows)), more)
+
+    def _change(self, kv: KV, windows: pa.Table, more: IntArray) -> None:
+        """more: how many messages each of these windows has more, or less."""
+        windows, more = windows.filter(pa.array(more != 0)), more[more != 0]
+        if len(windows) == 0:
+            return
+        self._modernise(kv)
+        keys, groups = self._keys(windows)
+        counted = [Counted.load(v) for v in kv.multi_get(self.aux_cf, [_COUNTED + k for k in keys])]
+        columns = (combine(windows.column(c)).to_pylist() for c in (END, START))
+        places = list(zip(groups.codes.tolist(), *columns, strict=True))
+        known = kv.multi_get(self.aux_cf, [_row(keys[code], end, start) for code, end, start in places])
+        batch = Batch()
+        for (code, end, start), n, value in zip(places, more.tolist(), known, strict=True):
+            there = 0 if value is None else decode_u64(value)
+            if there + n > 0:
+                self._put(batch, keys[code], end, start, there + n)
+                counted[code].windows += value is None
+                counted[code].messages += n
+            elif value is not None:
+                self._remove(batch, keys[code], end, start, there, counted[code])
+        batch.put_many(self.aux_cf, [_COUNTED + k for k in keys], [c.dump() for c in counted])
+        hashes = self._hashes(windows, groups)
+        batch.put_many(self.aux_cf, [_TOUCHED + k for k in keys], map(encode_u64, hashes))
+        kv.write(batch)
+
+    def begin_anew(self, kv: KV) -> None:
+        """No window is there, and the floors stay."""
+        batch = Batch()
+        for name, value in kv.scan(self.aux_cf, _COUNTED, b"l"):
+            batch.put(self.aux_cf, name, Counted(Counted.load(value).floor).dump())
+        batch.delete_range(self.aux_cf, _WINDOW, _ENDS)
+        kv.write(batch)
+
+    def evict(self, kv: KV, retention_floor_us: int) -> Iterator[tuple[bytes, int, int, int | None]]:
+        """(encoded key, start, end, hash of the key) of each window that is beyond the limits; the floors rise accordingly. No
+        hash where limits are not per key, or a former version had touched it.
         """
         touched = [(k[1:], v) for k, v in kv.scan(self.aux_cf, _TOUCHED, b"u")]
         if not touched:
             return
         self._modernise(kv)
         batch = Batch()
-        gone: list[tuple[bytes, int, int | None]] = []
+        gone: list[tuple[bytes, int, int, int | None]] = []
         for key, value in touched:
             counted = Counted.load(kv.get(self.aux_cf, _COUNTED + key))
             for end, start, messages in self._oldest(kv, key):
@@ -132,7 +178,7 @@ class SizeLimits:
                 self._remove(batch, key, end, start, messages, counted)
                 if not expired:
                     counted.floor = max(counted.floor, end)
-                    gone.append((key, start, decode_u64(value) if value and self.by else None))
+                    gone.append((key, start, end, decode_u64(value) if value and self.by else None))
             batch.put(self.aux_cf, _COUNTED + key, counted.dump())
             if self.by and not counted.windows:
                 # Nothing but its floor is left of it: that is looked at when no window could be below it any more.

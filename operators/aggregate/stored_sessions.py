@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import EveryPeriod, Never
 from windrow.core.keys import Encode
 from windrow.core.time import END_OF_TIME_US, MINUTE_US, START_OF_TIME_US
 from windrow.core.types import concat
@@ -23,19 +23,19 @@ from windrow.operators.aggregate.session_marks import SessionMarks
 from windrow.operators.aggregate.session_rows import (
     Rows,
     Step,
-    apart,
-    flags,
+    Stored,
     live,
-    owners,
+    taken,
     together,
-    unfolded,
 )
+from windrow.operators.aggregate.session_waiting import settled
+from windrow.operators.aggregate.size_limits import SizeLimits
 from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.assigners import WindowAssigner, assigner_of
 from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead import DeadLetters
-from windrow.operators.steps.groups import Groups, without
+from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import limit, passed
@@ -73,12 +73,26 @@ class StoredSessions(Steps):
         self.tells_all = definition.emit.on_time
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
-        self.writes_keys = self.history is not None and bool(definition.by)
+        #: By number. Those of numbered messages are a matter of their numbers.
+        self.limits = SizeLimits(definition, self.aux_cf)
+        self.limited = self.limits.active and not definition.numbered
+        #: True if messages may wait beside the sessions that they touch: nobody asks for these sooner than when they end.
+        self.lets_wait = (
+            bool(definition.by)
+            and not (self.limited or definition.numbered or definition.full_state)
+            and self.longest_us is None
+            and self.own_gap is None
+            and isinstance(definition.emit.early, EveryPeriod | Never)
+        )
+        self.writes_keys = bool(definition.by) and (
+            self.history is not None or (self.limited and bool(self.limits.by))
+        )
         if definition.ids is not None:
             time_us = definition.retention.time_us
             self.seen = SeenIds(definition, self.aux_cf, None if time_us is None else time_us + self.gap_us)
 
     def _write_keys(self, encode: Encode) -> None:
+        self.limits.encode = encode
         if self.history is not None:
             self.history.encode = encode
 
@@ -107,9 +121,14 @@ class StoredSessions(Steps):
         time_us = self.definition.retention.time_us
         return START_OF_TIME_US if time_us is None else passed(watermark_us, time_us)
 
+    def forgotten_before(self, watermark_us: int) -> int:
+        """Sessions that end before it are out of reach of all that is in retention."""
+        floor_us = limit(self.kept_from(watermark_us), self.gap_us)
+        return floor_us // self.store.width_us * self.store.width_us
+
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def near(self, step: Step, homes: IntArray, hashes: Hashes) -> Near | None:
+    def near(self, step: Step, homes: IntArray, hashes: Hashes) -> Stored | None:
         """The rows of these keys at these homes, as far as these are still there."""
         kv = step.kv
         wanted = np.unique(homes).tolist()
@@ -120,21 +139,8 @@ class StoredSessions(Steps):
             return None
         mine = np.isin(homes, np.array(wanted, dtype=np.int64))
         keys = pa.table({START: pa.array(homes[mine]), HASH: pa.array(hashes[mine])})
-        return self.alive(step, self.store.near(kv, wanted, keys))
-
-    def alive(self, step: Step, near: Near) -> Near:
-        """Without what was left behind."""
-        rows = near.rows
-        return near if rows is None else Near(live(rows, self.definition.by, step.told_us), near.held)
-
-    def unfolded(self, rows: Rows, which: BoolArray) -> Rows:
-        """What the last panes of these sessions said, as panes."""
-        if not (flags(rows.sessions, STANDS) & which).any():
-            return rows
-        some = unfolded(self.calculation, Rows(rows.sessions.filter(pa.array(which)), rows.panes))
-        order = np.argsort(np.r_[np.flatnonzero(which), np.flatnonzero(~which)], kind="stable")
-        sessions = concat([some.sessions, rows.sessions.filter(pa.array(~which))]).take(pa.array(order))
-        return Rows(sessions, some.panes)
+        near = settled(self, self.store.near(kv, wanted, keys), step.told_us)
+        return None if near.rows is None else Stored.of(near, self.definition.by, step.told_us)
 
     def values(
         self, kv: KV, state: pa.Table, panes: pa.Table | None = None
@@ -152,17 +158,20 @@ class StoredSessions(Steps):
 
     # -- what is kept -----------------------------------------------------------------------------------------------
 
-    def keep(self, step: Step, near: Near, others: pa.Table | None, rows: Rows, homes: IntArray) -> None:
-        """Store `rows` in the place of `near`, of which `others` stay as they are. homes: of the sessions."""
+    def keep(self, step: Step, near: Near, stay: IntArray, rows: Rows, homes: IntArray) -> None:
+        """Store `rows` in the place of `near`, of whose rows some `stay` as they are. homes: of the sessions."""
         self.marks.speaks(step.kv, rows.sessions, homes, step.closed_us, step.progress.step)
         everything = without(together(rows), HOME)
-        of_panes = homes[owners(rows, self.definition.by)]
-        everything = everything.append_column(HOME, pa.array(np.r_[homes, of_panes]))
-        everything = everything if others is None else concat([others, everything])
+        everything = everything.append_column(HOME, pa.array(np.r_[homes, homes[rows.owner]]))
+        if near.rows is not None:
+            everything = concat([taken(near.rows, stay), everything])
         self.store.put(step.kv, near, everything, lambda some: live(some, self.definition.by, step.told_us))
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         by, told_us, near = self.definition.by, progress.watermark_us, self.store.whole(kv)
+        if progress.schema is not None:
+            self._bind(progress.schema)
+            near = settled(self, near, told_us)
         if near.rows is not None:  # what was left behind would be told again
             self.store.put(kv, near, live(near.rows, by, told_us), lambda some: live(some, by, told_us))
         super().set_back(kv, progress, watermark_us)
@@ -189,19 +198,26 @@ class StoredSessions(Steps):
         self._bind(progress.schema)
         floor_us = self.told_from(progress.watermark_us)
         homes = [b.home for b in self.store.buckets(kv, max(low_us, floor_us)) if b.first_us < high_us]
-        stored = self._of_key(kv, [*homes, HOT], key, progress.schema)
+        stored = self._of_key(kv, [*homes, HOT], key, progress)
         if stored is None:
             return None
-        rows = apart(live(stored, self.definition.by, progress.watermark_us), self.definition.by)
-        sessions = without(rows.sessions, HOME, STANDS)
-        return Rows(sessions.filter(pc.greater(sessions.column(END), floor_us)), rows.panes)
+        rows = Stored.of(Near(stored, {}), self.definition.by, progress.watermark_us).rows(self.definition.by)
+        kept = combine(rows.sessions.column(END)).to_numpy() > floor_us
+        return rows._replace(sessions=without(rows.sessions, HOME, STANDS)).where(kept)
 
     def _of_key(
-        self, kv: KV, homes: list[int], key: Mapping[str, Any] | None, schema: pa.Schema
+        self, kv: KV, homes: list[int], key: Mapping[str, Any] | None, progress: Progress
     ) -> pa.Table | None:
         """The rows of a key, and others, if it is given whole; else all."""
+        assert progress.schema is not None
+        schema = self.seen_schema(progress.schema)
         keys = None if key is None else one_key(self.definition.by, key, schema)
         if keys is None:
-            return self.store.read(kv, homes)
+            return self.read(kv, homes, progress.watermark_us)
         each = keys.take(pa.array(np.zeros(len(homes), dtype=np.int64)))
-        return self.store.near(kv, homes, each.append_column(START, pa.array(homes, pa.int64()))).rows
+        near = self.store.near(kv, homes, each.append_column(START, pa.array(homes, pa.int64())))
+        return settled(self, near, progress.watermark_us).rows
+
+    def read(self, kv: KV, homes: Sequence[int], told_us: int) -> pa.Table | None:
+        """All rows of these homes. told_us: sessions that end before it were told as ended"""
+        return settled(self, self.store.all_of(kv, homes), told_us).rows

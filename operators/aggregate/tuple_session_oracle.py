@@ -13,8 +13,8 @@ from windrow.core.messages import Timing, TupleWindow, Window, WindowInfo
 from windrow.core.windows import TupleSession
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import ticks
-from windrow.operators.aggregate.session_oracle import SessionCell, SessionOracle
-from windrow.operators.plain.cells import Cell, Taken
+from windrow.operators.aggregate.session_oracle import SessionOracle
+from windrow.operators.plain.cells import Cell, SessionCell, Taken
 from windrow.operators.plain.oracle import Messages, Outcome
 
 
@@ -33,7 +33,7 @@ class TupleSessionOracle(SessionOracle):
         ticked = now if self._ticked_us is None else self._ticked_us
         self.watermark_us, self._ticked_us = max(watermark_us, self.watermark_us), now
         panes = []
-        for cell in self._all():
+        for cell in self._sorted():
             if cell.pending and ticks(self.definition.emit.early, ticked, now):
                 panes += self._tell(cell, Timing.EARLY, False)
         return Outcome(panes, self._buried())
@@ -42,12 +42,12 @@ class TupleSessionOracle(SessionOracle):
         touched, told, trigger = self._touched(messages, now_us, watermark_us), [], self.definition.emit.early
         needed = trigger.n if isinstance(trigger, EveryCount) else 1
         for cell in touched:
-            if self._is_closed(cell, watermark_us):
+            if self._closed(cell, watermark_us):
                 told += self._tell(cell, Timing.ON_TIME, True)
             elif isinstance(trigger, EveryBatch | EveryCount) and len(cell.pending) >= needed:
                 told += self._tell(cell, Timing.EARLY, False)
-        for cell in self._all():
-            closed = self._is_closed(cell, watermark_us)
+        for cell in self._sorted():
+            closed = self._closed(cell, watermark_us)
             if closed and cell.current and not any(cell is one for one in touched):
                 told += self._tell(cell, Timing.ON_TIME, True)
             cell.current = not closed
@@ -56,7 +56,7 @@ class TupleSessionOracle(SessionOracle):
         return Outcome(told, self._buried())
 
     def windows(self) -> list[WindowInfo]:
-        infos = [(self._info(cell, self._is_closed(cell, 0)), cell.window) for cell in self._all()]
+        infos = [(self._info(cell, self._closed(cell, 0)), cell.window) for cell in self._sorted()]
         return [replace(info, window=self._shown(window)) for info, window in infos]
 
     # -- numbers in the place of times ------------------------------------------------------------------------------
@@ -64,6 +64,9 @@ class TupleSessionOracle(SessionOracle):
     def _own(self, message: Taken) -> Window:
         """The numbers up to which a message makes a session go on."""
         return Window(message.number, message.number + self._others + 1)
+
+    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
+        return True
 
     def _may_count(self, message: Taken, watermark_us: int) -> bool:
         refused = self._refused(message)
@@ -75,7 +78,7 @@ class TupleSessionOracle(SessionOracle):
         message.number = self._numbered
         return True
 
-    def _is_closed(self, cell: Cell, watermark_us: int) -> bool:
+    def _closed(self, cell: Cell, watermark_us: int) -> bool:
         return cell.end_us <= self._numbered
 
     def _is_open(self, cell: SessionCell, watermark_us: int) -> bool:

@@ -17,13 +17,14 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.session_filing import NUMBER, file_sessions
+from windrow.operators.aggregate.session_filing import file_sessions
 from windrow.operators.aggregate.session_rows import Rows, Step
 from windrow.operators.aggregate.sessions import SessionAggregator
-from windrow.operators.steps.columns import END, ON_TIME
+from windrow.operators.steps.columns import END, NUMBER, ON_TIME
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.passing import further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import StepResult
@@ -58,7 +59,7 @@ class TupleSessionAggregator(SessionAggregator):
     def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Number the messages and file them; sessions that are over are told, open ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
-        table = self._learnt(progress, table)
+        table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = take_in(self.definition, table, now_us, dead)
         rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
         before = max(progress.watermark_us, 0)
@@ -72,6 +73,8 @@ class TupleSessionAggregator(SessionAggregator):
             self._fire_on_time(step, after)
             self._forget(step)
             self.marks.closing.drop(kv)  # what is told when it ends needs no last word
+        if others is not None:
+            result.marks = further(result.marks, event_time_marks(others))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 

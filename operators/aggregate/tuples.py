@@ -289,11 +289,11 @@ class TupleAggregator(Steps):
         rows = self.history.decode(kv, keys, values, self.calculation)
         if rows is None:
             return self.history.evaluate(
-                state, None, np.zeros(0, np.int64), np.zeros(0, np.int64), self.calculation
+                kv, state, None, np.zeros(0, np.int64), np.zeros(0, np.int64), self.calculation
             )
         numbers = np.array([self.history.store.split(k).position[2] for k in keys], dtype=np.int64)
         row_of, firsts = self._assign(numbers)
-        return self.history.evaluate(state, rows, row_of, firsts, self.calculation, told=told)
+        return self.history.evaluate(kv, state, rows, row_of, firsts, self.calculation, told=told)
 
     # -- time and retention -----------------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.bridges import JOINED_BY
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_START, WINDOW_TIME
-from windrow.operators.aggregate.history import CLOSED
+from windrow.operators.aggregate.history import CLOSED, moments
 from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
 from windrow.operators.aggregate.session_history import of_sessions
 from windrow.operators.aggregate.state_rows import in_window_order
@@ -34,6 +35,7 @@ from windrow.operators.view import (
     Bound,
     Made,
     View,
+    alone,
     as_given,
     bounds_between,
     key_of,
@@ -46,6 +48,9 @@ from windrow.operators.view import (
     without_prefix,
 )
 from windrow.stores.kv import KV
+
+#: Finds the messages that a shard keeps; beside it `key` or `key_prefix`, as the message store takes them.
+Finds: TypeAlias = Callable[..., Slice | None]
 
 
 class AggregateView(View):
@@ -172,24 +177,29 @@ class AggregateView(View):
                 f"{self.definition.name!r} keeps no messages: its aggregations are incremental (only window metadata is "
                 "kept). Messages are kept where an aggregation needs them, e.g. wr.median"
             )
-        low, high = bounds_between(start, end)
-        wanted = key_of(self.definition.by, key)
+        finds, wanted = self.asked(start, end), key_of(self.definition.by, key)
         layout = self.logic.history.store.layout
-        found = [rows for kv in self.stores if (rows := self._kept(kv, low, high, wanted)) is not None]
+        found = [rows for kv in self.stores if (rows := self._found(kv, finds, wanted)) is not None]
         by = self.definition.by if layout.has_fields else ()
         return [
             rows_without_prefix(rows, self.prefix)
             for rows in merged(found, by, fields_first=layout.fields_first)
         ]
 
+    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
+        """What finds the messages between two bounds."""
+        low, high = bounds_between(start, end)
+        return partial(self.between, low=low, high=high)
+
+    def _found(self, kv: KV, finds: Finds, wanted: Mapping[str, Any] | None) -> Slice | None:
+        """Messages of a shard; their sources have our prefix."""
+        rows = None if self._known(kv) is None else finds(kv)
+        return None if rows is None else rows.take(np.flatnonzero(of_key(rows.table, wanted)))
+
     def _kept(
         self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], wanted: Mapping[str, Any] | None
     ) -> Slice | None:
-        """Messages of a shard; their sources have our prefix."""
-        if self._known(kv) is None:
-            return None
-        rows = self.between(kv, low, high)
-        return None if rows is None else rows.take(np.flatnonzero(of_key(rows.table, wanted)))
+        return self._found(kv, partial(self.between, low=low, high=high), wanted)
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         """Kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
@@ -283,17 +293,26 @@ class TupleView(AggregateView):
             return None
         return rows.take(np.flatnonzero((rows.times >= low[0]) & (rows.times <= high[0])))
 
+    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
+        if isinstance(start, TupleWindow):
+            return partial(self.numbered, window=alone(start, end))
+        return super().asked(start, end)
+
+    def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
+        """Kept messages of these numbers, of each key its own."""
+        low, high = (0, ("", 0, window.first)), (0, ("", 0, window.last))
+        keys, values = self.logic.history.store.scan_between(kv, low, high, **fields)
+        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        return rows
+
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
         assert isinstance(info.window, TupleWindow)
         by, schema = self.definition.by, self.logic.calculation.schema
+        if not by:
+            return self.numbered(kv, info.window)
         self.logic.choose_keys(kv, schema)
-        key = (
-            self.logic.encode([pa.array([info.key[b]], schema.field(b).type) for b in by])[0] if by else None
-        )
-        low, high = (0, ("", 0, info.window.first)), (0, ("", 0, info.window.last))
-        keys, values = self.logic.history.store.scan_between(kv, low, high, key)
-        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
-        return rows
+        key = self.logic.encode([pa.array([info.key[b]], schema.field(b).type) for b in by])[0]
+        return self.numbered(kv, info.window, key=key)
 
 
 class SessionView(AggregateView):
@@ -343,6 +362,29 @@ class TupleSessionView(SessionView):
     def timed(self, table: str) -> str | None:
         column = super().timed(table)
         return None if column == "window" else column
+
+    def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
+        rows = super().between(kv, (0, None), (END_OF_TIME_US, None), **fields)
+        if rows is None:
+            return None
+        return rows.take(np.flatnonzero((rows.times >= low[0]) & (rows.times <= high[0])))
+
+    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
+        if isinstance(start, TupleWindow):
+            return partial(self.numbered, window=alone(start, end))
+        return super().asked(start, end)
+
+    def numbered(self, kv: KV, window: TupleWindow) -> Slice | None:
+        """Kept messages of these numbers, which are of all keys."""
+        rows = super().between(kv, (window.first, None), (window.last, None))
+        if rows is None:
+            return None
+        numbers = moments(rows)
+        return rows.take(np.flatnonzero((numbers >= window.first) & (numbers <= window.last)))
+
+    def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
+        assert isinstance(info.window, TupleWindow)
+        return self._found(kv, partial(self.numbered, window=info.window), info.key)
 
     def _reach(self, ends: IntArray, low: int) -> BoolArray:
         return ends >= low

@@ -24,10 +24,9 @@ from windrow.operators.aggregate.session_history import told_apart
 from windrow.operators.aggregate.session_rows import (
     Rows,
     Step,
-    apart,
+    Stored,
     codes_of,
     extents,
-    live,
     owners,
     unfolded,
 )
@@ -61,19 +60,21 @@ def widen(logic: SessionAggregator, step: Step) -> None:
     batch = Batch()
     batch.put(logic.aux_cf, _GAP, encode_i64(logic.gap_us) + encode_i64(floor_us))
     kv.write(batch)
-    stored = logic.store.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))])
+    stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.told_us)
     for marks in (logic.marks.due, logic.marks.closing, logic.marks.waiting):
         marks.drop(kv)
     if stored is None:
         return
     logic.store.clear(kv)
-    rows = apart(live(stored, logic.definition.by, step.told_us), logic.definition.by)
+    if logic.limited:
+        logic.limits.begin_anew(kv)
+    rows = Stored.of(Near(stored, {}), logic.definition.by, step.told_us).rows(logic.definition.by)
     before = combine(rows.sessions.column(END)).to_numpy()
     ends = _ends(logic, rows.sessions, before, logic.gap_us - before_us, step.closed_us)
-    moves, owner = ends != before, owners(rows, logic.definition.by)
-    _put(logic, step, rows.where(~moves, ~moves[owner]), logic.has_passed(ends[~moves], watermark_us))
+    moves = ends != before
+    _put(logic, step, rows.where(~moves), logic.has_passed(ends[~moves], watermark_us))
     if moves.any():
-        wider = _joined(logic, step, rows.where(moves, moves[owner]), ends[moves])
+        wider = _joined(logic, step, rows.where(moves), ends[moves])
         passed = logic.has_passed(combine(wider.sessions.column(END)).to_numpy(), watermark_us)
         # As in the step before: what comes in this one was not told.
         then = step._replace(progress=replace(step.progress, step=step.progress.step - 1))
@@ -97,8 +98,11 @@ def _put(logic: SessionAggregator, step: Step, rows: Rows, passed: BoolArray) ->
     if len(rows.sessions) == 0:
         return
     ends = combine(rows.sessions.column(END)).to_numpy()
+    if logic.limited:
+        logic.limits.change(step.kv, None, rows.sessions)
     logic.marks.ends(step.kv, rows.sessions, ~passed, step.progress.step)
-    logic.keep(step, Near(None, {}), None, rows, np.where(passed, logic.store.home(ends), HOT))
+    nothing, homes = np.zeros(0, dtype=np.int64), np.where(passed, logic.store.home(ends), HOT)
+    logic.keep(step, Near(None, {}), nothing, rows, homes)
 
 
 def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) -> Rows:
@@ -118,4 +122,5 @@ def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) ->
     for name, bounds in ((START, found.starts), (END, found.ends)):
         sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds[component]))
     groups = Groups.numbered(component, len(found.starts))
-    return Rows(logic.merged(sessions, groups, step.dead), rows.panes)
+    merged = logic.merged(sessions, groups, step.dead)
+    return Rows(merged, rows.panes, owners(merged, rows.panes, by))

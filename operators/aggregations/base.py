@@ -102,11 +102,11 @@ class Kernel(Protocol):
 
 def fold(kernel: Kernel, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
     """Merge the accumulators of each group one after the other, in row order."""
-    order, bounds = groups.slices()
-    counts = np.diff(bounds)
+    counts = np.zeros(0, dtype=np.int64) if kernel.folds else np.bincount(groups.codes, minlength=groups.size)
     deepest = int(counts.max(initial=0))
-    if kernel.folds or deepest <= 2:
+    if deepest <= 2:
         return kernel.merge(parts, groups, failures)
+    order, bounds = groups.slices()
     shallow = np.arange(groups.rows)[np.argsort(order)] - bounds[groups.codes] < 2
     two = pa.array(np.flatnonzero(shallow))
     first = Groups.of_codes(groups.codes[shallow], groups.size)

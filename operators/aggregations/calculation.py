@@ -17,6 +17,7 @@ from windrow.core.arrays import BoolArray
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.time import START_OF_TIME_US
+from windrow.core.windows import Session
 from windrow.operators.aggregations import KERNELS, RETRACTABLE, Arguments, Failure, Kernel
 from windrow.operators.aggregations.base import Parts, fold, lift_where, take_or_null
 from windrow.operators.aggregations.user import evaluate_table_functions
@@ -67,8 +68,11 @@ class Calculation:
         recomputed = dict.fromkeys(dict(getattr(definition, "recomputed_us", ())), START_OF_TIME_US)
         since: dict[str, int] = {**recomputed, **dict(getattr(definition, "since_us", ()))}
         self._since_us = tuple(since.items())
+        numbered = getattr(definition, "numbered", False)
         #: Those whose windows are of messages: it is counted of how many they have seen.
-        self._counted = tuple(since) if getattr(definition, "tuple_window", False) else ()
+        self._counted = tuple(since) if numbered else ()
+        #: From when on messages are tried one by one that are kept, where an aggregation that has come raises on some.
+        self._tried = dict.fromkeys(since, START_OF_TIME_US) if numbered else since
         self.given, self.schema = (
             schema,
             with_columns_of([definition.agg[a] for a, _ in self._since_us], schema),
@@ -131,6 +135,9 @@ class Calculation:
 
     def input_columns(self) -> list[str] | None:
         """The columns that have to be kept with a message; None: all of them."""
+        window = getattr(self.definition, "window", None)
+        if isinstance(window, Session) and isinstance(window.gap, Expr) and window.max_length_us is not None:
+            return None  # how far a message reaches is asked again
         names = [self.definition.event_time, *self.definition.by]
         for aggregation in self.definition.agg.values():
             if aggregation.kind == "table_function" or aggregation.condition is not None:
@@ -148,7 +155,7 @@ class Calculation:
         order, sign = rows.order if self.ordered else None, rows.sign
         columns: dict[str, pa.Array] = {}
         arguments: dict[str | Expr, pa.Array] = {}
-        since = dict(self._since_us) if kept else {}
+        since = self._tried if kept else {}
         for alias, aggregation in self.definition.agg.items():
             kernel = self.kernels[alias]
             if kernel is None:
@@ -228,7 +235,7 @@ class Calculation:
             values[alias] = value
         ordered = {a: values[a] for a in self.kernels if a in values}
         if self._counted and MESSAGES in columns:
-            return _of_whole(
+            return of_whole(
                 ordered, broken, {alias: self._saw_all(alias, columns) for alias in self._counted}
             )
         return self.masked(ordered, broken, columns[START]) if START in columns else (ordered, broken)
@@ -246,7 +253,7 @@ class Calculation:
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Null in windows that begin before their aggregation came to the state, whatever is broken there."""
         begins = combine(starts).to_numpy()
-        return _of_whole(values, broken, {alias: begins >= us for alias, us in self._since_us})
+        return of_whole(values, broken, {alias: begins >= us for alias, us in self._since_us})
 
     def _whole(self, rows: Slice) -> Slice:
         """Rows with the columns that only what came to the state takes; they are null where messages had none yet."""
@@ -271,9 +278,7 @@ class Calculation:
                 names += [name for name in POSITION_COLUMNS if name in table.column_names]
             part = rows
             if aggregation.condition is not None:
-                mask = combine(
-                    _of_seen(aggregation.condition.evaluate, rows, dict(self._since_us).get(alias))
-                )
+                mask = combine(_of_seen(aggregation.condition.evaluate, rows, self._tried.get(alias)))
                 chosen = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
                 part = rows.take(chosen)
                 kept = Groups.of_codes(groups.codes[chosen], groups.size)
@@ -285,7 +290,7 @@ class Calculation:
         return values, broken
 
 
-def _of_whole(
+def of_whole(
     values: Mapping[str, pa.Array], broken: list[Broken], whole: Mapping[str, BoolArray]
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
     """Null where an aggregation has not seen all messages of a window, whatever is broken there."""

@@ -39,7 +39,9 @@ from windrow.operators.aggregations.base import (
 )
 from windrow.operators.aggregations.basic import Avg, Count, Extreme, Sum, extremes
 from windrow.operators.aggregations.collections import CollectSet
+from windrow.operators.aggregations.exact import Percentile
 from windrow.operators.aggregations.moments import Variance
+from windrow.operators.aggregations.ordered import TopK
 from windrow.operators.steps.groups import Groups, stable_order
 
 #: How many values stand that are no finite numbers.
@@ -262,6 +264,13 @@ class _Standing(Kernel):
             "c": group_lists(codes[first], groups.size, counts),
         }
 
+    def each(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
+        """Lists of what stands in each group, every value as often as it does."""
+        codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
+        counts = integers(flatten(present(parts, "c", size, pa.list_(pa.int64())), np.arange(size))[1])
+        index = np.repeat(np.arange(len(codes)), np.maximum(counts, 0))
+        return group_lists(codes[index], size, values.take(pa.array(index)))
+
     def standing(self, parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, pa.Array]:
         """(group, value) of each that stands."""
         codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
@@ -306,6 +315,33 @@ class NetSet(_Standing, CollectSet):
         return as_type(found, self.output_type())
 
 
+class NetPercentile(_Standing, Percentile):
+    """median, percentile: of values that are kept beside the window, and not of its messages."""
+
+    _kind = pa.float64()
+
+    def _values(self, rows: Arguments) -> pa.Array:
+        return pc.add(as_type(plain(rows.values[0]), self._kind), 0.0)
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        return Percentile.finish(self, {"v": self.each(parts, size)}, size, failures)
+
+
+class NetTopK(_Standing, TopK):
+    """top_k"""
+
+    def _values(self, rows: Arguments) -> pa.Array:
+        return plain(rows.values[0])
+
+    def finish(
+        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
+    ) -> pa.Array:
+        apart = Groups.of_codes(np.arange(size), size)
+        return TopK.finish(self, TopK.merge(self, {"v": self.each(parts, size)}, apart, []), size)
+
+
 #: By kind: what takes messages back. The other kinds cannot.
 RETRACTABLE: dict[str, KernelFactory] = {
     "count": NetCount,
@@ -317,4 +353,7 @@ RETRACTABLE: dict[str, KernelFactory] = {
     "max": NetExtreme,
     "collect_set": NetSet,
     "count_distinct": NetSet,
+    "median": NetPercentile,
+    "percentile": NetPercentile,
+    "top_k": NetTopK,
 }

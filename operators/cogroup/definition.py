@@ -14,6 +14,7 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
 from windrow.core.inputs import Input
 from windrow.core.policy import Forever, Retention, Watermark, forever, show_letters
+from windrow.core.positions import Ids
 from windrow.core.show import call
 from windrow.core.time import Duration, show_duration
 from windrow.core.windows import WindowSpec
@@ -30,12 +31,13 @@ class CoGroupDefinition(AggregateDefinition):
     A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input. Its watermark is
     the earliest of those of its inputs, and a message is late by that one, whichever input it comes from.
 
-    inputs: wr.Input(...) for each: its name, event time, watermark, and where they are called otherwise its keys, `by=`
+    inputs: wr.Input(...) for each: its name, event time, watermark, filter, and where they are called otherwise its keys, `by=`
     by: key columns (one name or several), as results call them; () for no key
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window: sessions and windows of messages
         are made of the messages of all inputs
     agg: name -> aggregation: wr.sum("amount").of("orders") is of that input; without `of` it is of every input, and all of them
-        have the columns that it names
+        have the columns that it names; a class of yours with add_<input> methods is of these inputs, Owed(orders="amount", ...)
+    ids: the columns, in every input, by which a message is known among those of its input and key: wr.ids("order_id")
     retention, allowed_lateness, emit, name, null_keys, scale, integer_overflow, dead_letter_limit, dead_letter_retention: as of
         `wr.Aggregate`
 
@@ -69,6 +71,7 @@ class CoGroupDefinition(AggregateDefinition):
         null_keys: NullKeys = "group",
         scale: str | None = None,
         integer_overflow: str = "dead_letter",
+        ids: Ids | str | Sequence[str] | None = None,
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
     ) -> None:
@@ -84,6 +87,7 @@ class CoGroupDefinition(AggregateDefinition):
             null_keys=null_keys,
             scale=scale,
             integer_overflow=integer_overflow,
+            ids=ids,
             dead_letter_limit=dead_letter_limit,
             dead_letter_retention=dead_letter_retention,
         )
@@ -106,7 +110,8 @@ class CoGroupDefinition(AggregateDefinition):
         return ""
 
     def columns_of(self, given: Input) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((given.event_time, *self.keys(given))))
+        ids = () if self.ids is None else self.ids.columns
+        return tuple(dict.fromkeys((given.event_time, *self.keys(given), *ids)))
 
     def keys(self, given: Input) -> tuple[str, ...]:
         return self.by if given.by is None else given.by
@@ -117,7 +122,9 @@ class CoGroupDefinition(AggregateDefinition):
         )
 
     def describe(self) -> dict[str, Any]:
+        ids = {} if self.ids is None else {"ids": list(self.ids.columns)}
         return {
+            **ids,
             "operator": "cogroup",
             "by": list(self.by),
             "inputs": [
@@ -127,6 +134,7 @@ class CoGroupDefinition(AggregateDefinition):
                     "by": list(self.keys(i)),
                     "time_zone": i.time_zone,
                     "event_time_unit": i.event_time_unit,
+                    **({} if i.where is None else {"where": repr(i.where)}),
                 }
                 for i in sorted(self.given, key=lambda given: given.name)
             ],
@@ -155,10 +163,16 @@ class CoGroupDefinition(AggregateDefinition):
         handed = replace(given, max_ahead_us=None)
         return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
 
+    def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
+        from windrow.operators.cogroup.growing import kept_since_us
+
+        return kept_since_us(self, alias, since)
+
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.cogroup.logic import CoGroupOperator
+        from windrow.operators.delivering import delivering
 
-        return CoGroupOperator(self)
+        return delivering(CoGroupOperator(self))
 
     def __repr__(self) -> str:
         retention: Any = self.retention
@@ -180,6 +194,7 @@ class CoGroupDefinition(AggregateDefinition):
             null_keys=None if self.null_keys == "group" else self.null_keys,
             scale=self.scale,
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
+            ids=self.ids,
             dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
             dead_letter_retention=show_letters(self.dead_letter_retention_us),
         )

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow.core.aggregation import Aggregation
+from windrow.core.deliver import policy_of
 from windrow.core.emit import Emit
 from windrow.core.errors import BadAggregate, BadWatermark, BadWindow, ConfigurationError, ReservedColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.policy import Forever, Retention, forever
+from windrow.core.positions import Ids
 from windrow.core.time import Duration
 from windrow.core.windows import Inherited, Session, WindowSpec
 from windrow.operators.aggregate.given import normalise
@@ -30,6 +32,7 @@ def normalise_cogroup(
     null_keys: str,
     scale: str | None,
     integer_overflow: str,
+    ids: Ids | str | Sequence[str] | None,
     dead_letter_limit: int,
     dead_letter_retention: Duration | Forever | None,
 ) -> dict[str, Any]:
@@ -65,11 +68,13 @@ def normalise_cogroup(
         scale=scale,
         integer_overflow=integer_overflow,
         positions=None,
-        ids=None,
+        ids=ids,
         dead_letter_limit=dead_letter_limit,
         dead_letter_retention=dead_letter_retention,
         inputs=[i.name for i in given],
     )
+    for one in given:
+        policy_of(one.deliver, fields["ids"])
     _check_keys(fields["by"], given)
     _check_aggregations(agg, given)
     return {**fields, "given": given}
@@ -87,10 +92,6 @@ def _inputs(inputs: Any) -> tuple[Input, ...]:
             raise BadWindow(
                 f"window={given.window!r} of input {given.name!r} is for joins: all inputs share the window of the operator, "
                 "window=..."
-            )
-        if given.where is not None:
-            raise ConfigurationError(
-                f"where={given.where!r} of input {given.name!r} is for joins: filter aggregations by .where(...)"
             )
         if given.static:
             raise ConfigurationError(
@@ -123,7 +124,7 @@ def _check_keys(by: Sequence[str], inputs: Sequence[Input]) -> None:
 
 def _check_aggregations(agg: Mapping[str, Aggregation], inputs: Sequence[Input]) -> None:
     """Refuse inputs that nothing aggregates, and functions that would see rows of several inputs as those of one."""
-    of_all = [alias for alias, a in agg.items() if a.input is None]
+    of_all = [alias for alias, a in agg.items() if a.of_all]
     for alias in of_all:
         if agg[alias].kind == "table_function":
             raise BadAggregate(
@@ -131,7 +132,7 @@ def _check_aggregations(agg: Mapping[str, Aggregation], inputs: Sequence[Input])
                 f"{agg[alias]!r}.of({inputs[0].name!r})"
             )
     for given in inputs:
-        if not of_all and not any(a.input == given.name for a in agg.values()):
+        if all(a.part(given.name) is None for a in agg.values()):
             raise BadAggregate(
                 f"no aggregation is of input {given.name!r}: add wr.count().of({given.name!r}), or leave the input out"
             )

@@ -34,9 +34,14 @@ def taker(definition: CoGroupDefinition, before: str) -> Taker:
             f"positions={given.positions!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its messages "
             f"are the rows of {before!r}, each told once and in order; leave it out"
         )
+    if definition.ids is not None:
+        raise ConfigurationError(
+            f"ids={definition.ids!r} of {definition.name!r}, which follows {before!r}: the rows of {before!r} are told once "
+            "each, and have no ids; leave it out"
+        )
     wanted = dict.fromkeys(definition.keys(given))
     for aggregation in definition.agg.values():
-        if aggregation.input in (None, before):
-            wanted.update(dict.fromkeys(aggregation.columns))
+        part = aggregation.part(before)
+        wanted.update(dict.fromkeys(() if part is None else part.columns))
     why = "it takes the rows of several inputs, and takes none of them back"
     return Taker(definition.name, given, tuple(wanted), why)

@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 
 from windrow.core.errors import InputError
 from windrow.core.inputs import Input
+from windrow.core.types import concat
 from windrow.operators.aggregate.behind import Behind
 from windrow.operators.cogroup.definition import CoGroupDefinition
+from windrow.operators.cogroup.names import PASSES
 from windrow.operators.cogroup.needs import InputNeeds
 from windrow.operators.cogroup.united import United
 from windrow.operators.operator import FileAgain, Refiling
@@ -27,10 +29,12 @@ from windrow.operators.steps.filed_rows import with_positions
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, in_known_times, take_in
 from windrow.operators.steps.learning import Needs, check_keys, in_learnt_types, learn
+from windrow.operators.steps.passing import divided
 from windrow.operators.steps.redone import Redone
+from windrow.operators.steps.sifting import OF_STEPS, sifted
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV, Batch, Overlay
 
 #: What is known of the columns of an input.
 COLUMNS = b"\x00of "
@@ -112,9 +116,18 @@ class CoGroupOperator(Behind):
     def _taken(
         self, given: Input, table: pa.Table, schema: pa.Schema, now_us: int, dead: DeadLetters
     ) -> Slice:
-        dead.input = given.name
-        rows = take_in(self.united.alone[given.name], table, now_us, dead, sort=False)
-        return Slice(in_learnt_types(rows.table, schema, given.event_time), rows.times)
+        """The rows of an input that can be counted; with them those that do not pass its filter, which are heard."""
+        dead.input, alone = given.name, self.united.alone[given.name]
+        if given.where is None:
+            rows = take_in(alone, table, now_us, dead, sort=False)
+            return Slice(in_learnt_types(rows.table, schema, given.event_time), rows.times)
+        parts = []
+        heard = alone._changed(null_keys="group", ids=None)
+        both = divided(given.where, in_learnt_types(table, schema, given.event_time))
+        for part, read, passes in zip(both, (alone, heard), (True, False), strict=True):
+            rows = take_in(read, part, now_us, dead, sort=False)
+            parts.append(Slice(rows.table.append_column(PASSES, pa.repeat(passes, len(rows))), rows.times))
+        return Slice(concat([p.table for p in parts]), np.concatenate([p.times for p in parts]))
 
     def _in_known_times(self, table: pa.Table, given: Input, schemas: Mapping[str, pa.Schema]) -> pa.Table:
         """Times that are written in another way than before, as before."""
@@ -172,7 +185,12 @@ class CoGroupOperator(Behind):
         first = combine(next(iter(some.values())).column(STEP))[0].as_py()
         schemas = self.schemas(kv)
         some = {n: self._in_known_times(t, self.definition.input(n), schemas) for n, t in some.items()}
-        rows = self._rows(some, schemas, int(redone.nows_us[first]), DeadLetters(0))
+
+        def united(_: KV, tables: Mapping[str, pa.Table]) -> pa.Table:
+            return self._rows(tables, schemas, int(redone.nows_us[first]), DeadLetters(0))
+
+        # A filter raises where it did: a message on which it does was not filed.
+        rows = sifted(united, Overlay(kv), some, OF_STEPS)
         return again.file(kv, {self.united.one.name: rows}, redone)
 
     # -- what it told -----------------------------------------------------------------------------------------------

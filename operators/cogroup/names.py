@@ -10,6 +10,8 @@ from collections.abc import Collection
 
 #: The event time, in microseconds; and what of all inputs is called.
 TIME, EVERY = "of event time", "every input"
+#: True for rows that pass the filter of their input, where one has a filter; which input it is, where rows are known by ids.
+PASSES, WHICH = "of what passes", "of which input"
 
 
 def column(name: str, input: str | None) -> str:
@@ -29,4 +31,6 @@ def marker(input: str) -> str:
 
 def is_ours(name: str, inputs: Collection[str]) -> bool:
     """True of a name that a column of ours may have."""
-    return name in (TIME, *map(marker, inputs)) or name.endswith((ending(None), *map(ending, inputs)))
+    return name in (TIME, PASSES, WHICH, *map(marker, inputs)) or name.endswith(
+        (ending(None), *map(ending, inputs))
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
+from windrow.core.positions import Ids
 from windrow.core.time import to_datetime
 from windrow.core.types import as_type, widened
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -23,7 +25,7 @@ from windrow.operators.aggregate.needs import AggregateNeeds
 from windrow.operators.aggregations.calculation import with_columns_of
 from windrow.operators.aggregations.needs import mentioned
 from windrow.operators.cogroup.definition import CoGroupDefinition
-from windrow.operators.cogroup.names import TIME, column, ending, marker
+from windrow.operators.cogroup.names import PASSES, TIME, WHICH, column, ending, marker
 from windrow.operators.steps.columns import POSITION_COLUMNS, SOURCE, STEP
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, user_columns
@@ -91,8 +93,46 @@ def _own(function: Any, input: str | None, table: pa.Table) -> Any:
     return function(table.select([*own]).rename_columns([*own.values()]))
 
 
+class ByInput:
+    """A class of the user's with a method for each input, as one of the rows of all.
+
+    Its arguments are, for each of the inputs, whether the row is of it, and what it takes of such rows.
+    """
+
+    def __init__(self, body: Any, counts: Sequence[tuple[str, int]]) -> None:
+        self.initial, self.merge, self.finish = body.initial, body.merge, body.finish
+        self._adds = [(getattr(body, f"add_{name}"), count) for name, count in counts]
+
+    def add(self, state: Any, *values: Any) -> Any:
+        at = 0
+        for add, count in self._adds:
+            if values[at]:
+                return add(state, *values[at + 1 : at + 1 + count])
+            at += 1 + count
+        return state
+
+
+def _shared(aggregation: Aggregation) -> Aggregation:
+    """An aggregation of several inputs as one of the rows of all."""
+    args: list[str | Expr] = []
+    for name, taken in aggregation.shares:
+        args += [marker(name), *(_place(one, name) for one in taken)]
+    assert aggregation.function is not None
+    body = ByInput(aggregation.function.body, [(name, len(taken)) for name, taken in aggregation.shares])
+    function = replace(aggregation.function, body=body, adds=())
+    # Null of rows of other inputs is nothing that has been added.
+    one_of_them = reduce(or_, (pc.field(marker(name)).is_valid() for name, _ in aggregation.shares))
+    return replace(aggregation, args=tuple(args), condition=Expr(one_of_them), function=function, shares=())
+
+
+def _place(argument: str | Expr, input: str | None) -> str | Expr:
+    return OfInput(argument, input) if isinstance(argument, Expr) else column(argument, input)
+
+
 def _united(aggregation: Aggregation) -> Aggregation:
     """An aggregation of an input as one of the rows of all."""
+    if aggregation.shares:
+        return _shared(aggregation)
     given, condition, function = aggregation.input, aggregation.condition, aggregation.function
     if condition is not None:
         condition = OfInput(condition, given)
@@ -100,20 +140,25 @@ def _united(aggregation: Aggregation) -> Aggregation:
         condition = Expr(pc.field(marker(given)))
     if function is not None and function.whole_table:
         function = replace(function, body=partial(_own, function.body, given))
-    args = tuple(OfInput(a, given) if isinstance(a, Expr) else column(a, given) for a in aggregation.args)
+    args = tuple(_place(a, given) for a in aggregation.args)
     return replace(aggregation, args=args, condition=condition, function=function, input=None)
 
 
 def united(definition: CoGroupDefinition) -> AggregateDefinition:
     """The aggregate of the rows of all inputs."""
-    return _aggregate(definition, agg={alias: _united(a) for alias, a in definition.agg.items()})
+    ids = definition.ids
+    return _aggregate(
+        definition,
+        agg={alias: _united(a) for alias, a in definition.agg.items()},
+        where=Expr(pc.field(PASSES)) if any(i.where is not None for i in definition.inputs) else None,
+        ids=None if ids is None else Ids((WHICH, *(column(name, None) for name in ids.columns))),
+    )
 
 
 def alone(definition: CoGroupDefinition, given: Input) -> AggregateDefinition:
     """What is aggregated of one input, as an aggregate of it alone."""
-    own = {
-        alias: replace(a, input=None) for alias, a in definition.agg.items() if a.input in (None, given.name)
-    }
+    parts = {alias: a.part(given.name) for alias, a in definition.agg.items()}
+    own = {alias: replace(part, input=None) for alias, part in parts.items() if part is not None}
     return _aggregate(
         definition,
         agg=own,
@@ -125,7 +170,10 @@ def alone(definition: CoGroupDefinition, given: Input) -> AggregateDefinition:
         max_ahead_us=given.max_ahead_us,
         positions=given.positions,
         input_name=given.name,
+        where=given.where,
+        deliver=given.deliver,
         since_us=tuple(one for one in definition.since_us if one[0] in own),
+        recomputed_us=tuple(one for one in definition.recomputed_us if one[0] in own),
     )
 
 
@@ -149,10 +197,12 @@ class United:
     def places(self, given: Input, names: Sequence[str]) -> dict[str, str]:
         """Of the columns that rows of an input bring, beside time: which of its own they are."""
         found = dict(zip(self.definition.by, self.definition.keys(given), strict=True))
-        for input in (given.name, None):
-            aggregations = [a for a in self.definition.agg.values() if a.input == input]
+        every = self.definition.agg.values()
+        own = [part for a in every if not a.of_all and (part := a.part(given.name)) is not None]
+        for input, aggregations in ((given.name, own), (None, [a for a in every if a.of_all])):
             found |= {column(name, input): name for name in _used(aggregations, names)}
-        return found
+        ids = () if self.definition.ids is None else self.definition.ids.columns
+        return found | {column(name, None): name for name in ids}
 
     def takes_whole(self, given: Input) -> bool:
         """True if messages of an input are kept with all of their columns."""
@@ -183,6 +233,8 @@ class United:
                 types[name] = both
                 first.setdefault(name, given.name)
         types |= {TIME: pa.int64(), **{marker(i.name): pa.bool_() for i in self.definition.inputs}}
+        types |= {} if self.one.where is None else {PASSES: pa.bool_()}
+        types |= {} if self.one.ids is None else {WHICH: pa.string()}
         known = with_columns_of(self.one.agg.values(), pa.schema(list(types.items())))
         by = self.definition.by
         rest = sorted(name for name in known.names if name not in by)
@@ -203,6 +255,13 @@ class United:
                 columns.append(pa.array(rows.times))
             elif field.name == marker(given.name):
                 columns.append(pa.array(np.ones(n, dtype=bool)))
+            elif field.name == PASSES:
+                filtered = given.where is not None
+                columns.append(
+                    combine(table.column(PASSES)) if filtered else pa.array(np.ones(n, dtype=bool))
+                )
+            elif field.name == WHICH:
+                columns.append(pa.repeat(given.name, n))
             elif own in table.column_names:
                 columns.append(as_type(combine(table.column(own)), field.type))
             else:

@@ -114,8 +114,9 @@ class CoGroupView(View):
         """What was made, and of which messages of which input."""
         assert made.window is not None
         window = self._as_given(made.window)
+        joined_by = None if made.joined_by is None else self._place(made.joined_by)
         if made.messages is None:
-            return Made(window, None, None)
+            return Made(window, None, None, joined_by)
         [united] = made.messages.values()
         found: dict[str, list[StoredMessage]] = {i.name: [] for i in self.definition.inputs}
         for message in united:
@@ -124,4 +125,4 @@ class CoGroupView(View):
             found[given.name].append(
                 replace(message, position=self._place(message.position), payload=payload)
             )
-        return Made(window, None, found)
+        return Made(window, None, found, joined_by)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core import check
+from windrow.core.deliver import Policy
 from windrow.core.errors import BadDuration, ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
@@ -30,7 +31,7 @@ class DeduplicateDefinition(OneInput):
     ids: the columns by which messages of a key are equal, one name or several; without it a key has one message
     within: how far apart in event time two of them may be and are still one, both ends included; wr.forever: always
     keep: "first": the one that came first stands, whatever their event times, and is told at once
-    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     Rows are the messages themselves. A message is too late, a dead letter, when the watermark is more than `within` past it:
@@ -70,6 +71,7 @@ class DeduplicateDefinition(OneInput):
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
         where: pc.Expression | None = None,
+        deliver: Policy | None = None,
     ) -> None:
         where = filter_of(where)
         ids = ids_of(ids)
@@ -103,10 +105,12 @@ class DeduplicateDefinition(OneInput):
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.deduplicate.logic import Deduplicator
+        from windrow.operators.delivering import delivering
 
-        return Deduplicator(self)
+        return delivering(Deduplicator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.deduplicate.oracle import DeduplicateOracle
+        from windrow.operators.plain.delivering import delivering
 
-        return DeduplicateOracle(self)
+        return delivering(self, DeduplicateOracle(self), schemas)

@@ -28,7 +28,7 @@ class DeliveryDefinition(OneInput):
     not keep up, or that wants what is newest alone.
 
     event_time: the column of event time
-    policy: wr.deliver.latest(), wr.deliver.newest(1000) or wr.deliver.within("2 seconds")
+    policy: wr.deliver.latest(), newest(1000), within("2 seconds") or throttle("1 second")
     by: key columns, one name or several: of each key by itself; () of the whole input
     guarantee: an expression, e.g. `wr.col("kind") == "alarm"`: a message for which it is true is never skipped
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
@@ -74,10 +74,11 @@ class DeliveryDefinition(OneInput):
     ) -> None:
         where, guarantee = filter_of(where), filter_of(guarantee)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        remedy = "use wr.deliver.latest(), wr.deliver.newest(1000) or wr.deliver.within('2 seconds')"
+        remedy = "use wr.deliver.latest(), newest(1000), within('2 seconds') or throttle('1 second')"
         check.of_type(policy, Policy, "policy", remedy)
+        deliver = policy if guarantee is None else policy.guarantee(guarantee.expression)
         own = {"policy": policy, "guarantee": guarantee, "retention": Retention(0)}
-        self._fill(given, late_us=UNBOUNDED_US, **own)
+        self._fill({**given, "deliver": deliver}, late_us=UNBOUNDED_US, **own)
 
     @property
     def periods(self) -> frozenset[int]:
@@ -90,11 +91,13 @@ class DeliveryDefinition(OneInput):
         return self.inputs[0]
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.delivering import delivering
         from windrow.operators.delivery.logic import Deliverer
 
-        return Deliverer(self)
+        return delivering(Deliverer(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.delivery.oracle import DeliveryOracle
+        from windrow.operators.plain.delivering import delivering
 
-        return DeliveryOracle(self)
+        return delivering(self, DeliveryOracle(self), schemas)

@@ -29,6 +29,9 @@ class Beside(ChainDefinition):
     def apart(self) -> tuple[Definition, ...]:
         return self.definitions
 
+    def of_apart(self, definitions: Sequence[Definition]) -> Definition:
+        return beside(definitions)
+
     @cached_property
     def _fed(self) -> tuple[tuple[tuple[Feed, ...], Definition], ...]:
         """As the graphs among them are fed."""
@@ -70,7 +73,7 @@ def _check_one_input(definitions: Sequence[Definition]) -> None:
                 f"input={named[0].inputs[0].name!r}"
             )
         ours, theirs = first.inputs[0], definition.inputs[0]
-        if not named and replace(theirs, name=ours.name) != ours:
+        if not named and replace(theirs, name=ours.name).stream != ours.stream:
             raise ConfigurationError(
                 f"{first.name!r} and {definition.name!r} take one input as {ours!r} and as {theirs!r}: it has one event time "
                 "and one watermark, make them equal"

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from windrow.core.errors import BadWatermark, ConfigurationError
+from windrow.core.errors import BadTrigger, BadWatermark, ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
 from windrow.core.show import call
@@ -89,6 +89,7 @@ class ChainDefinition(Definition):
             for feed in feeds:
                 part = part.of_handed_rows(feed.input)
                 if feed.again:
+                    _check_takes_all(part, feed, self.parts[feed.part].name)
                     part = part.taking_back()
                     before, first = found[feed.part]
                     found[feed.part] = (before, first.telling_back())
@@ -265,7 +266,7 @@ class ChainDefinition(Definition):
 
     @property
     def told_mode(self) -> str:
-        return self.last.told_mode
+        return self.taking[-1].told_mode
 
     @property
     def told_columns(self) -> tuple[str, ...] | None:
@@ -322,13 +323,23 @@ def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition
     if not named and part and not _begins(parts, part):
         named = [parts[part - 1].name]
     for name in named:
-        before = parts[earlier[name]]
+        before = taking[earlier[name]]
         taker = definition.taker(name)
         before.check_followed(taker)
-        given, times = taker.input, taking[earlier[name]].times_of(taker.event_time)
+        given, times = taker.input, before.times_of(taker.event_time)
         if times is not None:
             given = replace(given, time_zone=times.time_zone, event_time_unit=times.event_time_unit)
         yield Feed(earlier[name], given, before.behind_us(taker.event_time), before.tells_again)
+
+
+def _check_takes_all(part: Definition, feed: Feed, before: str) -> None:
+    """Refuse to skip a row that another one takes back."""
+    policy = feed.input.deliver
+    if policy is not None and policy.skips:
+        raise BadTrigger(
+            f"deliver={policy!r} of {part.name!r}, which takes rows of {before!r} that may be taken back: what takes back "
+            f"a row that was skipped would be counted; leave it out, or give it to {before!r}"
+        )
 
 
 def _begins(parts: tuple[Definition, ...], part: int) -> bool:

@@ -37,7 +37,9 @@ def growth(chain: ChainDefinition, before: Before) -> Growth | str:
             continue
         found: Growth | str = former
         if ours != theirs or part.recompute:
-            found = part.growth(Before(fingerprint_of(theirs), theirs, former, until_us))
+            # What takes messages back keeps none, of which something could be computed.
+            own_part = part.taking_back() if own[i].get("takes_back") else part
+            found = own_part.growth(Before(fingerprint_of(theirs), theirs, former, until_us))
         if isinstance(found, Growth):
             grown[part.name] = found
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windrow.core.messages import Kind, Message, Position
+from windrow.core.messages import JoinedRow, Kind, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.graph.definition import ChainDefinition, Feed
 from windrow.operators.plain.aggregates import same
@@ -118,7 +118,11 @@ class ChainOracle(Oracle):
 
 
 def _with_taken_back(rows: Sequence[Any], standing: list[Any]) -> list[tuple[type[Message], Any]]:
-    """Rows, and before each that stands in place of another this one, taken back. standing: what was told and is not."""
+    """Rows, and before each that stands in place of another this one, taken back; rows that have no window say it themselves.
+    standing: what was told and is not.
+    """
+    if rows and isinstance(rows[0], JoinedRow):
+        return [(Message if row.kind is Kind.INSERT else TakenBack, row) for row in rows]
     found: list[tuple[type[Message], Any]] = []
     for row in rows:
         places = [n for n, one in enumerate(standing) if one.window == row.window and same(one.key, row.key)]

@@ -22,8 +22,9 @@ from windrow.operators.join.output import Columns, alone
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN
-from windrow.operators.join.tables import ranks, stack
+from windrow.operators.join.tables import came_late, ranks, stack
 from windrow.operators.steps.columns import ON_TIME
+from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.filed_rows import empty_rows, pack_rows
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
@@ -45,6 +46,7 @@ class RowsJoinOperator(NumberedSides):
         new: Sequence[Slice],
         sides: list[pa.Schema],
         columns: Columns,
+        dead: DeadLetters,
     ) -> None:
         keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         numbers = [self._number(kv, side, new[side], keys[side]) for side in (LEFT, RIGHT)]
@@ -58,13 +60,13 @@ class RowsJoinOperator(NumberedSides):
         matched = [np.zeros(len(s), dtype=bool) for s in new]
         for side, rows_of in ((LEFT, li), (RIGHT, ri)):
             matched[side][rows_of[rows_of < len(new[side])]] = True
-        late = [both[side].times < progress.watermark_us for side in (LEFT, RIGHT)]
+        late = came_late(new, both, li, ri, progress.watermark_us)
         before = (
             self._told(kv, both[LEFT], len(new[LEFT]))
             if self._rows(LEFT) is None
             else self._told_numbered(kv, held[LEFT], len(new[LEFT]))
         )
-        self._tell_pairs(kv, progress, result, new, both, li, ri, late, before, columns)
+        self._tell_pairs(kv, progress, result, both, li, ri, late, before, columns)
         for side in self.followed:
             old = (li, ri)[side]
             if self._rows(side) is None:
@@ -253,10 +255,11 @@ class RowsJoinOperator(NumberedSides):
     # -- advance ----------------------------------------------------------------------------------------------------
 
     def _leave(
-        self, kv: KV, side: int, done_us: int, sides: list[pa.Schema], columns: Columns
+        self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
     ) -> pa.Table | None:
         if self._rows(side) is None:
-            return super()._leave(kv, side, done_us, sides, columns)
+            return super()._leave(kv, side, watermark_us, sides, columns)
+        done_us = self.done(watermark_us)
         before = self.reach.expired_before(side, done_us)
         cf, batch = self.open_cfs[side], Batch()
         left = self._waiting[side].leave(kv, batch, before)

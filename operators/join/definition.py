@@ -20,7 +20,7 @@ from windrow.core.policy import (
     Watermark,
 )
 from windrow.core.show import Raw, call
-from windrow.core.windows import Rows
+from windrow.core.windows import Rows, Session
 from windrow.operators.join import handing
 from windrow.operators.join.spans import Within
 from windrow.operators.operator import Definition, Logic, Taker
@@ -74,6 +74,10 @@ class JoinDefinition(Definition):
     scale: str
     dead_letter_limit: int
     dead_letter_retention_us: int | None
+    #: The sessions that both inputs make together.
+    window: Session | None = None
+    #: True where messages of an input may be taken back: those of an operator that corrects what it told.
+    takes_back: bool = False
     written: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
     @property
@@ -89,6 +93,18 @@ class JoinDefinition(Definition):
     def by_rows(self) -> bool:
         """True if a side's window counts messages."""
         return isinstance(self.left.window, Rows) or isinstance(self.right.window, Rows)
+
+    @property
+    def sessions(self) -> Session | None:
+        """The sessions in which messages meet: of both inputs together, or of one."""
+        own = (given.window for given in (self.left, self.right))
+        return self.window or next((window for window in own if isinstance(window, Session)), None)
+
+    @property
+    def session_sides(self) -> tuple[int, ...]:
+        """The sides, left is 0, whose messages make the sessions."""
+        sides = enumerate((self.left, self.right))
+        return tuple(side for side, given in sides if self.window or isinstance(given.window, Session))
 
     @property
     def sizes(self) -> str | None:
@@ -131,6 +147,7 @@ class JoinDefinition(Definition):
             "where": None if self.where is None else repr(self.where),
             "scale": self.scale,
             **({} if self.sizes is None else {"sizes": self.sizes}),
+            **({} if self.window is None else {"sessions": repr(self.window)}),
         }
 
     def __repr__(self) -> str:
@@ -165,6 +182,7 @@ class JoinDefinition(Definition):
 
     def filing(self) -> dict[str, Any]:
         return {
+            **super().filing(),
             "allowed_lateness_us": self.allowed_lateness_us,
             "max_ahead_us": [given.max_ahead_us for given in self.inputs],
         }
@@ -180,6 +198,20 @@ class JoinDefinition(Definition):
     @property
     def known_by(self) -> None:
         return None
+
+    @property
+    def told_mode(self) -> str:
+        return "retracting" if self.takes_back else "once"
+
+    @property
+    def tells_again(self) -> bool:
+        return self.takes_back
+
+    def taking_back(self) -> Self:
+        return self._changed(takes_back=True)
+
+    def telling_back(self) -> Self:
+        return self  # it does as it is
 
     def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
         return to_rows(rows, job)
@@ -202,15 +234,34 @@ class JoinDefinition(Definition):
         return self._changed(left=left, right=right)
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.delivering import delivering
+        from windrow.operators.join.by_key import KeyedJoinOperator
+        from windrow.operators.join.corrected import CorrectedJoinOperator
         from windrow.operators.join.counted import RowsJoinOperator
+        from windrow.operators.join.in_blocks import BlockJoinOperator
         from windrow.operators.join.logic import JoinOperator
+        from windrow.operators.join.sessions import SessionJoinOperator
 
-        return RowsJoinOperator(self) if self.by_rows else JoinOperator(self)
+        if self.sessions is not None:
+            return delivering(SessionJoinOperator(self))
+        if self.takes_back:
+            return delivering(CorrectedJoinOperator(self))
+        if self.by_rows:
+            return delivering(RowsJoinOperator(self))
+        if self.sizes is not None:
+            return delivering(JoinOperator(self))
+        by_time = BlockJoinOperator(self)
+        return delivering(by_time if by_time.suits else KeyedJoinOperator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.join.corrected_oracle import CorrectedJoinOracle
         from windrow.operators.join.oracle import JoinOracle
+        from windrow.operators.join.session_oracle import SessionJoinOracle
+        from windrow.operators.plain.delivering import delivering
 
-        return JoinOracle(self, schemas)
+        over_time = CorrectedJoinOracle if self.takes_back else JoinOracle
+        made = over_time(self, schemas) if self.sessions is None else SessionJoinOracle(self, schemas)
+        return delivering(self, made, schemas)
 
     def _changed(self, **changes: Any) -> Self:
         made: Self = _restore(type(self), {f.name: getattr(self, f.name) for f in fields(self)} | changes)

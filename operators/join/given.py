@@ -30,8 +30,9 @@ from windrow.core.policy import (
     show_letters,
 )
 from windrow.core.time import Duration, duration_us, show_duration
-from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Rows, Sliding
+from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Rows, Session, Sliding
 from windrow.operators.join.definition import HOWS, How, Where
+from windrow.operators.join.given_sessions import check_sessions
 from windrow.operators.join.spans import Within, spans
 
 
@@ -40,6 +41,7 @@ def normalise_join(
     left: Input,
     right: Input,
     on: str | Sequence[str] | Mapping[str, str],
+    window: Session | None,
     within: tuple[Duration, Duration] | None,
     closed: str,
     how: How,
@@ -61,8 +63,9 @@ def normalise_join(
             raise ReservedColumn(f"key {clash[0]!r} of input {side.name!r} is a column of ours: rename it")
     bounds = _within(within, closed)
     _check_windows(left, right, within, bounds, how)
+    check_sessions(left, right, window, on=pairs, how=how, retention=retention)
     _check_reach(left, right, bounds)
-    kept_us = _kept(retention, left, right, bounds)
+    kept_us = _kept(retention, left, right, bounds, window)
     _check_watermarks(left, right)
     emitted = Emit(early=every_batch, late=every_batch) if emit is None else emit
     _check_emit(emitted)
@@ -85,6 +88,7 @@ def normalise_join(
         "scale": chosen,
         "dead_letter_limit": dead_letter_limit,
         "dead_letter_retention_us": letters_us(dead_letter_retention),
+        "window": window,
     }
     return {**made, "written": _written(made, on, within, closed, retention, allowed_lateness, emit)}
 
@@ -97,6 +101,7 @@ def _written(
         "left": made["left"],
         "right": made["right"],
         "on": on if isinstance(on, (str, Mapping)) else tuple(on),
+        "window": made["window"],
         "within": within,
         "closed": None if closed == "both" else closed,
         "how": None if made["how"] == "inner" else made["how"],
@@ -239,7 +244,11 @@ def _check_reach(left: Input, right: Input, within: Within | None) -> None:
 
 
 def _kept(
-    retention: Duration | Retention | Forever | None, left: Input, right: Input, within: Within | None
+    retention: Duration | Retention | Forever | None,
+    left: Input,
+    right: Input,
+    within: Within | None,
+    window: Session | None,
 ) -> int | None:
     """How long messages are kept, in microseconds; None is for ever."""
     before, after = spans(left, right, within)
@@ -266,6 +275,12 @@ def _kept(
         return None
     if (before is None or after is None) and sizes:
         return None
+    sessions = window or next((s.window for s in (left, right) if isinstance(s.window, Session)), None)
+    if sessions is not None:
+        raise RetentionMissing(
+            f"{sessions!r} sets no bound to how long sessions are: say how long they are kept when they have ended, "
+            "retention='1 day'; wr.forever keeps everything"
+        )
     if before is None or after is None:
         raise RetentionMissing(
             f"{left!r} and {right!r} set no bound to how far apart two messages may lie: use within=('-1 hour', '1 hour'), "

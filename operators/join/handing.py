@@ -8,7 +8,8 @@ from windrow.core.emit import EveryBatch
 from windrow.core.errors import BadTrigger, BadWatermark, BadWindow, ConfigurationError, UnknownColumn
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, bounded
-from windrow.core.windows import Hopping, Tumbling
+from windrow.core.time import show_duration
+from windrow.core.windows import Hopping, Rows, Tumbling
 from windrow.operators.join.spans import spans
 from windrow.operators.operator import Taker
 
@@ -46,7 +47,22 @@ def taker(join: JoinDefinition, before: str) -> Taker:
             f"positions={given.positions!r} of {join.name!r}, which follows {before!r}: its messages are the rows of "
             f"{before!r}, each told once and in order; leave it out"
         )
-    return Taker(join.name, given, columns_of(join, given))
+    late_us = join.allowed_lateness_us
+    return Taker(join.name, given, columns_of(join, given), _keeps(join), late_us)
+
+
+def _keeps(join: JoinDefinition) -> str:
+    """Why a join cannot take a message back; "" where it can."""
+    if join.sessions is not None:
+        return f"its sessions, {join.sessions!r}, would come apart again, with all that met in them: use within=..."
+    if join.by_rows:
+        counted = join.left.window if isinstance(join.left.window, Rows) else join.right.window
+        return f"{counted!r} counts what came, and what a message displaced does not come again: use windows of time"
+    if join.sizes is not None:
+        return f"retention={join.retention!r} lets go of what may still be taken back: keep messages by time"
+    if not isinstance(join.emit.early, EveryBatch) or not isinstance(join.emit.late, EveryBatch):
+        return f"{join.emit!r} lets rows wait that may be gone when they are told: use wr.every_batch"
+    return ""
 
 
 def columns_of(join: JoinDefinition, given: Input) -> tuple[str, ...]:
@@ -64,6 +80,8 @@ def check_followed(first: JoinDefinition, second: Taker) -> None:
                 f"Emit({timing}={trigger!r}) of {first.name!r}, before {second.name!r}: rows that wait for a period of now "
                 "come late, however short it is; use wr.every_batch"
             )
+    if first.takes_back:
+        _check_taken_back(first, second)
     sides = _times(first)
     side = sides.get(second.event_time)
     names = " or ".join(repr(n) for n in sides)
@@ -83,10 +101,33 @@ def check_followed(first: JoinDefinition, second: Taker) -> None:
             f"event_time={second.event_time!r} of {second.name!r} is null in rows of {first.name!r} without a {side} message, "
             f"since how={first.how!r}: use the time of the other input, or how='inner'"
         )
+    if behind_us(first, second.event_time) >= UNBOUNDED_US and first.sessions is not None:
+        raise BadWindow(
+            f"{first!r} tells messages of sessions, which may be as long as they like, so that no window of {second.name!r} "
+            "would ever end: bound pairs with within=('-1 hour', '1 hour') and use how='inner'"
+        )
     if behind_us(first, second.event_time) >= UNBOUNDED_US:
         raise BadWindow(
             f"{first!r} sets no bound to how late its rows come, so that no window of {second.name!r} would ever end: bound it "
             "with within=('-1 hour', '1 hour') or retention='1 day', and not by wr.forever"
+        )
+
+
+def _check_taken_back(first: JoinDefinition, second: Taker) -> None:
+    """What a join takes back, the next operator has to take back as long."""
+    if second.keeps:
+        raise BadTrigger(
+            f"{first.name!r} takes rows that may be taken back, and takes back its own; {second.name!r} cannot take that back: "
+            f"{second.keeps}; or let the operators before {first.name!r} tell each row once, with emit=wr.Emit.append()"
+        )
+    if second.allowed_lateness_us < first.allowed_lateness_us:
+        theirs, own = (
+            "any time" if late_us >= UNBOUNDED_US else show_duration(late_us)
+            for late_us in (second.allowed_lateness_us, first.allowed_lateness_us)
+        )
+        raise BadTrigger(
+            f"{first.name!r} may take rows back for {own}, and put others in their place at another time; {second.name!r} "
+            f"takes nothing that is later than {theirs}, and would count both: allow as much"
         )
 
 
@@ -114,13 +155,17 @@ def behind_us(join: JoinDefinition, event_time: str) -> int:
     passed all that it could have met.
     """
     side = _times(join)[event_time]
-    other = join.right if side == "left" else join.left
+    source, other = (join.left, join.right) if side == "left" else (join.right, join.left)
     before, after = spans(join.left, join.right, join.within)
     reach = before if side == "left" else after
+    if join.sessions is not None:  # they may be as long as they like, and messages are alone until they end
+        bounded_by = reach if join.how in ("inner", "semi") else None
+        return UNBOUNDED_US if bounded_by is None else bounded_by
     kept_us = join.retention.time_us
     far = min(UNBOUNDED_US if us is None else us for us in (reach, kept_us))
     if join.how in ("left", "right", "anti"):
-        aligned = other.window.size_us if isinstance(other.window, (Tumbling, Hopping)) else 0
+        waits_for = (other, source) if join.takes_back else (other,)
+        aligned = max(w.size_us if isinstance(w := i.window, (Tumbling, Hopping)) else 0 for i in waits_for)
         return min(far + join.allowed_lateness_us + aligned, UNBOUNDED_US)
     if join.how == "asof":
         return join.allowed_lateness_us

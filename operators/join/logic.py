@@ -7,7 +7,7 @@ matched) messages matter also keep `<time><position>` -> (flag, message key), in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,32 +16,30 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import encode_i64
 from windrow.core.emit import EveryBatch
 from windrow.core.errors import CorruptState, InputError
-from windrow.core.message_keys import message_keys
-from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.operators.join.output import NOBODY, Columns, alone
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.pending import put_off, released
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.join.stored import MATCHED, OPEN, StoredSides
-from windrow.operators.join.tables import conform, holds, intervals, ranks, stack
-from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
-from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE, DeadLetters, letters_by_input
-from windrow.operators.steps.filed_rows import empty_rows, with_positions
+from windrow.operators.join.stored import MATCHED, OPEN
+from windrow.operators.join.tables import came_late, holds, intervals, ranks, stack
+from windrow.operators.join.taking import TakingSides
+from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, TIMING
+from windrow.operators.steps.dead import DeadLetters, letters_by_input
+from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
-from windrow.operators.steps.passing import divided, further
+from windrow.operators.steps.intake import Slice, event_time_marks
+from windrow.operators.steps.passing import further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (
     StepResult,
-    limit,
 )
 from windrow.operators.steps.told import labelled
 from windrow.stores.kv import KV, Batch
 
 
-class JoinOperator(StoredSides):
+class JoinOperator(TakingSides):
     """One join on one store. Holds no state of its own: everything is in the store it is given."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -53,10 +51,7 @@ class JoinOperator(StoredSides):
         sides = self.inputs.schemas(kv)
         columns = self.inputs.called(kv, sides)
         done_us = self.done(watermark_us)
-        if self.sizes.sides:
-            self._shrink(kv, progress.watermark_us, result, sides, columns)
-        for side in self.followed:
-            rows = self._leave(kv, side, done_us, sides, columns)
+        for rows in self._going(kv, progress, watermark_us, now_us, sides, columns):
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
         if result.panes:
@@ -71,40 +66,38 @@ class JoinOperator(StoredSides):
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, and tell their matches."""
         definition = self.definition
-        unknown = set(tables) - {i.name for i in definition.inputs}
-        if unknown:
-            raise InputError(
-                f"{sorted(unknown)[0]!r} is no input of {definition.name!r}, which has {[i.name for i in definition.inputs]}"
-            )
+        self._check_inputs(tables)
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(definition.dead_letter_limit)
         sides = self.inputs.schemas(kv)
-        new: list[Slice] = []
-        heard: list[Mapping[Partition, int]] = [{}, {}]
-        for side, given in enumerate((definition.left, definition.right)):
-            again = side == RIGHT and definition.is_self_join
-            if given.name in tables:
-                times = sides[side].field(given.event_time).type
-                table = in_known_times(
-                    tables[given.name], given.event_time, given.time_zone, times, given.event_time_unit
-                )
-                sides[side] = self.inputs.learn(kv, side, sides[side], table.schema)
-                table = with_positions(table, progress.step, given.source_prefix)
-                # Messages of a join with itself are judged once.
-                letters = DeadLetters(0) if again else dead
-                letters.input = given.name
-                rows, heard[side] = self._take(side, table, now_us, progress.watermark_us, letters)
-                new.append(rows)
-            else:
-                new.append(Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)))
-        new = [Slice(conform(s.table, sides[i]), s.times) for i, s in enumerate(new)]
+        new, heard = self._given(kv, progress, tables, now_us, sides, dead)
         columns = self.inputs.called(kv, sides)
         for side in self.sizes.sides:
             new[side] = self._above_floor(kv, side, new[side], columns, dead)
         for side in (LEFT,) if definition.is_self_join else (LEFT, RIGHT):
             result.marks.update(further(event_time_marks(new[side]), heard[side]))
         if len(new[LEFT]) or len(new[RIGHT]):
-            self._join(kv, progress, result, new, sides, columns)
+            self._join(kv, progress, result, new, sides, columns, dead)
+        return self._filed(kv, progress, result, columns, now_us, dead)
+
+    def _check_inputs(self, names: Collection[str]) -> None:
+        definition = self.definition
+        unknown = set(names) - {i.name for i in definition.inputs}
+        if unknown:
+            raise InputError(
+                f"{sorted(unknown)[0]!r} is no input of {definition.name!r}, which has {[i.name for i in definition.inputs]}"
+            )
+
+    def _filed(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        columns: Columns,
+        now_us: int,
+        dead: DeadLetters,
+    ) -> StepResult:
+        """The end of a step that filed messages."""
         if result.panes or self.inputs.known(kv) is not None:
             self.inputs.settle(kv, columns)
         progress.begin(now_us)
@@ -129,48 +122,6 @@ class JoinOperator(StoredSides):
             result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
 
-    def _take(
-        self, side: int, table: pa.Table, now_us: int, watermark_us: int, dead: DeadLetters
-    ) -> tuple[Slice, Mapping[Partition, int]]:
-        """(the messages that count, how far partitions have come by those that do not pass the filter, which move the watermark
-        as if they had). The others are dead letters."""
-        where, heard = (self.definition.left, self.definition.right)[side].where, dict[Partition, int]()
-        if where is not None:
-            table, others = divided(where, table)
-            silent = take_in(self.intakes[side], others, now_us, dead)
-            heard = dict(event_time_marks(self._on_time(side, silent, watermark_us, DeadLetters(0))))
-        return self._on_time(
-            side, take_in(self.intakes[side], table, now_us, dead), watermark_us, dead
-        ), heard
-
-    def _on_time(self, side: int, rows: Slice, watermark_us: int, dead: DeadLetters) -> Slice:
-        """The messages that the watermark has not passed by more than they may wait."""
-        if (self.definition.left, self.definition.right)[side].static:
-            return rows
-        until = self.reach.open_until(side, rows.times)
-        lost = until <= self.done(watermark_us)
-        if lost.any():
-            kept_us = self.definition.retention.time_us
-            gone = (
-                lost & (until <= limit(watermark_us, kept_us)) if kept_us is not None else np.zeros_like(lost)
-            )
-            times = pa.array(rows.times)
-            detail = f"the watermark of {self.definition.name!r} has passed it"
-            dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(gone), times)
-            dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost & ~gone), times)
-            rows = rows.take(np.flatnonzero(~lost))
-        return rows
-
-    def _above_floor(self, kv: KV, side: int, rows: Slice, columns: Columns, dead: DeadLetters) -> Slice:
-        """The messages that are newer than all that went of their group because there were too many."""
-        above = self.sizes.above(kv, side, self._open_keys(rows), self.keys(rows, side, columns))
-        if above.all():
-            return rows
-        dead.input = self.definition.inputs[side].name
-        detail = f"{self.definition.retention!r} has newer ones"
-        dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(~above), pa.array(rows.times))
-        return rows.take(np.flatnonzero(above))
-
     # -- ingest -----------------------------------------------------------------------------------------------------
 
     def _join(
@@ -181,6 +132,7 @@ class JoinOperator(StoredSides):
         new: Sequence[Slice],
         sides: list[pa.Schema],
         columns: Columns,
+        dead: DeadLetters,
     ) -> None:
         """Match the new messages with each other and with those that are stored, tell, and file them."""
         keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
@@ -193,9 +145,9 @@ class JoinOperator(StoredSides):
             li, ri = self._pairs(new, stored, both, columns)
             for side, rows in ((LEFT, li), (RIGHT, ri)):
                 matched[side][rows[rows < len(new[side])]] = True
-            late = [both[side].times < progress.watermark_us for side in (LEFT, RIGHT)]
+            late = came_late(new, both, li, ri, progress.watermark_us)
             told = self._told(kv, both[LEFT], len(new[LEFT]))
-            self._tell_pairs(kv, progress, result, new, both, li, ri, late, told, columns)
+            self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns)
             for side in self.followed:
                 self._note_matches(kv, side, both[side], (li, ri)[side], len(new[side]))
         batch = Batch()
@@ -229,10 +181,8 @@ class JoinOperator(StoredSides):
             for key, a, b in zip(keys, low.tolist(), high.tolist(), strict=True):
                 known = ranges.get(key)
                 ranges[key] = (a, b) if known is None else (min(a, known[0]), max(b, known[1]))
-            for key in sorted(ranges):
-                more, their = store.scan(kv, ranges[key][0], ranges[key][1] + 1, key)
-                found += more
-                values += their
+            held = {key: ranges[key] for key in store.holding(kv, ranges)}
+            found, values = store.scan_keys(kv, held)
         return self._decode(kv, side, found, values, sides[side])
 
     def _pairs(
@@ -289,11 +239,10 @@ class JoinOperator(StoredSides):
         kv: KV,
         progress: Progress,
         result: StepResult,
-        new: Sequence[Slice],
         both: Sequence[Slice],
         li: IntArray,
         ri: IntArray,
-        late: Sequence[BoolArray],
+        is_late: BoolArray,
         told: BoolArray,
         columns: Columns,
     ) -> None:
@@ -301,12 +250,6 @@ class JoinOperator(StoredSides):
         how = self.definition.how
         if how == "anti" or not len(li):
             return
-        left_new, right_new = li < len(new[LEFT]), ri < len(new[RIGHT])
-        is_late = np.where(
-            left_new & right_new,
-            late[LEFT][li] & late[RIGHT][ri],
-            np.where(left_new, late[LEFT][li], late[RIGHT][ri]),
-        )
         order = np.lexsort((ranks(both[RIGHT])[ri], ranks(both[LEFT])[li]))
         li, ri, is_late = li[order], ri[order], is_late[order]
         if how == "semi":
@@ -325,16 +268,6 @@ class JoinOperator(StoredSides):
                 put_off(kv, self.pending_cf, timing, progress.step, rows, mask)
         if at_once.any():
             result.panes.append(rows if at_once.all() else rows.filter(pa.array(at_once)))
-
-    def _open_keys(self, rows: Slice) -> list[bytes]:
-        t = rows.table
-        return message_keys(
-            rows.times,
-            t.column(SOURCE),
-            t.column(PARTITION).to_numpy(),
-            t.column(OFFSET).to_numpy(),
-            t.column(ORDINAL).to_numpy(),
-        )
 
     def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
         """True for left messages that have matched before, which a semi-join tells no more; the first `new` have not."""
@@ -374,14 +307,25 @@ class JoinOperator(StoredSides):
 
     # -- advance ----------------------------------------------------------------------------------------------------
 
+    def _going(
+        self,
+        kv: KV,
+        progress: Progress,
+        watermark_us: int,
+        now_us: int,
+        sides: list[pa.Schema],
+        columns: Columns,
+    ) -> Iterator[pa.Table | None]:
+        """What messages tell that go as the watermark comes to be there: beyond the limit by number, then by time."""
+        yield from self._shrink(kv, progress.watermark_us, sides, columns) if self.sizes.sides else ()
+        for side in self.followed:
+            yield self._leave(kv, side, watermark_us, sides, columns)
+
     def _leave(
-        self, kv: KV, side: int, done_us: int, sides: list[pa.Schema], columns: Columns
+        self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
     ) -> pa.Table | None:
         """Messages of a followed side that can match no more go; those that never did are told."""
-        definition = self.definition
-        # As-of is complete when every right message up to its time has come.
-        before = done_us if definition.how == "asof" else self.reach.expired_before(side, done_us)
-        cf, end = self.open_cfs[side], encode_i64(before)
+        cf, end = self.open_cfs[side], encode_i64(self._leaves_before(side, watermark_us))
         entries = list(kv.scan(cf, b"", end))
         if not entries:
             return None
@@ -391,9 +335,18 @@ class JoinOperator(StoredSides):
         stored = [value[1:] for _, value in entries if value[:1] == OPEN]
         return self._last_words(kv, side, stored, sides, columns)
 
+    def _leaves_before(self, side: int, watermark_us: int) -> int:
+        """The event time before which messages of a followed side have met all that they can meet."""
+        done_us = self.done(watermark_us)
+        if self.definition.how == "semi":
+            # A static row may come at any time, and tells nothing of what has matched and is still there.
+            return self._floor(side, watermark_us, done_us)
+        # As-of is complete when every right message up to its time has come.
+        return done_us if self.definition.how == "asof" else self.reach.expired_before(side, done_us)
+
     def _shrink(
-        self, kv: KV, reached_us: int, result: StepResult, sides: list[pa.Schema], columns: Columns
-    ) -> None:
+        self, kv: KV, reached_us: int, sides: list[pa.Schema], columns: Columns
+    ) -> Iterator[pa.Table | None]:
         """The oldest messages beyond the limit by number go, as the steps before have left them."""
         batch = Batch()
         for side in self.sizes.sides:
@@ -402,9 +355,7 @@ class JoinOperator(StoredSides):
             if side in self.followed and places:
                 flags = kv.multi_get(self.open_cfs[side], places)
                 open_ = [key for key, flag in zip(stored, flags, strict=True) if (flag or b"")[:1] == OPEN]
-                rows = self._last_words(kv, side, open_, sides, columns)
-                if rows is not None and len(rows):
-                    result.panes.append(labelled(rows, ON_TIME))
+                yield self._last_words(kv, side, open_, sides, columns)
                 batch.delete_many(self.open_cfs[side], places)
         kv.write(batch)
 
@@ -412,16 +363,20 @@ class JoinOperator(StoredSides):
         self, kv: KV, side: int, stored: list[bytes], sides: list[pa.Schema], columns: Columns
     ) -> pa.Table | None:
         """What messages of a followed side tell that matched nobody, and go now. stored: their keys in the store."""
-        definition = self.definition
-        if definition.how == "semi" or not stored:
+        if self.definition.how == "semi" or not stored:
             return None
         values = [value for value in kv.multi_get(self.stores[side].cf, stored) if value is not None]
         if len(values) < len(stored):
             raise CorruptState(
                 f"{len(stored) - len(values)} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = self._decode(kv, side, stored, values, sides[side])
-        if definition.how == "asof":
+        return self._alone(kv, side, self._decode(kv, side, stored, values, sides[side]), sides, columns)
+
+    def _alone(
+        self, kv: KV, side: int, mine: Slice, sides: list[pa.Schema], columns: Columns
+    ) -> pa.Table | None:
+        """The rows of messages that matched nobody."""
+        if self.definition.how == "asof":
             keys = self.keys(mine, side, columns)
             other = self._partners(kv, RIGHT, mine, keys, sides)
             rows = np.arange(len(mine), dtype=np.int64)

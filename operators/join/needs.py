@@ -25,7 +25,7 @@ class JoinNeeds:
         self._input = given.name
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
-        self._filter = given.where
+        self._asked = given.asked
         #: Keys and event time.
         self.required = {given.event_time, *(pair[side] for pair in definition.on)}
         self._prefixes = {prefixes(definition)[side]}
@@ -38,15 +38,14 @@ class JoinNeeds:
         come = {f.name for f in known or () if not pa.types.is_null(f.type)} | set(names)
         for needed in sorted(self.required - come):
             raise missing(f"column {needed!r} of {self._input!r}", names)
-        if self._filter is not None:
-            check_filter(self._filter, known, come)
+        for condition in self._asked:
+            check_filter(condition, known, come)
 
     def named(self, names: Iterable[str]) -> set[str]:
-        asked = self._filter
         return {
             n
             for n in names
-            if n in self.required or self._mentioned(n) or (asked is not None and asked.mentions(n))
+            if n in self.required or self._mentioned(n) or any(c.mentions(n) for c in self._asked)
         }
 
     def _mentioned(self, name: str) -> bool:

@@ -37,6 +37,7 @@ class Held:
     message: Message
     number: int = 0  # among those that its side's window of rows counts together, from 1
     matched: bool = False
+    matches: int = 0  # where messages may be taken back: how many it has met that were not
     done: bool = False  # it can match no more, and that was judged
 
 
@@ -61,14 +62,7 @@ class JoinOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """Left messages meet the right ones of earlier steps; then right ones meet all left ones that have come."""
-        messages = by_input(self.definition.inputs, messages)
-        self._dead, self.counted = [], []
-        now = self._now(now_us)
-        self._ticked_us = now if self._ticked_us is None else self._ticked_us
-        taken = {
-            source.name: self._admit(source, messages, now, watermark_us) for source in self.definition.inputs
-        }
-        self._columns.settle()
+        _, taken = self._take_in(messages, now_us, watermark_us)
         left = [self._hold("left", message) for message in taken[self.definition.left.name]]
         right = [self._hold("right", message) for message in taken[self.definition.right.name]]
 
@@ -122,6 +116,7 @@ class JoinOracle(Oracle):
 
     def know(self, input: str, columns: Sequence[str]) -> None:
         self._columns.see(input, dict.fromkeys(columns))
+        self._filters[input].learn([dict.fromkeys(columns)])
 
     @property
     def columns(self) -> list[str]:
@@ -134,6 +129,20 @@ class JoinOracle(Oracle):
         return not self._held["left"] and not self._held["right"] and not self._pending
 
     # -- taking messages ---------------------------------------------------------------------------------------------
+
+    def _take_in(
+        self, messages: Messages, now_us: int, watermark_us: int
+    ) -> tuple[int, dict[str, list[tuple[int, Message]]]]:
+        """`now`, and what can be counted of a step by input; columns have settled."""
+        messages = by_input(self.definition.inputs, messages)
+        self._dead, self.counted = [], []
+        now = self._now(now_us)
+        self._ticked_us = now if self._ticked_us is None else self._ticked_us
+        taken = {
+            source.name: self._admit(source, messages, now, watermark_us) for source in self.definition.inputs
+        }
+        self._columns.settle()
+        return now, taken
 
     def _admit(
         self, source: Input, messages: Mapping[str, Sequence[Message]], now_us: int, watermark_us: int
@@ -155,7 +164,7 @@ class JoinOracle(Oracle):
             if time_us is None:
                 self._bury("malformed", f"event time {source.event_time!r} is {value!r}", message, None)
                 continue
-            until = open_until(source, time_us)
+            until = self._open_until(source, time_us)
             if not self._passes(source, message, time_us, until, watermark_us):
                 continue
             if not source.static and until <= self._too_late_us(watermark_us):
@@ -171,7 +180,7 @@ class JoinOracle(Oracle):
             self._columns.learn(source.name, message.payload)
             self.counted.append((position.source, position.partition, time_us))
             payload = {**message.payload, source.event_time: to_datetime(time_us)}
-            taken.append((time_us, Message(payload, position)))
+            taken.append((time_us, type(message)(payload, position)))
         return taken
 
     def _passes(self, source: Input, message: Message, time_us: int, until: float, watermark_us: int) -> bool:
@@ -186,6 +195,10 @@ class JoinOracle(Oracle):
         if source.static or until > self._too_late_us(watermark_us):
             self.counted.append((*message.position[:2], time_us))
         return False
+
+    def _open_until(self, source: Input, time_us: int) -> float:
+        """The watermark, less the allowed lateness, from which on a message of that time is too late."""
+        return open_until(source, time_us)
 
     def _floor(self, source: Input, message: Message) -> tuple[float, Any]:
         """The newest message of its group that went because there were too many: older ones are out of retention."""

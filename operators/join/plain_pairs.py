@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 
 from windrow.core.inputs import Input
-from windrow.core.windows import Hopping, JoinWindowSpec, Sliding, Tumbling
+from windrow.core.windows import Hopping, JoinWindowSpec, Session, Sliding, Tumbling
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.plain.windows import windows_of
 
@@ -18,9 +18,9 @@ UNBOUNDED = Sliding(None)
 
 
 def time_windows(join: JoinDefinition) -> tuple[JoinWindowSpec, JoinWindowSpec] | None:
-    """The windows of both sides, or None where they say nothing about time: there are none, or they are of rows."""
+    """The windows of both sides, or None where they say nothing about time: there are none, or of rows, or sessions."""
     left, right = join.left.window, join.right.window
-    if join.by_rows or (left is None and right is None):
+    if join.by_rows or join.sessions is not None or (left is None and right is None):
         return None
     return left or UNBOUNDED, right or UNBOUNDED
 
@@ -53,7 +53,7 @@ def holders(window: JoinWindowSpec, time_us: int) -> Range:
 def fits(join: JoinDefinition, left_us: int, right_us: int) -> bool:
     """True if the times of a left and a right message let them match."""
     kept = join.retention.time_us
-    if kept is not None and abs(right_us - left_us) > kept:
+    if join.sessions is None and kept is not None and abs(right_us - left_us) > kept:
         return False
     if join.within is not None and not join.within.low_us <= right_us - left_us <= join.within.high_us:
         return False
@@ -76,15 +76,18 @@ def latest_partner(join: JoinDefinition, side: str, time_us: int) -> float:
         ends.append(max(holders(mine, time_us)[1], around(other, time_us)[1]))
     if join.within is not None:
         ends.append(time_us + (join.within.high_us if side == "left" else -join.within.low_us))
-    if join.retention.time_us is not None:
+    if join.sessions is None and join.retention.time_us is not None:
         ends.append(time_us + join.retention.time_us)
     return min(ends)
 
 
 def open_until(source: Input, time_us: float) -> float:
-    """When a message of that time is open no longer: the end of the last window that covers it, or the next moment."""
+    """When a message of that time is open no longer: the end of the last window that covers it, or the next moment; beyond
+    that of a session of its own."""
     if isinstance(source.window, (Tumbling, Hopping)) and time_us != inf:
         return windows_of(source.window, int(time_us))[-1].end_us
+    if isinstance(source.window, Session):
+        return time_us + source.window.gap_us + 1
     return time_us + 1
 
 

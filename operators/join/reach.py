@@ -7,11 +7,13 @@ import numpy as np
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
+from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Session, Sliding, Tumbling
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.intake import FIRST_US, LAST_US
 
 LEFT, RIGHT = 0, 1
+#: So many times are tried at once.
+AT_ONCE = 256
 
 
 class Reach:
@@ -19,15 +21,22 @@ class Reach:
 
     def __init__(self, definition: JoinDefinition) -> None:
         windows = (definition.left.window, definition.right.window)
-        if any(isinstance(w, Rows) for w in windows) or windows == (None, None):
+        if any(isinstance(w, Rows | Session) for w in windows) or windows == (None, None):
             self.windows: tuple[JoinWindowSpec, JoinWindowSpec] | None = None
         else:
             self.windows = tuple(w if w is not None else Sliding(None) for w in windows)  # type: ignore[assignment]
-        far = UNBOUNDED_US if definition.retention.time_us is None else definition.retention.time_us
+        endless = definition.retention.time_us is None or definition.sessions is not None
+        far = UNBOUNDED_US if endless else definition.retention.time_us or 0
+        #: How much longer than its time a message of a side is taken, whose own session goes on.
+        self._longer = tuple(w.gap_us if isinstance(w, Session) else 0 for w in windows)
+        #: True if a message goes when nothing can take it back any more, and no sooner.
+        self._lasts = definition.takes_back
         self._low, self._high = -far, far  # of the right time less the left one
         if definition.within is not None:
             self._low = max(self._low, definition.within.low_us)
             self._high = min(self._high, definition.within.high_us)
+        #: Of each side, the watermark that was asked about last, and the answer.
+        self._expired: dict[int, tuple[int, int]] = {}
 
     def partners(self, side: int, times: IntArray) -> tuple[IntArray, IntArray]:
         """The closed interval of times in which partners of messages of `side` lie; open edges may leave a gap in it."""
@@ -61,23 +70,36 @@ class Reach:
         window = None if self.windows is None else self.windows[side]
         if isinstance(window, (Tumbling, Hopping)):
             return _grid(window, times)[1] + 1
-        return times + 1
+        return times + 1 + self._longer[side]
 
     def expires(self, side: int, times: IntArray) -> IntArray:
         """The watermark (less the allowed lateness) from which on messages of these times meet nobody. It rises with time."""
-        return self.open_until(1 - side, self.partners(side, times)[1])
+        alone = self.open_until(1 - side, self.partners(side, times)[1])
+        return np.maximum(alone, self.open_until(side, times)) if self._lasts else alone
 
     def expired_before(self, side: int, watermark_us: int) -> int:
         """The first time whose messages can still meet somebody, `watermark_us` being the watermark less the lateness."""
         if watermark_us == END_OF_TIME_US:
             return END_OF_TIME_US
+        asked, first = self._expired.get(side, (None, 0))
+        if asked != watermark_us:  # a step asks more than once
+            first = self._first_open(side, watermark_us)
+            self._expired[side] = watermark_us, first
+        return first
+
+    def _first_open(self, side: int, watermark_us: int) -> int:
         low, high = FIRST_US, LAST_US + 1
+        if self.windows is None:  # each message meets others up to so long after it
+            after = (self._high if side == LEFT else -self._low) + self._longer[1 - side]
+            low = high = min(max(watermark_us - (max(after, 0) if self._lasts else after), low), high)
         while low < high:
-            middle = (low + high) // 2
-            if int(self.expires(side, np.array([middle], dtype=np.int64))[0]) > watermark_us:
-                high = middle
-            else:
-                low = middle + 1
+            # Of one time it costs as much as of many.
+            times = np.arange(low, high, max((high - low) // AT_ONCE, 1), dtype=np.int64)
+            gone = int(np.searchsorted(self.expires(side, times), watermark_us, side="right"))
+            if gone < len(times):
+                high = int(times[gone])
+            if gone:
+                low = int(times[gone - 1]) + 1
         return START_OF_TIME_US if low == FIRST_US else low
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.expressions import Expr
 from windrow.operators.join.tables import conform
 from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead import MALFORMED, DeadLetters
@@ -15,7 +17,8 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.passing import divided
 from windrow.operators.steps.redone import Redone
-from windrow.stores.kv import KV, Batch
+from windrow.operators.steps.sifting import OF_STEPS, sifted
+from windrow.stores.kv import KV, Batch, Overlay
 
 if TYPE_CHECKING:
     from windrow.operators.join.stored import StoredSides
@@ -33,10 +36,10 @@ def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone
             continue
         dead, table = DeadLetters(0), tables[given.name]
         if given.where is not None:
-            table, others = divided(given.where, table)
-            take_in(
-                operator.intakes[side], others, int(nows_us.max()), dead
-            )  # one without a time did not count either
+            # A message on which the filter raises did not count, nor did one without a time.
+            filtered = partial(_divided, given.where)
+            table, others = sifted(filtered, Overlay(kv), {given.name: table}, OF_STEPS)
+            take_in(operator.intakes[side], others, int(nows_us.max()), dead)
         rows = take_in(operator.intakes[side], table, int(nows_us.max()), dead)
         step = combine(rows.table.column(STEP)).to_numpy()
         good = np.ones(len(rows), dtype=bool)
@@ -47,9 +50,15 @@ def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone
         if not given.static:
             done_us = np.array([operator.done(w) for w in watermarks_us.tolist()], dtype=np.int64)
             good &= operator.reach.open_until(side, rows.times) > done_us[step]
-        rows = rows.take(np.flatnonzero(good))
+        rows, step = rows.take(np.flatnonzero(good)), step[good]
         rows = Slice(conform(rows.table, sides[side]), rows.times)
         if len(rows):
-            operator.put(kv, batch, side, rows, operator.keys(rows, side, columns))
+            keys = operator.keys(rows, side, columns)
+            operator.file_again(kv, batch, side, rows, keys, int(step.max()))
     kv.write(batch)
     return uncounted
+
+
+def _divided(where: Expr, kv: KV, tables: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
+    [table] = tables.values()
+    return divided(where, table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windrow.core.inputs import Input
-from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Sliding, Tumbling
+from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Session, Sliding, Tumbling
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ def spans(left: Input, right: Input, within: Within | None) -> tuple[int | None,
     """How far a left message can lie before its right partner, and after it; None is without bound."""
     before: int | None
     after: int | None
-    rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
-    if rows or (left.window is None and right.window is None):
+    endless = isinstance(left.window, Rows | Session) or isinstance(right.window, Rows | Session)
+    if endless or (left.window is None and right.window is None):
         before = after = None
     else:
         behind = [_reach(w if w is not None else Sliding(None)) for w in (left.window, right.window)]
@@ -39,7 +39,7 @@ def _reach(window: JoinWindowSpec) -> tuple[int | None, int | None]:
             return size, size
         case Sliding(before_us=before, after_us=after):
             return before, after
-        case Rows():
+        case Rows() | Session():
             return None, None
 
 

@@ -35,11 +35,13 @@ from windrow.operators.steps.step import (
 from windrow.operators.steps.told import told_rows, without_labels
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import Bound, Layout, MessageStore, choose_layout
+from windrow.stores.messages import Bound, Layout, MessageStore, PositionColumns, choose_layout
 
 SIDES = ("left", "right")
-LAYOUT, PRESENT, FORMER = b"layout", b"1", b"0"
+LAYOUT, PRESENT, FORMER, BLOCKS = b"layout", b"1", b"0", b"2"
 OPEN, MATCHED = b"\x00", b"\x01"
+#: Of a message that may be taken back, and has met so many that were not, an u64.
+COUNTED = b"\x02"
 #: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
 FOLLOWED = {
     "inner": (),
@@ -85,6 +87,7 @@ class StoredSides(Logic):
         """Seed 003's matrix. Windows were once taken for a time range."""
         definition = self.definition
         time_range = definition.within is not None or (former and self.reach.windows is not None)
+        time_range &= definition.sessions is None  # a session is read as one range of a key
         equal, large = bool(definition.on), definition.scale == "large" or definition.sizes == "key"
         return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
 
@@ -112,6 +115,8 @@ class StoredSides(Logic):
 
     def _bucket(self) -> int:
         """Messages are freed so many microseconds at a time, where fields come first."""
+        if self.definition.sessions is not None:
+            return min(max(self.definition.sessions.gap_us // 8, SECOND_US), HOUR_US)
         before, after = spans(self.definition.left, self.definition.right, self.definition.within)
         if self.definition.within is not None:
             span: int | None = self.definition.within.high_us - self.definition.within.low_us
@@ -145,15 +150,15 @@ class StoredSides(Logic):
 
     def put(self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None) -> list[bytes]:
         """File messages; returns their keys in the store."""
-        store, t = self.stores[side], rows.table
-        values = pack_rows(kv, batch, self.aux_cf, t)
-        positions = (
-            t.column(SOURCE),
-            t.column(PARTITION).to_numpy(),
-            t.column(OFFSET).to_numpy(),
-            t.column(ORDINAL).to_numpy(),
-        )
-        return store.put_rows(batch, rows.times, positions, keys if store.layout.has_fields else None, values)
+        store, values = self.stores[side], pack_rows(kv, batch, self.aux_cf, rows.table)
+        keys = keys if store.layout.has_fields else None
+        return store.put_rows(batch, rows.times, positions_of(rows.table), keys, values)
+
+    def file_again(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
+    ) -> None:
+        """File messages that are lost as they were. step: one of a shard that these are of, and no others are."""
+        self.put(kv, batch, side, rows, keys)
 
     takes_columns = True
 
@@ -238,19 +243,28 @@ class StoredSides(Logic):
         for side, given in enumerate((self.definition.left, self.definition.right)):
             if isinstance(given.window, Rows):
                 continue  # not the watermark decides how long they can match
-            store, batch = self.stores[side], Batch()
-            floor_us = self.reach.expired_before(side, self.done(progress.watermark_us))
-            times = [(key, store.split(key).time_us) for key, _ in kv.scan(store.cf)]
-            batch.delete_many(
-                store.cf, [key for key, time_us in times if time_us is not None and time_us < floor_us]
-            )
-            kv.write(batch)
-            if side in self.sizes.sides:
-                self.sizes.recount(kv, side, store)
-                self.sizes.forget(kv, side, floor_us, START_OF_TIME_US)
+            self._cut(kv, side, self.reach.expired_before(side, self.done(progress.watermark_us)))
         super().set_back(kv, progress, watermark_us)
 
+    def _cut(self, kv: KV, side: int, floor_us: int) -> None:
+        """Drop the messages of a side that are older, but for those that have come since and are still to go."""
+        store, batch = self.stores[side], Batch()
+        waiting = (
+            {stored_key(value) for _, value in kv.scan(self.open_cfs[side])}
+            if side in self.followed
+            else set()
+        )
+        times = [(key, store.split(key).time_us) for key, _ in kv.scan(store.cf) if key not in waiting]
+        batch.delete_many(
+            store.cf, [key for key, time_us in times if time_us is not None and time_us < floor_us]
+        )
+        kv.write(batch)
+        if side in self.sizes.sides:
+            self.sizes.recount(kv, side, store)
+            self.sizes.forget(kv, side, floor_us, START_OF_TIME_US)
+
     def _drop_expired(self, kv: KV) -> None:
+        self.bind(kv, self.progress(kv))
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
         self._forget(kv, reached_us, reached_us, self.done(reached_us))
         for side in self.sizes.sides:
@@ -280,11 +294,16 @@ class StoredSides(Logic):
         """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
         progress = Progress.load(kv, self.aux_cf)
         self.bind(kv, progress)
-        store = self.stores[side]
         low = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         start = start if start[0] >= low else (low, None)
-        found, values = store.scan_between(kv, start, end, key if store.layout.has_fields else None)
-        return self._decode(kv, side, found, values, self.inputs.schemas(kv)[side])
+        of_key = key if self.stores[side].layout.has_fields else None
+        return self._between(kv, side, start, end, of_key, self.inputs.schemas(kv))
+
+    def _between(
+        self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None, sides: list[pa.Schema]
+    ) -> Slice:
+        found, values = self.stores[side].scan_between(kv, start, end, key)
+        return self._decode(kv, side, found, values, sides[side])
 
     def lasting(self, kv: KV, side: int) -> int:
         """The side that has all messages of an input that are kept: in a join with itself the one that forgets later."""
@@ -302,6 +321,17 @@ class StoredSides(Logic):
             before = min(before, done_us)  # until then it waits for its answer
         kept_us = self.definition.retention.time_us
         return min(before, limit(watermark_us, UNBOUNDED_US if kept_us is None else kept_us))
+
+
+def stored_key(value: bytes) -> bytes:
+    """The key in the message store of a message that is followed."""
+    return value[9:] if value[:1] == COUNTED else value[1:]
+
+
+def positions_of(rows: pa.Table) -> PositionColumns:
+    """Where messages stand."""
+    partition, offset, ordinal = (rows.column(c).to_numpy() for c in (PARTITION, OFFSET, ORDINAL))
+    return PositionColumns(rows.column(SOURCE), partition, offset, ordinal)
 
 
 def _without_labels(rows: pa.Schema) -> pa.Schema:

@@ -15,14 +15,14 @@ from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition, Where
 from windrow.operators.join.output import Columns
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SIGN, SOURCE
 from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema` in their types, and the position columns."""
+    """The columns of `schema` in their types, the position columns, and signs where there are some."""
     n = len(table)
     columns = [
         as_type(combine(table.column(f.name)), f.type)
@@ -31,7 +31,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for f in schema
     ]
     where = [combine(table.column(c)) for c in (SOURCE, PARTITION, OFFSET, ORDINAL)]
-    return pa.table([*columns, *where], schema=empty_rows(schema).schema)
+    made = pa.table([*columns, *where], schema=empty_rows(schema).schema)
+    return made.append_column(SIGN, table.column(SIGN)) if SIGN in table.column_names else made
 
 
 def intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:
@@ -92,3 +93,12 @@ def holds(
         raise UnknownColumn(f"the condition {where.name!r} of {definition.name!r} has no function any more")
     mask = combine(answer) if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
     return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def came_late(
+    new: Sequence[Slice], both: Sequence[Slice], li: IntArray, ri: IntArray, watermark_us: int
+) -> BoolArray:
+    """True for the pairs of which all that is new came late; new rows stand first in `both`."""
+    left_new, right_new = li < len(new[LEFT]), ri < len(new[RIGHT])
+    left, right = both[LEFT].times[li] < watermark_us, both[RIGHT].times[ri] < watermark_us
+    return np.where(left_new & right_new, left & right, np.where(left_new, left, right))

@@ -85,7 +85,8 @@ class JoinView(View):
     def windows_table(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
     ) -> pa.Table:
-        window = self._given(self._side(input)).window
+        side = self._side(input)
+        window = self._given(side).window
         kind = TUPLE_WINDOW_TYPE if isinstance(window, Rows) else TIME_WINDOW_TYPE
         rows = []
         for info in self.windows(start, end, key, input):
@@ -96,11 +97,19 @@ class JoinView(View):
                 span = {"start": stamp_us(info.window.start_us), "end": stamp_us(info.window.end_us)}
             first, last = (None if p is None else p._asdict() for p in (info.first, info.last))
             rows.append(
-                {"window": span, "messages": info.messages, "first": first, "last": last, "fired": info.fired}
+                {
+                    "window": span,
+                    **info.key,
+                    "messages": info.messages,
+                    "first": first,
+                    "last": last,
+                    "fired": info.fired,
+                }
             )
         schema = pa.schema(
             [
                 ("window", kind),
+                *self._window_keys(side),
                 ("messages", pa.int64()),
                 ("first", POSITION),
                 ("last", POSITION),
@@ -108,6 +117,10 @@ class JoinView(View):
             ]
         )
         return pa.Table.from_pylist(rows, schema)
+
+    def _window_keys(self, side: int) -> list[pa.Field]:
+        """The key columns of windows that are of a key."""
+        return []
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +226,7 @@ class JoinView(View):
         messages = [
             stored(rows_without_prefix(rows, self._given(s).source_prefix)) for s, rows in enumerate(both)
         ]
-        li, ri = _told(self.logic, kv, both, columns, given=given)
+        li, ri = self._told(kv, both, columns, given=given)
         rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri).to_pylist()
         names = prefixes(self.definition)
         semi: dict[int, list[StoredMessage]] = {}
@@ -227,6 +240,12 @@ class JoinView(View):
                     continue
                 semi[left] = theirs
             yield Made(None, row, {names[LEFT]: mine, names[RIGHT]: theirs})
+
+    def _told(
+        self, kv: KV, both: Sequence[Slice], columns: Columns, *, given: bool
+    ) -> tuple[IntArray, IntArray]:
+        """(left row, right row) of kept messages that made a row, NOBODY where there was none."""
+        return _told(self.logic, kv, both, columns, given=given)
 
     def _around(self, at_us: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
         """First and last time of the messages of each side that decide about rows with a message of that time: left ones that

@@ -71,15 +71,15 @@ def _info(
         window=window,
         key={},
         messages=len(inside),
-        first=_position(rows, int(by_position[0])),
-        last=_position(rows, int(by_position[-1])),
+        first=position_of(rows, int(by_position[0])),
+        last=position_of(rows, int(by_position[-1])),
         values={},
         panes=0,
         fired=isinstance(window, Window) and window.end_us <= watermark_us,
     )
 
 
-def _position(rows: Slice, i: int) -> Position:
+def position_of(rows: Slice, i: int) -> Position:
     source, partition, offset, ordinal = (
         rows.table.column(c)[i].as_py() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)
     )

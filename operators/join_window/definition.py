@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.aggregations import collect_list
+from windrow.core.deliver import Policy
 from windrow.core.emit import Emit, EveryBatch, EveryCount, EveryPeriod, Never, every_batch
 from windrow.core.errors import BadTrigger, BadWindow, ConfigurationError
 from windrow.core.expressions import col
@@ -61,7 +62,7 @@ class JoinWindowDefinition(OneInput):
     emit: wr.Emit(early=..., late=...), each wr.every_batch (the default of both: at once), a count, a period or wr.never;
         what is not told by then is told when the window ends
     ids: the columns by which a message is known, as for `wr.Aggregate`
-    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     Rows are the messages, with the column `window`: the first window that takes the message, and no other tells it. So a join
@@ -107,6 +108,7 @@ class JoinWindowDefinition(OneInput):
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
         where: pc.Expression | None = None,
+        deliver: Policy | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         if isinstance(window, Inherited | TupleSession):
@@ -120,7 +122,7 @@ class JoinWindowDefinition(OneInput):
             raise ConfigurationError(
                 f"by={by!r} and join_keys={joined!r} name {twice[0]!r} twice: messages lie by all of them, name each once"
             )
-        options = {n: v for n, v in given.items() if n != "join_keys"}
+        options = {n: v for n, v in given.items() if n not in ("join_keys", "deliver")}
         emit = Emit(early=every_batch, late=every_batch) if emit is None else emit
         options |= {
             "by": by,
@@ -170,7 +172,7 @@ class JoinWindowDefinition(OneInput):
         )
 
     def filing(self) -> dict[str, Any]:
-        return self.windowing.filing()
+        return {**super().filing(), **self.windowing.filing()}
 
     def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
         """The window as a value too."""
@@ -200,17 +202,17 @@ class JoinWindowDefinition(OneInput):
             )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.delivering import delivering
         from windrow.operators.join_window.logic import JoinWindows
 
-        return JoinWindows(self)
+        return delivering(JoinWindows(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.join_window.oracle import JoinWindowOracle, SessionJoinWindowOracle
+        from windrow.operators.plain.delivering import delivering
 
         oracle = SessionJoinWindowOracle(self) if self.windowing.session else JoinWindowOracle(self)
-        for name, schema in (schemas or {}).items():
-            oracle.know(name, schema.names)
-        return oracle
+        return delivering(self, oracle, schemas)
 
 
 def _shared(changes: Mapping[str, Any]) -> dict[str, Any]:

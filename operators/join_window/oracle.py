@@ -12,9 +12,9 @@ from typing import Any
 from windrow.core.messages import JoinedRow, Message, Position, Timing, TupleWindow, Window
 from windrow.core.time import to_datetime
 from windrow.operators.aggregate.oracle import AggregateOracle
-from windrow.operators.aggregate.session_oracle import SessionCell, SessionOracle
+from windrow.operators.aggregate.session_oracle import SessionOracle
 from windrow.operators.join_window.definition import JoinWindowDefinition
-from windrow.operators.plain.cells import Cell, Key, Taken
+from windrow.operators.plain.cells import Cell, Key, SessionCell, Taken
 from windrow.operators.plain.times import shown
 
 
@@ -76,7 +76,7 @@ class SessionJoinWindowOracle(SessionOracle):
 
     def kept(self, input: str) -> list[Message] | None:
         windows = [info.window for info in self.windows()]
-        return _messages(cell for cell in self._all() if shown(cell.window) in windows)
+        return _messages(cell for cell in self._sorted() if shown(cell.window) in windows)
 
     def handed(self, row: Any) -> dict[str, Any]:
         return _handed(row)

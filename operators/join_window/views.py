@@ -16,7 +16,6 @@ from windrow.operators.one_input_view import OneInputView
 from windrow.operators.steps.intake import Slice
 from windrow.operators.view import (
     Bound,
-    bounds_between,
     key_of,
     merged,
     message_columns,
@@ -61,14 +60,11 @@ class JoinWindowView(OneInputView):
         self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
     ) -> list[Slice]:
         self.input(input)
-        low, high = bounds_between(start, end)
-        wanted = self._wanted(key)
+        finds, wanted = self._windows.asked(start, end), self._wanted(key)
         found = []
         for kv in self.stores:
             known = self._windows._known(kv)
-            rows = (
-                None if known is None else self._windows.between(kv, low, high, **self._lookup(known, wanted))
-            )
+            rows = None if known is None else finds(kv, **self._lookup(known, wanted))
             if rows is not None:
                 found.append(rows.take(np.flatnonzero(of_key(rows.table, wanted))))
         kept = self.logic.windows.filed
@@ -84,10 +80,10 @@ class JoinWindowView(OneInputView):
         return message_columns([self.logic.progress(kv).schema for kv in self.stores])
 
     def _wanted(self, key: Any) -> dict[str, Any] | None:
-        """The keys that are asked for: by name any of them; else all, or those of `by`, as many values as are given."""
-        by, joined = self.definition.by, self.definition.join_keys
-        values = len(key) if isinstance(key, (tuple, list, Mapping)) else 1
-        names = by if by and not isinstance(key, Mapping) and values == len(by) else (*by, *joined)
+        """The keys that are asked for: by name any of them; else as many leading ones as there are values."""
+        names = self.definition.fields
+        if not isinstance(key, Mapping):
+            names = names[: len(key) if isinstance(key, (tuple, list)) else 1] or names
         return key_of(names, key)
 
     def _lookup(self, schema: pa.Schema, wanted: Mapping[str, Any] | None) -> dict[str, bytes]:

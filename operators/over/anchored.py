@@ -32,7 +32,7 @@ from windrow.operators.over.needs import MarkerNeeds, OverNeeds, PartnerNeeds, c
 from windrow.operators.over.pending import AT, Pending, ticks
 from windrow.operators.over.spans import found_spans, high_of, low_of
 from windrow.operators.over.telling import buried
-from windrow.operators.over.values import over_frame
+from windrow.operators.over.values import Values, over_frame, parts_of
 from windrow.operators.steps.columns import END, ON_TIME, POSITION_COLUMNS, START
 from windrow.operators.steps.dead import OBSOLETE_WINDOW
 from windrow.operators.steps.filed_rows import empty_rows, with_positions
@@ -70,10 +70,11 @@ class AnchoredOvers(OneInputLogic):
         ]
         assert definition.span is not None
         self.span = definition.span
-        width_us = MINUTE_US
-        if definition.retention.time_us is not None:
-            longest_us = HOUR_US if isinstance(self.span, RangeBetween) else MINUTE_US
-            width_us = min(max(definition.retention.time_us // _STRETCHES, _SHORTEST_US), longest_us)
+        width_us, longest_us, reach_us = MINUTE_US, MINUTE_US, definition.retention.time_us
+        if isinstance(self.span, RangeBetween):  # whose retention may be longer, for queries alone
+            longest_us, reach_us = HOUR_US, max(-self.span.start_us, self.span.end_us, 0)
+        if reach_us is not None:
+            width_us = min(max(reach_us // _STRETCHES, _SHORTEST_US), longest_us)
         self.events = Events(f"{definition.name}.events", width_us)
         self.pending = Pending(definition, self.aux_cf, width_us)
         self._calculated: tuple[pa.Schema, Calculation] | None = None
@@ -88,7 +89,7 @@ class AnchoredOvers(OneInputLogic):
     # -- taking messages --------------------------------------------------------------------------------------------
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        work = self._begin(kv, now_us)
+        work, came = self._begin(kv, now_us), dict[int, Slice]()
         names = [given.name for given in self.definition.inputs]
         if self.definition.by_input and (unknown := sorted(set(tables) - set(names))):
             raise InputError(f"{unknown[0]!r} is no input of {self.definition.name!r}, which has {names}")
@@ -96,12 +97,20 @@ class AnchoredOvers(OneInputLogic):
             table = tables.get(given.name) if self.definition.by_input else next(iter(tables.values()))
             if table is not None:
                 work.dead.input = given.name if self.definition.by_input else None
-                work.result.marks.update(self._admitted(work, side, given, table))
+                marks, came[side] = self._admitted(work, side, given, table)
+                work.result.marks.update(marks)
+        self.tell_at_once(work, came)
         work.progress.begin(now_us)
         return self._end(work)
 
-    def _admitted(self, work: Work, side: int, given: Input, table: pa.Table) -> Mapping[Partition, int]:
-        """Files those messages of an input that can be counted, and says how far it has come."""
+    def tell_at_once(self, work: Work, came: Mapping[int, Slice]) -> None:
+        """What the messages of a step let it tell."""
+        return None
+
+    def _admitted(
+        self, work: Work, side: int, given: Input, table: pa.Table
+    ) -> tuple[Mapping[Partition, int], Slice]:
+        """(how far an input has come, those of its messages that can be counted), which it files."""
         reading, known = self.readings[side], self._known(work.kv, work.progress, side)
         if known is not None and reading.event_time in known.names:
             time, zone = known.field(reading.event_time).type, reading.time_zone
@@ -116,7 +125,7 @@ class AnchoredOvers(OneInputLogic):
         if len(rows):
             rows = Slice(conformed(rows.table, empty_rows(schema).schema), rows.times)
             rows = self._take_anchors(work, rows) if side else self.take(work, rows)
-        return further(event_time_marks(rows), heard)
+        return further(event_time_marks(rows), heard), rows
 
     def take(self, work: Work, rows: Slice) -> Slice:
         for aggregation in self.definition.agg.values():
@@ -136,8 +145,12 @@ class AnchoredOvers(OneInputLogic):
             table = rows.table.select(list(dict.fromkeys(n for n in names)))
             for name in spans.column_names:
                 table = table.append_column(name, spans.column(name))
-            self.pending.add(work.kv, table.append_column(AT, pa.array(rows.times)), work.progress.step)
+            self.file_anchors(work, table.append_column(AT, pa.array(rows.times)))
         return rows
+
+    def file_anchors(self, work: Work, anchors: pa.Table) -> None:
+        """Anchors of a step, with their times, and where their windows lie."""
+        self.pending.add(work.kv, anchors, work.progress.step)
 
     # -- time passes ------------------------------------------------------------------------------------------------
 
@@ -150,12 +163,16 @@ class AnchoredOvers(OneInputLogic):
         fresh = self._fresh(work, before_us, watermark_us)
         due, later = self.pending.due(work.kv, fresh, before_us, watermark_us)
         if due is not None and len(due):
-            self._tell(work, self._in_marker_types(work, due))
+            self._tell(work, self.in_marker_types(work, due))
         if later is not None and len(later):
             self.pending.wait(work.kv, later, work.progress.step)
         self.pending.forget(work.kv, watermark_us)
         floor_us = END_OF_TIME_US if ends else self.floor_us(work.kv, watermark_us)
         self.events.forget(work.kv, floor_us)
+
+    def closed_us(self, watermark_us: int) -> int:
+        """Before it nothing is told any more."""
+        return watermark_us
 
     def floor_us(self, kv: KV, watermark_us: int) -> int:
         """Before it no window begins that is still to be told."""
@@ -164,7 +181,8 @@ class AnchoredOvers(OneInputLogic):
     def reached_us(self, kv: KV, watermark_us: int) -> int:
         """Before it no window begins of an anchor that the watermark has not passed."""
         back_us = self.definition.back_us
-        kept_us = limit(watermark_us, UNBOUNDED_US if back_us is None else back_us)
+        back_us = UNBOUNDED_US if back_us is None else max(back_us, self.definition.queried_us)
+        kept_us = limit(watermark_us, back_us)
         return max(kept_us, self.pending.promised_us(kv))
 
     def _fresh(self, work: Work, before_us: int, watermark_us: int) -> pa.Table | None:
@@ -175,8 +193,8 @@ class AnchoredOvers(OneInputLogic):
         rows = self.pending.passed(work.kv, before_us, watermark_us)
         if rows is None or not self.pending.judges:
             return rows
-        rows = self._in_marker_types(work, rows)
-        good, floors = self.pending.judge(work.kv, rows)
+        rows = self.in_marker_types(work, rows)
+        good, floors = self.pending.judge(work.kv, rows, work.progress.step)
         bad = np.flatnonzero(~good)
         if len(bad):
             details = [
@@ -189,7 +207,7 @@ class AnchoredOvers(OneInputLogic):
             rows = rows.filter(pa.array(good))
         return rows if len(rows) else None
 
-    def _in_marker_types(self, work: Work, rows: pa.Table) -> pa.Table:
+    def in_marker_types(self, work: Work, rows: pa.Table) -> pa.Table:
         """Anchors in the types that their columns have by now."""
         if isinstance(self.definition.anchors, Ticks):
             return rows
@@ -201,9 +219,8 @@ class AnchoredOvers(OneInputLogic):
 
     # -- telling ----------------------------------------------------------------------------------------------------
 
-    def _tell(self, work: Work, anchors: pa.Table) -> None:
-        """The rows of anchors."""
-        anchors = anchors.take(pa.array(ordered(anchors.column(AT).to_numpy(), anchors)))
+    def values(self, work: Work, anchors: pa.Table) -> tuple[Values, IntArray]:
+        """What is aggregated in the windows of anchors, and how many messages are in each."""
         low, high = (
             of(self.span, anchors.column(name).to_numpy()) for of, name in ((low_of, START), (high_of, END))
         )
@@ -211,22 +228,31 @@ class AnchoredOvers(OneInputLogic):
         found = self.events.read_near(work.kv, low, high)
         filed = empty_rows(schema).schema.append(pa.field(TIME, pa.int64()))
         rows = filed.empty_table() if found is None else conformed(found, filed)
-        codes, size = self._codes(rows, anchors)
+        codes, size = self.key_codes(rows, anchors)
         theirs = codes[len(rows) :]
         near = np.zeros(size, dtype=bool)
         near[theirs] = True
         some = np.flatnonzero(near[codes[: len(rows)]])
         rows, times = rows.take(pa.array(some)), rows.column(TIME).to_numpy()[some]
         lines = Lines(rows, codes[some], size, times, None)
-        bounds = lines.between(theirs, low, high)
-        if self.definition.empty == "skip":
-            there = np.flatnonzero(bounds.sizes > 0)
-            if len(there) == 0:
-                return
-            anchors, bounds = anchors.take(pa.array(there)), bounds.take(there)
-        calculation = self._calculation(schema)
         ordered_rows = Slice(rows.take(pa.array(lines.order)), lines.times)
-        values = over_frame(calculation, ordered_rows, calculation.lift(ordered_rows), bounds, "emit")
+        values, sizes, at = Values({}, []), np.zeros(len(anchors), np.int64), anchors.column(AT).to_numpy()
+        for frame, calculation in self._calculations(schema):
+            if frame is not None:
+                low, high = at + frame.low_us, at + frame.high_us
+            bounds = lines.between(theirs, low, high)
+            values.take_in(
+                over_frame(calculation, ordered_rows, calculation.lift(ordered_rows), bounds, "emit")
+            )
+            sizes = np.maximum(sizes, bounds.sizes)
+        if self.definition.empty == "skip":
+            values.broken = [b for b in values.broken if sizes[b.group]]
+        return values, sizes
+
+    def _tell(self, work: Work, anchors: pa.Table) -> None:
+        """The rows of anchors."""
+        anchors = anchors.take(pa.array(ordered(anchors.column(AT).to_numpy(), anchors)))
+        values, sizes = self.values(work, anchors)
         stamps = anchors.column(AT).to_numpy()
         kept = buried(
             work,
@@ -235,9 +261,10 @@ class AnchoredOvers(OneInputLogic):
             lambda at: (anchors.drop_columns([AT]).take(pa.array(at)), stamps[at]),
             len(anchors),
         )
+        if self.definition.empty == "skip":
+            kept = kept[sizes[kept] > 0]
         if len(kept):
-            at = pa.array(kept)
-            fields = self.fields(schema, self._known_markers(work.kv, work.progress))
+            at, fields = pa.array(kept), self.told_fields(work)
             columns = [
                 values.columns[f.name].take(at)
                 if f.name in self.definition.agg
@@ -246,7 +273,12 @@ class AnchoredOvers(OneInputLogic):
             ]
             work.result.panes.append(labelled(pa.table(columns, schema=pa.schema(fields)), ON_TIME))
 
-    def _codes(self, rows: pa.Table, anchors: pa.Table) -> tuple[IntArray, int]:
+    def told_fields(self, work: Work) -> list[pa.Field]:
+        """The columns of its rows, by what is known of its inputs."""
+        kv, progress = work.kv, work.progress
+        return self.fields(self._source_schema(kv, progress), self._known_markers(kv, progress))
+
+    def key_codes(self, rows: pa.Table, anchors: pa.Table) -> tuple[IntArray, int]:
         """Numbers of the keys of messages, then of anchors: equal ones alike, though columns may be of different types."""
         total = len(rows) + len(anchors)
         both = []
@@ -306,6 +338,13 @@ class AnchoredOvers(OneInputLogic):
         names = markers.names if told is None else told[: len(told) - len(own)]
         made = {f.name: f for f in self._calculation(schema).output}
         return [*(markers.field(n) for n in names), *(made[alias] for alias in own)]
+
+    def _calculations(self, schema: pa.Schema) -> list[tuple[RangeBetween | None, Calculation]]:
+        """The aggregations by frame, where they have one of their own."""
+        if not self.definition.frames:
+            return [(None, self._calculation(schema))]
+        found = [(part.frame, Calculation(part, schema)) for part in parts_of(self.definition)]
+        return [(frame, calculation) for frame, calculation in found if isinstance(frame, RangeBetween)]
 
     def _calculation(self, schema: pa.Schema) -> Calculation:
         if self._calculated is None or not self._calculated[0].equals(schema):

@@ -12,13 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from windrow.core.aggregation import Aggregation
 from windrow.core.between import Between, Ticks
+from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
 from windrow.core.expressions import Expr
 from windrow.core.frames import RangeBetween
-from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, Timing
+from windrow.core.messages import DeadLetter, JoinedRow, Kind, Message, Position, Timing
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.over.oracle import same_key
+from windrow.operators.over.oracle import Told, same_key, told_again
 from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate
 from windrow.operators.plain.arrow import Arguments, Columns, Filter, Raised
 from windrow.operators.plain.cells import Key, key_field
@@ -38,7 +40,7 @@ class Held:
 
 
 @dataclass
-class Anchor:
+class Anchor(Told):
     """A message around which there is a window. low_us, high_us: its first microsecond and its last."""
 
     time_us: int
@@ -52,6 +54,11 @@ class Anchor:
     judged: bool = False
     done: bool = False
 
+    @property
+    def over_us(self) -> int:
+        """The last moment that has a part in it."""
+        return max(self.time_us, self.high_us)
+
 
 class AnchoredOracle(Oracle):
     """The expected behaviour of one `OverDefinition` with anchors."""
@@ -64,6 +71,7 @@ class AnchoredOracle(Oracle):
         self._anchors: list[Anchor] = []
         self._floors: list[tuple[Key, int]] = []
         self._tick_us: int | None = None
+        self._now_us: int | None = None
         self._arguments = Arguments(dict(definition.agg))
         self._columns = Columns()
         anchors = definition.anchors
@@ -73,6 +81,11 @@ class AnchoredOracle(Oracle):
         ]
         self._rows: list[JoinedRow] = []
         self._dead: list[DeadLetter] = []
+
+    def know(self, input: str, columns: Sequence[str]) -> None:
+        for n, source in enumerate(self.definition.inputs):
+            if source.name == input:
+                self._filters[n].learn([dict.fromkeys(columns)])
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -89,7 +102,18 @@ class AnchoredOracle(Oracle):
             )
             for message in some:
                 self._admit(n, reading, message, now_us)
+        self._now_us = now_us if self._now_us is None else self._now_us
+        if self.definition.corrects:
+            self._tell_changes()
         return self._outcome()
+
+    def _tell_changes(self) -> None:
+        """What a step of messages has changed, and is told at once."""
+        emit = self.definition.emit
+        for anchor in sorted(self._anchors, key=_by_time):
+            late = anchor.decided or anchor.over_us < self.watermark_us
+            if not anchor.done and isinstance(emit.late if late else emit.early, EveryBatch):
+                self._tell(anchor, "LATE" if late else "EARLY")
 
     def _learn(self, side: int, payloads: list[dict[str, Any]]) -> None:
         if side == 0:
@@ -142,19 +166,46 @@ class AnchoredOracle(Oracle):
         return event_time_us(value, zone, now_us, reading.max_ahead_us, reading.event_time_unit)
 
     def _is_too_late(self, time_us: int) -> bool:
-        return time_us < self.watermark_us or self.watermark_us == END_OF_TIME_US
+        return time_us < self._closed_us or self.watermark_us == END_OF_TIME_US
+
+    @property
+    def _closed_us(self) -> int:
+        """No message before that is taken any more."""
+        ends = self.watermark_us == END_OF_TIME_US
+        return END_OF_TIME_US if ends else self.watermark_us - self.definition.late_us
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
+        emit, before_us = self.definition.emit, self.watermark_us
         self.watermark_us = max(watermark_us, self.watermark_us)
         self._tick()
         for anchor in sorted(self._anchors, key=_by_time):
             if not anchor.judged and self._passed(anchor.time_us):
                 self._judge(anchor)
         for anchor in sorted(self._anchors, key=_by_time):
-            if anchor.judged and not anchor.done and self._passed(max(anchor.time_us, anchor.high_us)):
-                anchor.done = True
-                self._tell(anchor)
+            if anchor.done:
+                continue
+            passed = anchor.judged and self._passed(anchor.over_us)
+            if anchor.decided or (self.definition.corrects and anchor.over_us < before_us):
+                waits = isinstance(emit.late, EveryPeriod)
+                if self._ends(emit.late, now_us) or (waits and self._is_closed(anchor)):
+                    self._tell(anchor, "LATE")
+            elif passed:
+                self._tell(anchor, "ON_TIME")
+            elif self._ends(emit.early, now_us):
+                self._tell(anchor, "EARLY")
+            anchor.done = passed and self._is_closed(anchor)
+        self._now_us = now_us
         return self._outcome()
+
+    def _ends(self, trigger: Trigger, now_us: int) -> bool:
+        """True if a period of it has ended."""
+        if self._now_us is None or not isinstance(trigger, EveryPeriod):
+            return False
+        return now_us // trigger.period_us > self._now_us // trigger.period_us
+
+    def _is_closed(self, anchor: Anchor) -> bool:
+        """True if nothing that comes has a part in it."""
+        return anchor.over_us < self._closed_us or self.watermark_us == END_OF_TIME_US
 
     def _passed(self, time_us: int) -> bool:
         return time_us < self.watermark_us or self.watermark_us == END_OF_TIME_US
@@ -167,7 +218,8 @@ class AnchoredOracle(Oracle):
         elif self.watermark_us == END_OF_TIME_US:
             return []
         else:
-            floor_us = min([self._floor_us(), *(a.low_us for a in waiting if a.judged)])
+            known = [a for a in waiting if a.judged or self.definition.corrects]
+            floor_us = min([self._floor_us(), *(a.low_us for a in known)])
             some = [m for m in self._held if m.time_us >= floor_us]
         return [Message(m.payload, m.position) for m in sorted(some, key=_by_time)]
 
@@ -176,7 +228,7 @@ class AnchoredOracle(Oracle):
         floor_us = START_OF_TIME_US
         back_us = self.definition.back_us
         if back_us is not None:
-            floor_us = max(floor_us, self.watermark_us - back_us)
+            floor_us = max(floor_us, self._closed_us - max(back_us, self.definition.queried_us))
         if not self.definition.by:
             floor_us = max([floor_us, *(floor for _, floor in self._floors)])
         return floor_us
@@ -265,31 +317,49 @@ class AnchoredOracle(Oracle):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, anchor: Anchor) -> None:
-        made, values = self.definition, dict[str, Any]()
-        held = [
-            m
-            for m in self._held
-            if same_key(m.key, anchor.key) and anchor.low_us <= m.time_us <= anchor.high_us
-        ]
-        if not held and made.empty == "skip":
-            return
+    def _tell(self, anchor: Anchor, timing: str) -> None:
+        """Its row, where that is to be told: on time it is, else where it has changed. What is no more is taken back."""
+        row, told = self._row_of(anchor, timing), Timing(timing)
+        for values, kind, index in told_again(anchor, row, timing, self.definition.emit):
+            last = kind is Kind.INSERT and self._is_closed(anchor)
+            self._rows.append(JoinedRow(values, told, kind=kind, index=index, is_last=last))
+
+    def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
+        """Its row as of now; None where there is none."""
+        made, values, broken = self.definition, dict[str, Any](), list[str]()
+        held = {alias: self._held_of(anchor, aggregation) for alias, aggregation in made.agg.items()}
+        if not any(held.values()) and made.empty == "skip":
+            return None
         for alias, aggregation in made.agg.items():
             rows = [
                 Row(m.time_us, m.position, m.payload, arguments)
-                for m in sorted(held, key=_by_time)
+                for m in held[alias]
                 if (arguments := m.arguments[alias]) is not None
             ]
             try:
                 values[alias] = evaluate(aggregation, rows, made.integer_overflow)
             except Exception as error:
-                reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
-                return self._bury(reason, Message(anchor.payload, anchor.position), anchor.time_us)
+                broken.append(
+                    "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
+                )
+        if broken:
+            if timing != "EARLY" and not anchor.buried:
+                self._bury(broken[0], Message(anchor.payload, anchor.position), anchor.time_us)
+                anchor.buried = True
+            return None
         columns: Mapping[str, Any] = anchor.payload
         if made.select is not None:
             names = dict.fromkeys((*made.by, made.told_time, *made.select))
             columns = {name: anchor.payload.get(name) for name in names}
-        self._rows.append(JoinedRow({**columns, **values}, Timing.ON_TIME))
+        return {**columns, **values}
+
+    def _held_of(self, anchor: Anchor, aggregation: Aggregation) -> list[Held]:
+        """The messages in its window, or in the frame that an aggregation has of its own."""
+        low_us, high_us, frame = anchor.low_us, anchor.high_us, aggregation.frame
+        if isinstance(frame, RangeBetween):
+            low_us, high_us = anchor.time_us + frame.low_us, anchor.time_us + frame.high_us
+        mine = [m for m in self._held if same_key(m.key, anchor.key) and low_us <= m.time_us <= high_us]
+        return sorted(mine, key=_by_time)
 
     def _bury(self, reason: str, message: Message, time_us: int | None) -> None:
         self._dead.append(DeadLetter(reason, "", message.position, time_us, repr(dict(message.payload))))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.between import Between, Ticks
-from windrow.core.emit import Emit
+from windrow.core.emit import Emit, Never
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
@@ -23,6 +24,7 @@ from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark, bounded
 from windrow.core.time import duration_us, show_duration
 from windrow.operators.operator import Taker
+from windrow.operators.over import emission
 
 if TYPE_CHECKING:
     from windrow.operators.over.definition import OverDefinition
@@ -35,28 +37,58 @@ def own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     anchors, by = given["anchors"], check.names(given["by"], "by", "name a column, several, or () for no key")
     _check_anchors(anchors, by, given["input"])
     _check_watermarks(given["watermark"], anchors)
-    span = _span(given["frame"], anchors)
+    agg = _framed(plain_agg(given["agg"]), given["frame"])
+    span = _hull(agg) or _span(given["frame"], anchors)
     if given["ttl"] is not None:
         raise ConfigurationError(
             f"ttl={given['ttl']!r} is of frames that count messages, and around anchors they are of time: leave it out"
         )
     if given["empty"] not in EMPTY:
         raise ConfigurationError(f"empty={given['empty']!r}: use 'emit', a row of no message, or 'skip'")
-    agg = plain_agg(given["agg"])
-    for alias, aggregation in agg.items():
-        if aggregation.frame is not None:
-            raise BadWindow(
-                f"agg {alias!r}: {aggregation!r} has a frame of its own: around anchors all have that of frame=; give it to "
-                "another wr.Over"
-            )
-    if given["emit"] is not None or given["allowed_lateness"] != "0 seconds":
-        raise ConfigurationError(
-            f"emit={given['emit']!r}, allowed_lateness={given['allowed_lateness']!r} are of windows around messages, and those "
-            "around anchors= are told once: leave them out"
-        )
-    kept = {"ttl_us": None, "retention": _kept(given, span, by), "queried_us": 0}
-    told = {"emit": Emit.append(), "late_us": 0}
+    emit = Emit.append() if given["emit"] is None else given["emit"]
+    told = {"emit": emit, "late_us": emission.late_us(given["allowed_lateness"], emit)}
+    if told["late_us"] or not isinstance(emit.early, Never):
+        _check_corrected(emit, anchors, span)
+    queried_us = emission.queried_us(given["retention"]) if isinstance(span, RangeBetween) else 0
+    kept = {"ttl_us": None, "retention": _kept(given, span, by), "queried_us": queried_us}
     return {"agg": agg, **kept, **told, "anchors": anchors, "span": span, "empty": given["empty"]}
+
+
+def _framed(agg: dict[str, Aggregation], frame: Any) -> dict[str, Aggregation]:
+    """The aggregations, each with its frame where one has a frame of its own."""
+    if all(aggregation.frame is None for aggregation in agg.values()):
+        return agg
+    default = None if frame is None or isinstance(frame, Between) else make_frame(frame)
+    framed = {alias: a if a.frame is not None else replace(a, frame=default) for alias, a in agg.items()}
+    for alias, aggregation in framed.items():
+        if not isinstance(aggregation.frame, RangeBetween) or isinstance(frame, Between):
+            raise BadWindow(
+                f"agg {alias!r}: {agg[alias]!r} with frame={frame!r}: around anchors frames are of time, and beside one of its "
+                f"own none says where it lies; use {agg[alias]!r}.over(wr.range_between('-1 hour', 0))"
+            )
+    return framed
+
+
+def _hull(agg: Mapping[str, Aggregation]) -> RangeBetween | None:
+    """What holds all frames; None where aggregations have none of their own."""
+    frames = [a.frame for a in agg.values() if isinstance(a.frame, RangeBetween)]
+    if not frames:
+        return None
+    return RangeBetween(min(f.low_us for f in frames), max(f.high_us for f in frames))
+
+
+def _check_corrected(emit: Emit, anchors: Input | Ticks, span: Between | RangeBetween) -> None:
+    """Refuse what is not told early, and not again."""
+    if isinstance(anchors, Ticks):
+        raise ConfigurationError(
+            f"{emit!r} with anchors={anchors!r}, which are made when nothing comes before them: leave emit= and "
+            "allowed_lateness= out"
+        )
+    if isinstance(span, Between) and span.promises:
+        raise ConfigurationError(
+            f"{emit!r} with frame={span!r}: what an anchor promises is of those behind it, and one that comes late is not; "
+            "leave out obsolete=, and say retention=, or leave out emit= and allowed_lateness="
+        )
 
 
 def refuse_alone(given: Mapping[str, Any]) -> None:
@@ -116,11 +148,10 @@ def _kept(given: Mapping[str, Any], span: Between | RangeBetween, by: tuple[str,
     """How far from the time of an anchor a window may reach."""
     retention = given["retention"]
     if isinstance(span, RangeBetween):
-        if retention is not None:
-            raise ConfigurationError(
-                f"retention={retention!r} with frame={span!r}, from which it follows how long messages are kept: leave it out"
-            )
-        return Retention(max(-span.start_us, span.end_us, 0))
+        # Kept longer they are for queries alone.
+        if isinstance(retention, Forever):
+            return Retention(None)
+        return Retention(max(-span.start_us, span.end_us, 0, emission.queried_us(retention)))
     if isinstance(retention, Forever):
         return Retention(None)
     if retention is None:
@@ -144,10 +175,9 @@ def plain_agg(agg: Any) -> dict[str, Aggregation]:
     for alias, aggregation in agg.items():
         if not isinstance(alias, str) or not isinstance(aggregation, Aggregation):
             raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation, use e.g. wr.avg('x')")
-        if aggregation.input is not None:
-            raise BadAggregate(
-                f"agg {alias!r}: {aggregation!r}: wr.Over aggregates one input; leave .of(...) out"
-            )
+        if not aggregation.of_all:
+            instead = "leave .of(...) out" if aggregation.input else "use a class with `add`"
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r}: wr.Over aggregates one input; {instead}")
         if alias.startswith("__"):
             raise BadAggregate(f"agg {alias!r}: names with two underscores first are ours, rename it")
     return dict(agg)

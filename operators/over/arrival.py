@@ -1,8 +1,8 @@
 """Windows around messages in the order in which they come, `order="position"`: told for good in the step that makes them whole.
 
 Column families: `tails`, the last messages of each key, of which some may wait for others, and `sums`, as where event time
-orders them (`keyed.py`). A line ends when the watermark is more than the ttl past the latest of its messages; nothing is
-too late.
+orders them (`keyed.py`). A line ends when the watermark is more than the ttl past the latest of its messages, and past
+where it stood when that came: nothing is too late.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from windrow.stores.events import TIME
 from windrow.stores.kv import KV
 from windrow.stores.windows import START
 
-#: The latest event time of a line.
+#: The latest event time of a line, or the watermark that it came behind.
 LATEST = "__latest"
 
 
@@ -65,10 +65,11 @@ class ArrivalOvers(Overs):
         self.check(rows)
         numbers = (work.progress.step << STEP_BITS) + np.arange(len(rows), dtype=np.int64)
         table = self.kept_rows(work, rows).append_column(ID, pa.array(numbers))
-        new = table.append_column(LATEST, pa.array(rows.times))
-        every, at_us = np.ones(len(new), dtype=bool), work.progress.watermark_us
+        at_us = work.progress.watermark_us
+        new = table.append_column(LATEST, pa.array(np.maximum(rows.times, at_us)))
+        every = np.ones(len(new), dtype=bool)
         at = Reached(at_us, at_us)
-        held = self.remembered.near(work.kv, new, every, every, None, END_OF_TIME_US, at)
+        held = self.remembered.near(work.kv, new, every, every, None, END_OF_TIME_US, at, LATEST)
         held, before = self._going_on(work, held, len(new), at_us)
         lines = Lines(held.rows, held.codes, held.keys, held.rows.column(ID).to_numpy(), None)
         places = np.arange(len(lines))

@@ -25,6 +25,7 @@ class ArrivalOracle(OverOracle):
         if not super().take(message, time_us, now_us):
             return False
         anchor = self._anchors[-1]
+        anchor.came_us = self.watermark_us
         before = [a for a in self._anchors[:-1] if same_key(a.key, anchor.key)]
         if before:
             line = [a for a in before if a.line == before[-1].line]
@@ -40,11 +41,15 @@ class ArrivalOracle(OverOracle):
         return None
 
     def _is_over(self, line: list[Anchor]) -> bool:
-        """True if the watermark is so far past all of its messages that the next one begins anew."""
+        """True if the watermark is so far past all of its messages, and has moved so far since they came, that the next one
+        begins anew.
+        """
         if self.watermark_us == END_OF_TIME_US:
             return True
         ttl_us = self.definition.ttl_us
-        return ttl_us is not None and max(a.time_us for a in line) < self.watermark_us - ttl_us
+        return (
+            ttl_us is not None and max(max(a.time_us, a.came_us) for a in line) < self.watermark_us - ttl_us
+        )
 
     def _is_due(self, anchor: Anchor, watermark_us: int) -> bool:
         return True

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.emit import EveryBatch, EveryPeriod, Never, Trigger
+from windrow.core.emit import EveryBatch, Never, Trigger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.one_input import Work
@@ -26,19 +26,10 @@ from windrow.operators.over.logic import Overs
 from windrow.operators.over.marks import ID, STEP_BITS, Marks, ToldRows
 from windrow.operators.over.needs import conformed
 from windrow.operators.over.remembered import Held
+from windrow.operators.over.retold import judged, rows_told, ticks
 from windrow.operators.over.telling import Reached, Sums, Telling
 from windrow.operators.over.values import Values
-from windrow.operators.steps.columns import (
-    EARLY,
-    INDEX,
-    INSERT,
-    IS_LAST,
-    KIND,
-    LATE,
-    ON_TIME,
-    RETRACT,
-    TIMING,
-)
+from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import limit
@@ -141,12 +132,12 @@ class CorrectedOvers(Overs):
             span, trigger = waiting.get(timing), self._triggers.get(timing)
             if span is None:
                 continue
-            ticks = _ticks(trigger, progress.now_us, work.now_us)
+            ended = ticks(trigger, progress.now_us, work.now_us)
             closes = timing == LATE and moves and self._may_close(span, watermark_us)
-            if ticks or closes:
-                look = self._look_near(timing, span, before_us, watermark_us, _within(span), fires=ticks)
+            if ended or closes:
+                look = self._look_near(timing, span, before_us, watermark_us, _within(span), fires=ended)
                 self._tell_again(work, look)
-            if ticks or ends:
+            if ended or ends:
                 del waiting[timing]
         _wait(work.kv, self.aux_cf, waiting)
         if not moves:
@@ -322,64 +313,25 @@ class CorrectedOvers(Overs):
         if decides:
             letters = [b for b in broken if not marks.buried[b.group]]
             telling.bury(work, places, letters, list(self.definition.agg))
-        made = whole & ~fails
-        changed = made & marks.differ(values.columns)
-        speaks = made if look.timing == ON_TIME and not emit.only_if_changed else changed
-        back = marks.stands & ((speaks & (emit.mode == "retracting")) | ~made)
-        self._append(work, look.timing, telling, places, values, marks, speaks, back, closed)
-        stands = speaks | (marks.stands & ~back)
-        return Marks(
-            marks.rows + speaks,
-            marks.decided | decides,
-            stands,
-            marks.buried | (fails & decides),
-            np.full(size, work.progress.step),
-            {a: _chosen(speaks, values.columns[a], old) for a, old in marks.values.items()},
+        speaks, back, after = judged(
+            emit, look.timing, work.progress.step, whole & ~fails, fails, values.columns, marks
         )
-
-    def _append(
-        self,
-        work: Work,
-        timing: str,
-        telling: Telling,
-        places: IntArray,
-        values: Values,
-        marks: Marks,
-        speaks: BoolArray,
-        back: BoolArray,
-        closed: BoolArray,
-    ) -> None:
-        """Rows by event time and position; what takes one back stands right before the one that is told instead."""
-        fields, tables = self.fields(work.schema), []
-        in_order = telling.in_order(places)
-        rank = np.empty(len(places), dtype=np.int64)
-        rank[in_order] = np.arange(len(places))
-        ranks: list[IntArray] = []
-        told: tuple[tuple[BoolArray, dict[str, pa.Array], IntArray, BoolArray, str], ...] = (
-            (back, marks.values, marks.rows - 1, np.zeros(len(places), dtype=bool), RETRACT),
-            (speaks, values.columns, marks.rows, closed, INSERT),
+        rank = np.empty(size, dtype=np.int64)
+        rank[telling.in_order(places)] = np.arange(size)
+        told = rows_told(
+            self.fields(work.schema),
+            look.timing,
+            lambda some, names: telling.at(places[some], names),
+            rank,
+            values.columns,
+            marks,
+            speaks,
+            back,
+            closed,
         )
-        for mask, columns, index, is_last, kind in told:
-            some = np.flatnonzero(mask)
-            if not len(some):
-                continue
-            names, at = [f.name for f in fields if f.name not in columns], pa.array(some)
-            messages = telling.at(places[some], names)
-            row = [columns[f.name].take(at) if f.name in columns else messages.column(f.name) for f in fields]
-            labels = {
-                TIMING: pa.repeat(pa.scalar(timing, pa.string()), len(some)),
-                INDEX: pa.array(index[some].astype(np.int32)),
-                IS_LAST: pa.array(is_last[some]),
-                KIND: pa.repeat(pa.scalar(kind, pa.string()), len(some)),
-            }
-            table = pa.table(row, schema=pa.schema(fields))
-            for name, column in labels.items():
-                table = table.append_column(name, column)
-            tables.append(table)
-            ranks.append(2 * rank[some] + (kind == INSERT))
-        if tables:
-            order = np.argsort(np.concatenate(ranks), kind="stable")
-            work.result.panes.append(pa.concat_tables(tables).take(pa.array(order)))
+        if told is not None:
+            work.result.panes.append(told)
+        return after
 
 
 # -- what waits for a period ------------------------------------------------------------------------------------------
@@ -408,13 +360,6 @@ def _wider(span: Span | None, other: Span) -> Span:
     return Span(min(span.low_us, other.low_us), max(span.high_us, other.high_us))
 
 
-def _ticks(trigger: Trigger | None, before_us: int | None, now_us: int) -> bool:
-    """True if a period of it has ended."""
-    if before_us is None or not isinstance(trigger, EveryPeriod):
-        return False
-    return now_us // trigger.period_us > before_us // trigger.period_us
-
-
 # -- small ------------------------------------------------------------------------------------------------------------
 
 
@@ -430,8 +375,3 @@ def _within(span: Span) -> Callable[[pa.Table, IntArray], BoolArray]:
 def _between(times: IntArray) -> tuple[int, int]:
     """A range that holds these times."""
     return int(times.min()), int(times.max()) + 1
-
-
-def _chosen(mask: BoolArray, yes: pa.Array, no: pa.Array) -> pa.Array:
-    picks = np.where(mask, np.arange(len(mask)), np.arange(len(mask)) + len(mask))
-    return pa.concat_arrays([yes, no]).take(pa.array(picks))

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.between import Between, Ticks
+from windrow.core.deliver import Policy
 from windrow.core.emit import Emit, Never
 from windrow.core.errors import BadDuration, BadTrigger, BadWindow, ConfigurationError, RetentionMissing
 from windrow.core.frames import Frame, RangeBetween, RowsBetween, make_frame
@@ -43,12 +44,12 @@ class OverDefinition(OneInput):
     emit: what is told beside the row on time: wr.Emit(early=, late=, mode=, only_if_changed=), whose triggers are wr.never,
         wr.every_batch or wr.every("10 seconds"); by default nothing, wr.Emit.append()
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
-    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`; a message
-        that does not pass has no row, and is no neighbour
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`;
+        a message that does not pass has no row, and is no neighbour
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
     anchors: another input around whose messages the windows are, in the place of its own: wr.Input("markers", event_time="t")
         with the same key columns, or wr.sources.clock("1 second"). Then `input=` names this one, `select` is of the anchors,
-        and `frame` is wr.range_between(...), or wr.between("begin", "end"): what each anchor says
+        and `frame` is wr.range_between(...), also of each aggregation, or wr.between("begin", "end"): what each anchor says
     retention: how long messages are kept behind the watermark for queries, or wr.forever; no shorter than frames need them.
         With wr.between: how far from the time of its anchor a window may reach; what reaches further is a dead letter
         `out_of_retention`. wr.forever, or, without keys, an obsolete time in its place: any time
@@ -105,6 +106,7 @@ class OverDefinition(OneInput):
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
         where: pc.Expression | None = None,
+        deliver: Policy | None = None,
         anchors: Input | Ticks | None = None,
         retention: Duration | Forever | None = None,
         empty: str = "emit",
@@ -162,7 +164,7 @@ class OverDefinition(OneInput):
     def markers(self) -> Self:
         """The input of its anchors by itself."""
         assert isinstance(self.anchors, Input)
-        names = ("event_time", "watermark", "time_zone", "max_ahead_us", "positions", "where")
+        names = ("event_time", "watermark", "time_zone", "max_ahead_us", "positions", "where", "deliver")
         own = {n: getattr(self.anchors, n) for n in names}
         unit, name = self.anchors.event_time_unit, self.anchors.name
         return self._changed(anchors=None, agg={}, input_name=name, event_time_unit=unit, **own)
@@ -176,6 +178,10 @@ class OverDefinition(OneInput):
     def corrects(self) -> bool:
         """True if rows are told before they are due, or again."""
         return (self.late_us > 0 and not self.by_arrival) or not isinstance(self.emit.early, Never)
+
+    @property
+    def tells_again(self) -> bool:
+        return self.corrects
 
     @property
     def told_mode(self) -> str:
@@ -233,15 +239,21 @@ class OverDefinition(OneInput):
         return UNBOUNDED_US if self.ttl_us is None else waits * self.ttl_us
 
     def check_followed(self, taker: Taker) -> None:
+        if self.anchors is None:
+            super().check_followed(taker)
+        if self.corrects and (self.emit.mode != "retracting" or taker.keeps):
+            ways = (
+                "use mode='retracting', which takes them back first, or"
+                if not taker.keeps
+                else f"{taker.keeps};"
+            )
+            raise BadTrigger(
+                f"{self.emit!r} of {self.name!r}, before {taker.name!r}: its rows are told again, and would be counted as "
+                f"often; {ways} leave out emit= and allowed_lateness="
+            )
         if self.anchors is not None:
             around.check_followed(self, taker)
             return
-        super().check_followed(taker)
-        if self.corrects:
-            raise BadTrigger(
-                f"{self.emit!r} of {self.name!r}, before {taker.name!r}: its rows are told again, and would be counted as "
-                "often; leave out emit= and allowed_lateness="
-            )
         if self.by_arrival:
             raise BadWindow(
                 f"{self.name!r}, before {taker.name!r}, tells rows as messages come, however late in event time, so that "
@@ -254,25 +266,28 @@ class OverDefinition(OneInput):
             )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.delivering import delivering
         from windrow.operators.over.anchored import AnchoredOvers
+        from windrow.operators.over.anchored_corrections import CorrectedAnchors
         from windrow.operators.over.arrival import ArrivalOvers
         from windrow.operators.over.corrections import CorrectedOvers
         from windrow.operators.over.logic import Overs
 
         if self.anchors is not None:
-            return AnchoredOvers(self)
+            return delivering(CorrectedAnchors(self) if self.corrects else AnchoredOvers(self))
         if self.by_arrival:
-            return ArrivalOvers(self)
-        return CorrectedOvers(self) if self.corrects else Overs(self)
+            return delivering(ArrivalOvers(self))
+        return delivering(CorrectedOvers(self) if self.corrects else Overs(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.over.anchored_oracle import AnchoredOracle
         from windrow.operators.over.arrival_oracle import ArrivalOracle
         from windrow.operators.over.oracle import OverOracle
+        from windrow.operators.plain.delivering import delivering
 
         if self.anchors is not None:
-            return AnchoredOracle(self)
-        return ArrivalOracle(self) if self.by_arrival else OverOracle(self)
+            return delivering(self, AnchoredOracle(self), schemas)
+        return delivering(self, ArrivalOracle(self) if self.by_arrival else OverOracle(self), schemas)
 
 
 def reach_us(agg: Mapping[str, Aggregation]) -> int:

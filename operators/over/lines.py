@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.frames import Frame, RangeBetween
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.groups import combine
+from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.steps.groups import combine, is_one
 from windrow.operators.steps.intake import encoded_positions
 
 #: Numbers below it leave room for a sum.
@@ -41,6 +41,8 @@ def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntA
     equal = sorted_[1:] == sorted_[:-1]
     if not equal.any():
         return order
+    if _follow(rows, order if at is None else at[order], equal):
+        return order
     tied = np.flatnonzero(np.r_[equal, False] | np.r_[False, equal])
     among = order[tied]
     stand = among if at is None else at[among]
@@ -50,6 +52,15 @@ def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntA
     ranks = _ranks(combine(positions))
     order[tied] = among[np.lexsort((ranks, sorted_[tied]))]
     return order
+
+
+def _follow(rows: pa.Table, order: IntArray, equal: BoolArray) -> bool:
+    """True if rows that are equal to those before them are behind them in the one partition that there is."""
+    if not {SOURCE, PARTITION, OFFSET} <= set(rows.column_names):
+        return False
+    offsets, partitions = (rows.column(name).to_numpy() for name in (OFFSET, PARTITION))
+    behind = np.diff(offsets[order]) > 0
+    return bool(behind[equal].all() and (partitions == partitions[0]).all() and is_one(rows.column(SOURCE)))
 
 
 def _ranks(values: pa.Array) -> IntArray:

@@ -34,7 +34,7 @@ from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import limit, passed
-from windrow.operators.steps.told import labelled
+from windrow.operators.steps.told import labelled, signed
 from windrow.operators.view import View
 from windrow.stores.events import TIME, Events
 from windrow.stores.kv import KV, Batch
@@ -92,6 +92,9 @@ class Overs(OneInputLogic):
         names = schema.names if told is None else told[: len(told) - len(definition.agg)]
         made = {f.name: f for _, calculation in self._calculations(schema) for f in calculation.output}
         return [*(schema.field(n) for n in names), *(made[alias] for alias in definition.agg)]
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return signed(panes) if self.definition.tells_again else super().messages(panes)
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         for schema in inputs.values():

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from windrow.core.aggregation import Aggregation
-from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
+from windrow.core.emit import Emit, EveryBatch, EveryPeriod, Trigger
 from windrow.core.frames import Frame, RangeBetween
-from windrow.core.messages import Message, Position
+from windrow.core.messages import Kind, Message, Position
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
 from windrow.operators.plain.arrow import Arguments, Raised
@@ -24,24 +24,54 @@ from windrow.operators.plain.one_input import OneInputOracle
 from windrow.operators.plain.oracle import Messages, Outcome, listed
 
 
-@dataclass
-class Anchor:
-    """A message that was counted, around which there is a window.
+@dataclass(kw_only=True)
+class Told:
+    """What was told of a message around which there is a window.
 
-    decided: the watermark was past it and its frames. stands: the row that was told last, and not taken back. rows: how many
-    were told. buried: its row could not be made, and there is a letter. line: of its key, where messages count as they come
+    decided: its row was told on time, or late. stands: the row that was told last, and not taken back. rows: how many were
+    told. buried: its row could not be made, and there is a letter
     """
+
+    decided: bool = False
+    stands: dict[str, Any] | None = None
+    rows: int = 0
+    buried: bool = False
+
+
+def told_again(
+    anchor: Told, row: dict[str, Any] | None, timing: str, emit: Emit
+) -> list[tuple[dict[str, Any], Kind, int]]:
+    """What is said when its row is that, with the number of each. What stood is taken back where the mode says so, or there is
+    no row any more."""
+    said: list[tuple[dict[str, Any], Kind, int]] = []
+    if timing != "EARLY":
+        anchor.decided = True
+    stands = anchor.stands
+    stays = row is not None and stands is not None and same(row, stands)
+    if stays and (timing != "ON_TIME" or emit.only_if_changed):
+        return said
+    if stands is not None and (row is None or emit.mode == "retracting"):
+        said.append((stands, Kind.RETRACT, anchor.rows - 1))
+        anchor.stands = None
+    if row is not None:
+        said.append((row, Kind.INSERT, anchor.rows))
+        anchor.stands = row
+        anchor.rows += 1
+    return said
+
+
+@dataclass
+class Anchor(Told):
+    """A message that was counted, around which there is a window. line: of its key, where messages count as they come; came_us:
+    the watermark when it came."""
 
     time_us: int
     position: Position
     key: Key
     payload: dict[str, Any]
     arguments: dict[str, tuple[Any, ...] | None]
-    decided: bool = False
-    stands: dict[str, Any] | None = None
-    rows: int = 0
-    buried: bool = False
     line: int = 0
+    came_us: int = START_OF_TIME_US
 
 
 class OverOracle(OneInputOracle):
@@ -168,20 +198,10 @@ class OverOracle(OneInputOracle):
 
     def _tell(self, anchor: Anchor, timing: str) -> None:
         """Its row, where that is to be told: on time it is, else where it has changed. What is no more is taken back."""
-        made, row = self.definition, self._row_of(anchor, timing)
-        if timing != "EARLY":
-            anchor.decided = True
-        stands = anchor.stands
-        stays = row is not None and stands is not None and same(row, stands)
-        if stays and (timing != "ON_TIME" or made.emit.only_if_changed):
-            return
-        if stands is not None and (row is None or made.emit.mode == "retracting"):
-            self.tell(timing, stands, "RETRACT", anchor.rows - 1, is_last=False)
-            anchor.stands = None
-        if row is not None:
-            self.tell(timing, row, index=anchor.rows, is_last=self._is_due(anchor, self._closed_us))
-            anchor.stands = row
-            anchor.rows += 1
+        row = self._row_of(anchor, timing)
+        for values, kind, index in told_again(anchor, row, timing, self.definition.emit):
+            last = kind is Kind.INSERT and self._is_due(anchor, self._closed_us)
+            self.tell(timing, values, kind.name, index, is_last=last)
 
     def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
         """Its row as of now; None where there is none."""

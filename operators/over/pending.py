@@ -6,7 +6,7 @@ each key the time before which no window begins any more, and `promises`, the ke
 
     lows       <stretch i64>          i64
     floors     <key>                  i64
-    promises   <stretch i64><key>     nothing
+    promises   <stretch i64>00<step u64>     keys, msgpack; before there were such: <stretch i64><key>, and nothing
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.between import Between, Ticks
-from windrow.core.byte_order import decode_i64, encode_i64, i64_array_to_bytes, rows_to_bytes
+from windrow.core.byte_order import (
+    bytes_to_i64_array,
+    bytes_to_rows,
+    decode_i64,
+    encode_i64,
+    encode_u64,
+    i64_array_to_bytes,
+    rows_to_bytes,
+)
 from windrow.core.frames import RangeBetween
-from windrow.core.keys import encode_equal
+from windrow.core.keys import FIELDS_END, encode_equal
 from windrow.core.time import END_OF_TIME_US, SECOND_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.over.definition import OverDefinition
@@ -37,6 +45,7 @@ _STRETCHES = 8
 AT = "__at"
 #: Under it stands how far a clock has come, and the first and the last time that it has heard.
 _CLOCK = b"clock"
+_NOTHING = encode_i64(START_OF_TIME_US)
 
 
 class Pending:
@@ -104,7 +113,7 @@ class Pending:
 
     # -- what they promise ------------------------------------------------------------------------------------------
 
-    def judge(self, kv: KV, anchors: pa.Table) -> tuple[BoolArray, IntArray]:
+    def judge(self, kv: KV, anchors: pa.Table, step: int) -> tuple[BoolArray, IntArray]:
         """True for anchors that keep what those of their key before them have promised; and before which time, of each, no
         window may begin. What the others promise does not count."""
         n, by = len(anchors), self.definition.by
@@ -115,10 +124,7 @@ class Pending:
             if by
             else [b""]
         )
-        stored = [
-            START_OF_TIME_US if v is None else decode_i64(v) for v in kv.multi_get(self.floors_cf, keys)
-        ]
-        before: IntArray = np.array(stored, dtype=np.int64)
+        before = self._said_us(kv, keys)
         in_time = ordered(times, anchors)
         order = in_time[np.argsort(groups.codes[in_time], kind="stable")]
         codes = groups.codes[order]
@@ -130,7 +136,7 @@ class Pending:
             _one_by_one(np.flatnonzero(codes == code), start, promised, floors, good, int(before[code]))
         after = before.copy()
         np.maximum.at(after, codes[good], promised[good])
-        self._promise(kv, keys, before, after)
+        self._promise(kv, keys, before, after, step)
         judged, said = np.empty(n, dtype=bool), np.empty(n, dtype=np.int64)
         judged[order], said[order] = good, floors
         return judged, said
@@ -140,15 +146,22 @@ class Pending:
         value = None if self.definition.by or not self.judges else kv.get(self.floors_cf, b"")
         return START_OF_TIME_US if value is None else decode_i64(value)
 
-    def _promise(self, kv: KV, keys: list[bytes], before: IntArray, after: IntArray) -> None:
+    def _said_us(self, kv: KV, keys: list[bytes]) -> IntArray:
+        """Before which time no window of each key begins any more."""
+        stored = kv.multi_get(self.floors_cf, keys)
+        return bytes_to_i64_array(bytes_to_rows([v or _NOTHING for v in stored], 8))
+
+    def _promise(self, kv: KV, keys: list[bytes], before: IntArray, after: IntArray, step: int) -> None:
         changed, batch = np.flatnonzero(after > before), Batch()
         batch.put_many(self.floors_cf, [keys[i] for i in changed.tolist()], _encoded(after[changed]))
         if self.definition.back_us is not None:  # else they stay for good
             width_us = self._promise_us
             entered = changed[after[changed] // width_us > before[changed] // width_us]
-            begins = _encoded(after[entered] // width_us * width_us)
-            entries = [begin + keys[i] for begin, i in zip(begins, entered.tolist(), strict=True)]
-            batch.put_many(self.promises_cf, entries, [b""] * len(entries))
+            stretches = after[entered] // width_us
+            for stretch in np.unique(stretches).tolist():
+                some = [keys[i] for i in entered[stretches == stretch].tolist()]
+                entry = encode_i64(stretch * width_us) + FIELDS_END + encode_u64(step)
+                batch.put(self.promises_cf, entry, msgpack.packb(some))
         kv.write(batch)
 
     @property
@@ -159,14 +172,12 @@ class Pending:
     def _forget_promises(self, kv: KV, batch: Batch, said_us: int) -> None:
         """Floors up to that time. One that has moved on is known in its later stretch."""
         end = encode_i64(said_us // self._promise_us * self._promise_us)
-        keys = [key[8:] for key, _ in kv.scan(self.promises_cf, b"", end)]
+        keys = [key for entry in kv.scan(self.promises_cf, b"", end) for key in _keys_of(*entry)]
         if not keys:
             return
         batch.delete_range(self.promises_cf, b"", end)
-        floors = zip(keys, kv.multi_get(self.floors_cf, keys), strict=True)
-        batch.delete_many(
-            self.floors_cf, [k for k, v in floors if v is not None and decode_i64(v) <= said_us]
-        )
+        over = np.flatnonzero(self._said_us(kv, keys) <= said_us)
+        batch.delete_many(self.floors_cf, [keys[i] for i in over.tolist()])
 
     # -- windows that are not over ----------------------------------------------------------------------------------
 
@@ -275,6 +286,12 @@ def _one_by_one(
         good[i] = start[i] >= floor_us and (promised[i] >= floor_us or promised[i] == START_OF_TIME_US)
         if good[i]:
             floor_us = max(floor_us, int(promised[i]))
+
+
+def _keys_of(entry: bytes, value: bytes) -> list[bytes]:
+    """The keys that entered a stretch: of a step, or one of a state from before."""
+    one = entry[8:]
+    return msgpack.unpackb(value) if one.startswith(FIELDS_END) else [one]
 
 
 def _encoded(values: IntArray) -> list[bytes]:

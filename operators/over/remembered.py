@@ -89,15 +89,16 @@ class Remembered:
         ended: pa.Table | None,
         low_us: int,
         after: Reached,
+        latest: str = TIME,
     ) -> Held:
         """The messages of keys that are named by some of `events`, which are from `low_us` on, or have ended. settled: true for
-        those of them that are to be remembered."""
+        those of them that are to be remembered. latest: the column of times since which a key is quiet."""
         new, stays = events.filter(pa.array(named)), settled[named]
         asked = new if ended is None else concat([new, ended.select(events.column_names)])
         groups = Groups([asked.column(b) for b in self.by], len(asked))
         keys = asked.take(pa.array(groups.first_rows))
         last = np.full(groups.size, START_OF_TIME_US)
-        np.maximum.at(last, groups.codes[: len(new)][stays], new.column(TIME).to_numpy()[stays])
+        np.maximum.at(last, groups.codes[: len(new)][stays], new.column(latest).to_numpy()[stays])
         wanted = last > START_OF_TIME_US
         stretches = self.tails.stretch(np.where(wanted, last, 0))
         found = [

@@ -233,9 +233,19 @@ def _user(aggregation: Aggregation, rows: Sequence[Row]) -> Any:
     else:
         state = function.body.initial()
         for row in rows:
-            state = function.body.add(state, *row.values)
+            state = _add_of(aggregation, row)(state, *row.values)
         result = function.body.finish(state)
     return result if function.returns is None else of_type(result, function.returns)
+
+
+def _add_of(aggregation: Aggregation, row: Row) -> Any:
+    """The method that takes the message: of several inputs, the one of its input, with whose name its source begins."""
+    assert aggregation.function is not None
+    inputs = [name for name, _ in aggregation.shares]
+    if not inputs:
+        return aggregation.function.body.add
+    of = inputs[0] if len(inputs) == 1 else row.position.source.partition(":")[0]
+    return getattr(aggregation.function.body, f"add_{of}")
 
 
 def _with_envelope(row: Row) -> dict[str, Any]:

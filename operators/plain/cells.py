@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.core.messages import Position, TupleWindow, Window
+from windrow.core.time import START_OF_TIME_US
 from windrow.operators.plain.aggregates import is_nan, same
 
 Key = tuple[Any, ...]
@@ -53,6 +54,24 @@ class Cell:
     @property
     def end_us(self) -> int:
         return self.window.last if isinstance(self.window, TupleWindow) else self.window.end_us
+
+
+@dataclass
+class SessionCell(Cell):
+    """One session of one key."""
+
+    window: Window = field(default_factory=lambda: Window(0, 1))
+    reach_us: int = START_OF_TIME_US  # where it would end if sessions had no longest length
+    current: bool = True  # the watermark has not passed its end since it has that end
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A pane that was told and not taken back."""
+
+    window: Window
+    values: dict[str, Any]
+    index: int
 
 
 def standing(messages: Sequence[Taken]) -> list[Taken]:

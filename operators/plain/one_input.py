@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow.core.messages import DeadLetter, JoinedRow, Kind, Message, Timing
@@ -31,6 +31,9 @@ class OneInputOracle(Oracle):
     def pass_time(self, before_us: int, now_us: int) -> None:
         """Event time has come from `before_us` to `watermark_us`."""
         return None
+
+    def know(self, input: str, columns: Sequence[str]) -> None:
+        self._filter.learn([dict.fromkeys(columns)])
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         self.counted = []

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core import check
+from windrow.core.deliver import Policy
 from windrow.core.errors import BadDuration, ConfigurationError, ReservedColumn, RetentionMissing
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Positions
@@ -36,7 +37,7 @@ class ProcessDefinition(OneInput):
     ttl: the state of a key is forgotten when the watermark is so far past the last message or timer that it had, and what is
         later than that is a dead letter; or wr.forever
     version: stands with the function's name in the fingerprint: give another one when its state means something else
-    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
+    name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     `key` is the key's value, a tuple of several; `message` a dict of all columns. `state` is a mapping of text to values that
@@ -86,6 +87,7 @@ class ProcessDefinition(OneInput):
         dead_letter_retention: Duration | Forever | None = None,
         input: str | None = None,
         where: pc.Expression | None = None,
+        deliver: Policy | None = None,
     ) -> None:
         where = filter_of(where)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
@@ -137,14 +139,16 @@ class ProcessDefinition(OneInput):
         return self._described("process", function=self.function_name, version=self.version)
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
+        from windrow.operators.delivering import delivering
         from windrow.operators.process.logic import Processor
 
-        return Processor(self)
+        return delivering(Processor(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.plain.delivering import delivering
         from windrow.operators.process.oracle import ProcessOracle
 
-        return ProcessOracle(self)
+        return delivering(self, ProcessOracle(self), schemas)
 
 
 def _check_function(function: Any) -> None:

@@ -16,6 +16,8 @@ MALFORMED_ROW, RAW = "__malformed", "__raw"
 SIGN = "__sign"
 #: of a row of a run of single messages: which of them it is
 ARRIVED = "__arrived"
+#: of a message that has a number among all messages, by which it is filed, and not by its time
+NUMBER = "__number"
 #: What is wrong with a row that is only passed over, without a dead letter.
 PASSED_OVER = ""
 

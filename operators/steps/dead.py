@@ -28,6 +28,7 @@ AGGREGATE_FAILED = "aggregate_failed"
 INTEGER_OVERFLOW = "integer_overflow"
 FUNCTION_FAILED = "function_failed"
 OBSOLETE_WINDOW = "obsolete_window"
+SKIPPED = "skipped"
 
 SCHEMA = pa.schema(
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,9 +47,19 @@ def _dense(column: pa.Array) -> tuple[IntArray, int]:
     """Numbers of the distinct values of one column, null among them, in order of first appearance."""
     if pa.types.is_floating(column.type):
         column = one_zero_one_nan(column)
+    if is_one(column):
+        return np.zeros(len(column), dtype=np.int64), 1
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     encoded = combine(encoded)
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+
+
+def is_one(column: pa.Array | pa.ChunkedArray) -> bool:
+    """True if the values are all the same, as sources mostly are; told by a glance of most that are not."""
+    n = len(column)
+    if n < 2 or column.null_count or pa.types.is_nested(column.type) or not column[0].equals(column[n - 1]):
+        return False
+    return column[0].equals(column[n // 2]) and bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
@@ -130,21 +141,21 @@ class Groups:
         size = 1 if rows else 0
         for i, column in enumerate(columns):
             dense, distinct = _dense(combine(column))
-            if i == 0:
+            if i == 0 or size == 1:
                 codes, size = dense, distinct
+                continue
+            if distinct == 1:
                 continue
             codes, size = _renumber(codes * distinct + dense, size * distinct)
         self.codes = codes
         self.size = size
         self.rows = rows
-        self._code_array = pa.array(codes.astype(np.int32))
 
     @classmethod
     def of_codes(cls, codes: IntArray, size: int) -> Groups:
         """Groups whose numbers are known; some may have no rows (their aggregates are null)."""
         made = cls.__new__(cls)
         made.codes, made.size, made.rows = codes, size, len(codes)
-        made._code_array = pa.array(codes.astype(np.int32))
         return made
 
     @classmethod
@@ -152,13 +163,13 @@ class Groups:
         """Groups of rows that have numbers below `span`, perhaps with gaps."""
         return cls.of_codes(*_renumber(numbers, span))
 
-    @property
+    @cached_property
     def first_rows(self) -> IntArray:
         first = np.full(self.size, self.rows, dtype=np.int64)
         first[self.codes[::-1]] = np.arange(self.rows - 1, -1, -1)
         return first
 
-    @property
+    @cached_property
     def last_rows(self) -> IntArray:
         last = np.zeros(self.size, dtype=np.int64)
         last[self.codes] = np.arange(self.rows)
@@ -215,7 +226,7 @@ class Groups:
             return []
         columns = [combine(c) for c, _ in requests]
         names = [f"c{i}" for i in range(len(columns))]
-        table = pa.table([self._code_array, *columns], names=["code", *names])
+        table = pa.table([pa.array(self.codes.astype(np.int32)), *columns], names=["code", *names])
         spec: list[tuple[str, str, Any]] = []
         for name, (_, fn) in zip(names, requests, strict=True):
             options: Any = None

@@ -13,8 +13,8 @@ from windrow.operators.steps.step import StepResult
 class Pushdown:
     """What SQL may do of an `ingest` before rows cross: rows of one slice of time and one key become one group.
 
-    parts: accumulator -> SQL aggregate; columns: those of the input that these name, keys among them. length_us, offset_us: of
-    slices; a length of 0: all time is one. window: (size, hop) of the newest window of a time, None where no window ends.
+    parts: accumulator -> SQL aggregate. length_us, offset_us: of slices; a length of 0: all time is one. window: (size, hop) of
+    the newest window of a time, None where no window ends.
     retention_us, lateness_us: how long after its end a window is kept, and takes rows. first_times: the first time of each
     group is needed, too. late_rows: what is late can be told from its time; else all rows of a batch with such have to cross.
     """
@@ -22,7 +22,6 @@ class Pushdown:
     given: Input
     by: tuple[str, ...]
     nulls_count: bool
-    columns: tuple[str, ...]
     parts: Mapping[str, str]
     length_us: int
     offset_us: int

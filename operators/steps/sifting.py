@@ -7,6 +7,7 @@ of the slice, and marked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,8 +21,8 @@ Row = tuple[str, int]
 Tables = Mapping[str, pa.Table]
 R = TypeVar("R")
 
-#: Of a slice that breaks so often the program is to blame.
-MOST = 1_000
+#: Of a slice that breaks so often the program is to blame. Not of one of many steps that went well: each had its own.
+MOST, OF_STEPS = 1_000, math.inf
 _OF_DATA = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
 
 
@@ -30,28 +31,34 @@ def is_of_data(error: BaseException) -> bool:
     return isinstance(error, _OF_DATA) and not isinstance(error, (WindrowError, MemoryError, OSError))
 
 
-def sifted(step: Callable[[KV, Tables], R], kv: Overlay, tables: Tables) -> R:
-    """`step(kv, tables)` on an overlay in which nothing is written yet, without the rows that make it raise."""
+def sifted(step: Callable[[KV, Tables], R], kv: Overlay, tables: Tables, most: float = MOST) -> R:
+    """`step(kv, tables)` on an overlay in which nothing is written yet, without the rows that make it raise, `most` of them."""
     try:
         return step(kv, tables)
     except Exception as error:
         if not is_of_data(error):
             raise
         kv.close()
-        wrong = culprits(step, kv, tables, error)
+        wrong = culprits(step, kv, tables, error, most=most)
     return step(kv, marked(tables, wrong))
 
 
-def sifted_into(step: Callable[[KV, Tables], R], kv: KV, tables: Tables) -> R:
+def sifted_into(step: Callable[[KV, Tables], R], kv: KV, tables: Tables, most: float = MOST) -> R:
     """`sifted`, written into a store."""
     tried = Overlay(kv)
-    result = sifted(step, tried, tables)
+    result = sifted(step, tried, tables, most)
     kv.write(tried.batch)
     return result
 
 
 def culprits(
-    step: Callable[[KV, Tables], Any], kv: KV, tables: Tables, error: Exception, *, in_place: bool = False
+    step: Callable[[KV, Tables], Any],
+    kv: KV,
+    tables: Tables,
+    error: Exception,
+    *,
+    in_place: bool = False,
+    most: float = MOST,
 ) -> dict[Row, str]:
     """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame.
 
@@ -76,7 +83,7 @@ def culprits(
             look(some[: len(some) // 2])
             look(some[len(some) // 2 :])
             return
-        if not is_of_data(why) or len(found) == MOST:
+        if not is_of_data(why) or len(found) == most:
             raise why
         found[some[0]] = f"{type(why).__name__}: {why}"
 

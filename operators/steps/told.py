@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.messages import JoinedRow, Kind, Timing, Token
 from windrow.core.types import concat
-from windrow.operators.steps.columns import INDEX, IS_LAST, KIND, TIMING
+from windrow.operators.steps.columns import INDEX, INSERT, IS_LAST, KIND, SIGN, TIMING
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.labels import PANE_TYPE
 
@@ -22,6 +23,15 @@ def labelled(rows: pa.Table, timing: str) -> pa.Table:
 def without_labels(told: Sequence[pa.Table]) -> pa.Table:
     """The rows themselves, as the next operator sees them."""
     return concat([_bare(rows) for rows in told])
+
+
+def signed(told: Sequence[pa.Table]) -> pa.Table:
+    """The same of rows of which some take others back, and say which."""
+    tables = []
+    for rows in told:
+        inserted = pc.equal(rows.column(KIND), INSERT)
+        tables.append(_bare(rows).append_column(SIGN, pc.if_else(inserted, pa.scalar(1), pa.scalar(-1))))
+    return concat(tables)
 
 
 def told_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:

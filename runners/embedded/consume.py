@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from windrow.connectors.kafka.cluster import ended_at, passes, topic_partition
-from windrow.connectors.kafka.offsets import Topic
+from windrow.connectors.kafka.offsets import Range, Topic
 from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
+from windrow.connectors.kafka.unread import counted_offsets, unread_of
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition, topic_source
@@ -44,6 +45,7 @@ GROUP = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout
 Open = Callable[[str], "Embedded"]
 Stop = Callable[[], bool]
 At = tuple[str, int]
+Counted = Callable[[pa.Table], list[int]]
 
 
 def run(
@@ -127,6 +129,7 @@ class _Loop(ABC):
         self.ids: dict[str, str] = {}
         self.held: set[At] = set()  # partitions that are not read at the moment
         self.empty_at: dict[At, int] = {}  # the offset at which a partition last had nothing more
+        self.begun: dict[At, int] = {}  # the offset at which reading began
         self.consumer = kafka.consumer(enable_partition_eof=True, **settings)
 
     @abstractmethod
@@ -163,6 +166,46 @@ class _Loop(ABC):
             for topic, found in stream.begin(op.next_offsets(input=name), self.cluster).items()
         }
 
+    def go_on(self, op: Embedded, stands: Mapping[At, int], least: int = 1) -> dict[At, int]:
+        """Past which offsets of these partitions reading may go on, because a delivery policy would skip at least so many of
+        them: the operator notes what nobody reads."""
+        now_us, found = op.engine.now(), dict[At, tuple[int, int]]()
+        for name, stream in self.sources.items():
+            given = op.definition.input(name)
+            unread = unread_of(op.definition, given, stream)
+            mine = {at: offset for at, offset in stands.items() if self.input_of[at[0]] == name}
+            if unread is not None and mine:
+                extents = stream.extents(self.cluster, {})
+                backlog = {(t, p): (o, extents[t].stable.get(p, o)) for (t, p), o in mine.items()}
+                counted = partial(counted_offsets, op.definition, given, now_us=now_us)
+                offsets = partial(self._offsets, stream, counted)
+                found |= unread.begins(backlog, now_us, self.cluster, offsets)
+        found = {
+            at: (first, following) for at, (first, following) in found.items() if following - first >= least
+        }
+        if found:
+            op.engine.pass_over({self._partition(op, at): span for at, span in found.items()}, now_us)
+        return {at: following for at, (_, following) in found.items()}
+
+    def _offsets(
+        self, stream: KafkaStream, counted: Counted, at: At, first: int, following: int
+    ) -> list[int]:
+        """Those of the records of a partition in `[first, following)` that are counted."""
+        there = Range(at[0], self.ids[at[0]], at[1], first, following)
+        return [offset for rows in stream.read([there]) for offset in counted(rows)]
+
+    def _leap(self) -> None:
+        """More came at once than is read at once: go past what would be skipped of the rest."""
+        for op in self.operators():
+            offsets = op.engine.staged.offsets
+            stands = {
+                at: offsets.get(self._partition(op, at), begun)
+                for at, begun in self.begun.items()
+                if self.operator_of(at) is op and at not in self.held
+            }
+            for at, offset in self.go_on(op, stands, self._most).items():
+                self.consumer.seek(topic_partition(*at, offset))
+
     def ends(self) -> dict[At, int]:
         """Where what can be read now ends, by partition."""
         extents = [stream.extents(self.cluster, {}) for stream in self.sources.values()]
@@ -180,18 +223,22 @@ class _Loop(ABC):
 
     def turn(self, tick_s: float) -> None:
         """What has come goes to the operators, time passes, panes go out."""
-        for op, tables in self._poll(tick_s):
+        messages = self.consumer.consume(self._most, tick_s)
+        for op, tables in self._tables(messages):
             some = tables if op.definition.by_input else next(iter(tables.values()))
             self._keep(op, partial(op.add_messages, some))
         for op in self.operators():
             with contextlib.suppress(OperatorPaused):
                 self._keep(op, op.timeout)
         self._hold()
+        if len(messages) >= self._most:
+            self._leap()
 
-    def _poll(self, wait_s: float) -> list[tuple[Embedded, dict[str, pa.Table]]]:
+    def _tables(self, messages: list[Any]) -> list[tuple[Embedded, dict[str, pa.Table]]]:
+        """What has come, by operator and input."""
         by_partition: dict[At, list[Any]] = {}
         refused = None
-        for message in self.consumer.consume(self._most, wait_s):
+        for message in messages:
             if message.error() is None:
                 by_partition.setdefault((message.topic(), message.partition()), []).append(message)
             elif (end := ended_at(message)) is not None:
@@ -199,18 +246,18 @@ class _Loop(ABC):
             elif not passes(message.error()):
                 refused = message.error()
         tables: dict[int, tuple[Embedded, dict[str, list[pa.Table]]]] = {}
-        for (topic, partition), messages in sorted(by_partition.items()):
+        for (topic, partition), some in sorted(by_partition.items()):
             op = self.operator_of((topic, partition))
             if op is not None:
                 stream = self.sources[self.input_of[topic]]
                 fetched = Fetched(stream.attributes)
-                fetched.add(messages)
+                fetched.add(some)
                 rows = stream.rows(fetched, topic, self.ids[topic], partition)
                 tables.setdefault(id(op), (op, {}))[1].setdefault(self.input_of[topic], []).append(rows)
         if refused is not None:
             self.mend(refused)
         return [
-            (op, {n: pa.concat_tables(some, promote_options="permissive") for n, some in found.items()})
+            (op, {n: pa.concat_tables(rows, promote_options="permissive") for n, rows in found.items()})
             for op, found in tables.values()
         ]
 
@@ -248,7 +295,6 @@ class _Alone(_Loop):
     def __init__(self, sources: Mapping[str, KafkaStream]) -> None:
         super().__init__(sources)
         self._op: Embedded | None = None
-        self._assigned: dict[At, int] = {}
         self._look_at = 0.0
 
     def begin(self, open_at: Open, location: str) -> None:
@@ -260,11 +306,12 @@ class _Alone(_Loop):
         assert self._op is not None
         begin = self.stands(self._op)
         self.ids = {name: topic.id for name, topic in begin.items()}
-        self._assigned = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
-        self.consumer.assign([topic_partition(t, p, o) for (t, p), o in sorted(self._assigned.items())])
+        self.begun = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
+        self.begun |= self.go_on(self._op, self.begun)
+        self.consumer.assign([topic_partition(t, p, o) for (t, p), o in sorted(self.begun.items())])
         self.held = set()
         # The watermark waits for the first messages of each, however unevenly they come.
-        self._op.engine.awaited = {self._partition(self._op, at) for at in self._assigned}
+        self._op.engine.awaited = {self._partition(self._op, at) for at in self.begun}
         self._look_at = time.monotonic() + LOOK_S
 
     def turn(self, tick_s: float) -> None:
@@ -272,7 +319,7 @@ class _Alone(_Loop):
             self._look_at = time.monotonic() + LOOK_S
             now = self.cluster.ids(tuple(self.input_of))
             there = {(name, p) for name, (_, partitions) in now.items() for p in partitions}
-            if there != set(self._assigned) or {n: i for n, (i, _) in now.items()} != self.ids:
+            if there != set(self.begun) or {n: i for n, (i, _) in now.items()} != self.ids:
                 self._assign()
         super().turn(tick_s)
 
@@ -309,13 +356,15 @@ class _Member(_Loop):
             self._ops[at] = op
             topic = self.stands(op)[p.topic]
             self.ids[p.topic] = topic.id
-            p.offset = topic.next[p.partition]
+            begin = topic.next[p.partition]
+            self.begun[at] = p.offset = self.go_on(op, {at: begin}).get(at, begin)
             logger.info("partition assigned", topic=p.topic, partition=p.partition, offset=p.offset)
         consumer.incremental_assign(partitions)
 
     def _revoke(self, consumer: Any, partitions: list[Any]) -> None:
         """Commit before somebody else opens the job."""
         for p in partitions:
+            self.begun.pop((p.topic, p.partition), None)
             op = self._ops.pop((p.topic, p.partition), None)
             if op is not None:
                 self._keep(op, op.close)
@@ -324,6 +373,7 @@ class _Member(_Loop):
     def _lose(self, consumer: Any, partitions: list[Any]) -> None:
         """Somebody else has them already; what was not committed is theirs to do."""
         for p in partitions:
+            self.begun.pop((p.topic, p.partition), None)
             op = self._ops.pop((p.topic, p.partition), None)
             if op is not None:
                 op.abandon()

@@ -15,7 +15,7 @@ from windrow.checkpoint.files import PANES_OF
 from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Commit, Mark
-from windrow.checkpoint.replay import FILING, STEP_OF
+from windrow.checkpoint.replay import STEP_OF
 from windrow.checkpoint.shard import Replay, Shard, ShardSpec
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
@@ -95,11 +95,9 @@ class Engine:
         self._chores: Generator[None, None, None] | None = None
         self._replay = replay
         with on_disk(location):
-            alone = self.definitions == (definition,)
-            self.job = Job(location, self.definitions, shards=1, clock=self.clock, transport=log, grows=alone)
-        if alone:
-            self.definitions = (definition,) = (*self.job.definitions.values(),)
-            self.definition = definition
+            self.job = Job(location, self.definitions, shards=1, clock=self.clock, transport=log)
+        self.definitions = (*self.job.definitions.values(),)
+        self.definition = definition = definition.of_apart(self.definitions)
         self.logic = definition.logic(wanted)
         self._publisher = Publisher(self.job, self.definitions, self.sinks, letters)
         self._gives = bool(self.sinks) or letters is not None
@@ -287,6 +285,11 @@ class Engine:
         with self.whole:
             self._pass(passed)
 
+    def pass_over(self, unread: Mapping[Partition, tuple[int, int]], now_us: int) -> None:
+        """Of these partitions nobody reads what is in `[from, to)`: a delivery policy would skip it. now_us: as of then."""
+        with self.whole:
+            self.staged.pass_over(unread, now_us)
+
     def _pass(self, passed: Passed) -> None:
         self.staged.leave(passed)
         del self.waiting[: passed.waited]
@@ -341,11 +344,7 @@ class Engine:
                 watermarks_us={d.name: staged.watermark_us for d in self.definitions},
                 now_us=now_us,
                 counters=staged.counters,
-                meta={
-                    "ordinals": [[s, p, o] for (s, p), o in sorted(staged.ordinals.items())],
-                    "now_us": now_us,
-                    **({FILING: filing} if filing else {}),
-                },
+                meta=staged.meta(now_us, filing),
             )
             self.shard.apply(number, changes, record)
             for name in () if self.sinks else self.outputs.keys() & panes.keys():

@@ -26,7 +26,7 @@ from windrow.core.errors import (
     StateLost,
 )
 from windrow.core.inputs import Input
-from windrow.core.messages import DeadLetter, StoredMessage, WindowInfo
+from windrow.core.messages import DeadLetter, StoredMessage, TupleWindow, Window, WindowInfo
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.operators.operator import Definition
@@ -80,6 +80,9 @@ class Embedded:
         self._intake = Intake(self.engine, declared)
         self._ones = Ones(self.engine, self._intake)
         self._in_runs = definition.in_runs
+        given = [one.deliver for part in definition.parts for one in part.inputs if one.deliver is not None]
+        #: True if what is added is committed, and told, before the call returns.
+        self._synchronous = not all(policy.skips for policy in given)
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 
@@ -98,6 +101,7 @@ class Embedded:
         self._make_room()
         if not self._in_runs:
             self._intake.take({given.name: [one]})
+            self._end_synchronously()
             return
         self._intake.check(given, one.payload, {})
         self.engine.waiting.append((one, self.engine.now(), None))
@@ -117,6 +121,11 @@ class Embedded:
         self._make_room()
         self._ones.settle()
         self._intake.take(many)
+        self._end_synchronously()
+
+    def _end_synchronously(self) -> None:
+        if self._synchronous:
+            self.engine.commit()
 
     def _make_room(self) -> None:
         """Commit what is staged where it is enough, before more is taken."""
@@ -228,15 +237,16 @@ class Embedded:
     @one_at_a_time
     def get_messages(
         self,
-        start: tuple[Instant, int] | Instant | None = None,
+        start: tuple[Instant, int] | Instant | Window | TupleWindow | None = None,
         end: tuple[Instant, int] | Instant | None = None,
         *,
         key: Any = None,
         input: str | None = None,
         operator: str | None = None,
     ) -> list[StoredMessage]:
-        """Kept messages from `(time, offset)` to `(time, offset)`, both inclusive, in key order.
+        """Kept messages from `(time, offset)` to `(time, offset)`, both inclusive, in key order; or those of a window.
 
+        `start`: a time, a time and an offset among messages of that time, or a window of `get_windows`, without `end`.
         Joins keep messages, by `input`, and aggregates of the full-state design. `operator`: of a job with several, which; by
         default the one that has `input`, or the last that keeps messages. `key`: by that input's names.
         """

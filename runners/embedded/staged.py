@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
-from windrow.checkpoint.records import Mark, Step
+from windrow.checkpoint.records import UNREAD, Mark, Step
+from windrow.checkpoint.replay import FILING
 from windrow.core.positions import Partition
 from windrow.operators.steps.step import StepResult
 from windrow.runners.embedded.attempt import Attempt
@@ -37,6 +39,8 @@ class Staged:
     inner: dict[str, list[pa.Table]] = field(default_factory=dict)
     dead: list[pa.Table] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    #: What nobody read, because a delivery policy would have skipped it: partition, first offset, the one behind the last.
+    unread: list[tuple[Partition, int, int]] = field(default_factory=list)
     #: True if all of it is an advance that changes nothing.
     idle: bool = False
 
@@ -86,6 +90,26 @@ class Staged:
         self.rows += attempt.rows
         self.count("rows", attempt.rows)
         self.steps += attempt.steps
+
+    def pass_over(self, unread: Mapping[Partition, tuple[int, int]], now_us: int) -> None:
+        """Of these partitions nothing in `[from, to)` was read. now_us: as of then."""
+        self.now_us = now_us if self.now_us is None else max(now_us, self.now_us)
+        for partition, (first, following) in sorted(unread.items()):
+            self.offsets[partition] = following
+            self.unread.append((partition, first, following))
+            self.count("unread", following - first)
+
+    def meta(self, now_us: int, filing: Mapping[str, Any]) -> dict[str, Any]:
+        """What a commit of it notes besides."""
+        found: dict[str, Any] = {
+            "ordinals": [[s, p, o] for (s, p), o in sorted(self.ordinals.items())],
+            "now_us": now_us,
+        }
+        if filing:
+            found[FILING] = dict(filing)
+        if self.unread:
+            found[UNREAD] = [[s, p, first, following] for (s, p), first, following in self.unread]
+        return found
 
     def leave(self, passed: Passed) -> None:
         """What was fed is done with: taken in, or known already."""

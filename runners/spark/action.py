@@ -6,10 +6,10 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.shard import ShardSpec
@@ -17,6 +17,7 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import StateError
 from windrow.core.logs import get_logger
 from windrow.operators.operator import Definition
+from windrow.operators.steps.pushdown import Pushdown
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import check_answers
 from windrow.runners.replay import replayable
@@ -25,7 +26,6 @@ from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.session import FixedStages, Tagged, run_on_partition
 from windrow.runners.spark.shared import Nonce
 from windrow.runners.tasks import TaskPlan
-from windrow.runners.wire import OUTPUT
 
 logger = get_logger()
 
@@ -57,6 +57,8 @@ class Action:
         self._job, self._definitions, self._inputs, self._nonce = job, definitions, inputs, nonce
         self._reads, self._local_dir, self._tell = reads, local_dir, tuple(tell)
         self._replays, self._bring_back = replays, bring_back
+        self._control: DataFrame | None = None
+        self._pushed: tuple[StructType, Pushdown | None] | None = None
         #: Batches up to this commit are planned so that late rows come as dead letters.
         self._letters_until = 0
 
@@ -90,15 +92,17 @@ class Action:
         messages_back: bool = False,
     ) -> list[Answer]:
         job = self._job
+        if self._control is None:
+            self._control = routes.control_rows(spark, job.shards)
         keyed = self._reads is not None and self._reads.keyed
         schema = routes.arrow_schema(df)
         if keyed:
             assert self._reads is not None
             schema, frame, parts = self._reads.schema, routes.prepare_ranges(df, job.shards), None
         else:
-            frame, parts = self._prepare(df, plan, positioned, schema, letters)
+            frame, parts = self._prepare(df, plan, positioned, letters)
         task = self._task(spark, plan, schema, parts)
-        on_shards = routes.to_shards(frame, job.shards).mapInArrow(partial(run_on_partition, task), OUTPUT)
+        on_shards = routes.on_shards(frame, job.shards, self._control, partial(run_on_partition, task))
         answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
@@ -166,13 +170,13 @@ class Action:
         )
 
     def _prepare(
-        self, df: DataFrame, plan: Plan, positioned: bool, schema: Any, letters: bool
+        self, df: DataFrame, plan: Plan, positioned: bool, letters: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        what = routes.pushdown(df, self._definitions, schema)
+        what = self._pushdown(df)
         if what is not None and (what.late_rows or not letters):
             watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
             frame = routes.prepare_partials(
-                df,
+                self._inputs.alone(df),
                 what,
                 routes.sharding_of(self._job),
                 positions=positioned,
@@ -181,6 +185,12 @@ class Action:
             )
             return frame, tuple(what.parts)
         return self._inputs.on_shards(df, routes.sharding_of(self._job)), None
+
+    def _pushdown(self, df: DataFrame) -> Pushdown | None:
+        """What Spark may do of a batch before rows cross: of frames of one schema the same."""
+        if self._pushed is None or self._pushed[0] != df.schema:
+            self._pushed = df.schema, routes.pushdown(self._definitions, self._inputs.schemas(df))
+        return self._pushed[1]
 
     def _local(self, spark: SparkSession) -> str | None:
         """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""

@@ -29,7 +29,7 @@ from windrow.core.sharding import Sharding
 from windrow.core.sql import quoted, text
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.runners.spark import routes
+from windrow.runners.spark import calls, routes
 from windrow.runners.wire import INPUT, OPERATOR, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
@@ -48,6 +48,10 @@ class Inputs(Protocol):
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         """The columns of each input as the operators will see them."""
+        ...
+
+    def alone(self, df: DataFrame) -> DataFrame:
+        """The frame of the only input, under the names of its own columns."""
         ...
 
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
@@ -94,17 +98,23 @@ class OneFrame:
 
     def __init__(self, definitions: Sequence[Definition]) -> None:
         self._definitions = tuple(definitions)
+        self._checked: T.StructType | None = None
 
     def honoured(self, df: DataFrame, definitions: Sequence[Definition]) -> tuple[Definition, ...]:
         return tuple(routes.honour_watermark(df, d) for d in definitions)
 
     def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
-        routes.check_columns(df, self._definitions)
+        if df.schema != self._checked:
+            routes.check_columns(df, self._definitions)
+            self._checked = df.schema
         return routes.positioned(df, self._definitions[0].inputs[0].positions)
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         schema = routes.arrow_schema(df)
         return {d.inputs[0].name: schema for d in self._definitions}
+
+    def alone(self, df: DataFrame) -> DataFrame:
+        return df
 
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         return routes.prepare_rows(df, self._definitions, sharding)
@@ -163,11 +173,16 @@ class NamedFrames:
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         return {name: to_arrow_schema(_struct(df, i), timezone="UTC") for name, i in self._inputs.items()}
 
+    def alone(self, df: DataFrame) -> DataFrame:
+        [name] = self._inputs
+        ours = [c for c in df.columns if c.startswith("__") and c != INPUT]
+        return calls.select(df, f"{quoted(name)}.*", *ours)
+
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         schemas = self.schemas(df)
         if len(self._definitions) == 1:
             [definition] = self._definitions
-            return df.selectExpr(f"{_shard(definition, schemas, df, sharding)} as {SHARD}", "*")
+            return calls.select(df, f"{_shard(definition, schemas, df, sharding)} as {SHARD}", "*")
         targets = []
         for i, definition in enumerate(self._definitions):
             takes = ", ".join(text(g.name) for g in definition.inputs)
@@ -176,10 +191,10 @@ class NamedFrames:
                 f"case when {INPUT} in ({takes}) then named_struct('{OPERATOR}', {i}, '{SHARD}', {shard}) end"
             )
         columns = [quoted(c) for c in df.columns]
-        each = df.selectExpr(
-            f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns
+        each = calls.select(
+            df, f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns
         )
-        return each.selectExpr("__to.*", *columns)
+        return calls.select(each, "__to.*", *columns)
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         return (partition[0].partition(":")[0] + ":files", 0) if of_files else partition

@@ -67,9 +67,10 @@ def replay_messages(
         rows = _nothing(spark, job.shards)
     else:
         rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), routes.sharding_of(job))
-    on_shards = routes.to_shards(rows, job.shards).where(F.col(wire.SHARD).isin(list(lost)))
+    control = routes.control_rows(spark, job.shards)
+    on_shards = routes.to_shards(rows, job.shards, control).where(F.col(wire.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
-    answers = on_shards.mapInArrow(again, wire.OUTPUT).collect()
+    answers = on_shards.mapInArrow(again, routes.ANSWER).collect()
     back = sorted(pickle.loads(r["payload"]) for r in answers)
     if back != list(lost):
         raise StateLost(

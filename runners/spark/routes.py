@@ -8,11 +8,11 @@ everything else (full-state aggregations, filters, calendar and tuple windows, i
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
@@ -24,7 +24,7 @@ from windrow.core.location import local_path
 from windrow.core.policy import Watermark
 from windrow.core.positions import TOPIC_ID, Positions
 from windrow.core.sharding import Sharding
-from windrow.core.sql import plain, quoted
+from windrow.core.sql import plain, quoted, text
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import (
@@ -48,11 +48,14 @@ from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_
 from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import limit, passed
+from windrow.runners.spark import calls
 from windrow.runners.spark.made import made_name, with_made_keys
 from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"
+#: What a task answers.
+ANSWER = T.StructType([T.StructField("shard", T.IntegerType()), T.StructField("payload", T.BinaryType())])
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
@@ -98,17 +101,21 @@ def event_micros(df: DataFrame, given: Input) -> str:
     )
 
 
-def naive_time(df: DataFrame, given: Input) -> bool:
-    """True if event time is of a type that Python has to read: without a zone, or text."""
-    kind = df.schema[given.event_time].dataType
-    return not isinstance(kind, (T.TimestampType, T.LongType, T.IntegerType))
-
-
-def pushdown(df: DataFrame, definitions: Sequence[Definition], schema: pa.Schema) -> Pushdown | None:
-    """What Spark SQL may do of a job before rows cross, with the same meaning."""
+def pushdown(definitions: Sequence[Definition], schemas: Mapping[str, pa.Schema]) -> Pushdown | None:
+    """What Spark SQL may do of a job before rows cross, with the same meaning. schemas: of the inputs, by name"""
     grouping = definitions[0].logic().grouping() if len(definitions) == 1 else None
-    found = None if grouping is None else grouping.pushdown(schema)
-    return None if found is None or naive_time(df, found.given) else found
+    if grouping is None:
+        return None
+    [given] = definitions[0].inputs
+    found = grouping.pushdown(schemas[given.name])
+    return None if found is None or naive_time(schemas[given.name], given) else found
+
+
+def naive_time(schema: pa.Schema, given: Input) -> bool:
+    """True if event time is of a type that Python has to read: without a zone, or text."""
+    kind = schema.field(given.event_time).type
+    of_zone = pa.types.is_timestamp(kind) and kind.tz is not None
+    return not (of_zone or kind in (pa.int64(), pa.int32()))
 
 
 def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
@@ -198,23 +205,19 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
     """
     if OFFSET in df.columns:
         return df, True
-    ordinal = F.lit(0)
+    ordinal = "0"
     if named is None and of_kafka(df):
-        named, ordinal = Positions("offset", "partition", "topic"), F.lit(None)
+        named, ordinal = Positions("offset", "partition", "topic"), "null"
     if named is None:
         return df, False
-    return (
-        df.withColumn(SOURCE, _source(df, named.source))
-        .withColumn(
-            PARTITION,
-            F.lit(0).cast("bigint")
-            if named.partition is None
-            else F.col(quoted(named.partition)).cast("bigint"),
-        )
-        .withColumn(OFFSET, F.col(quoted(named.offset)).cast("bigint"))
-        .withColumn(ORDINAL, ordinal.cast("bigint")),
-        True,
-    )
+    positions = {
+        SOURCE: _source(df, named.source),
+        PARTITION: "0L" if named.partition is None else f"cast({quoted(named.partition)} as bigint)",
+        OFFSET: f"cast({quoted(named.offset)} as bigint)",
+        ORDINAL: f"cast({ordinal} as bigint)",
+    }
+    columns = [quoted(c) for c in df.columns if c not in positions]
+    return calls.select(df, *columns, *[f"{sql} as {name}" for name, sql in positions.items()]), True
 
 
 def of_kafka(df: DataFrame) -> bool:
@@ -224,13 +227,13 @@ def of_kafka(df: DataFrame) -> bool:
     return all(kinds.get(name) == kind for name, kind in wanted.items())
 
 
-def _source(df: DataFrame, name: str | None) -> Column:
-    """The source of each row. A topic is known with its id, where the frame has it."""
+def _source(df: DataFrame, name: str | None) -> str:
+    """SQL of the source of each row. A topic is known with its id, where the frame has it."""
     if name is None:
-        return F.lit("")
+        return "''"
     if name == "topic" and "topicId" in df.columns:
-        return F.concat_ws(TOPIC_ID, F.col("topic"), F.col("topicId"))
-    return F.col(quoted(name)).cast("string")
+        return f"concat_ws({text(TOPIC_ID)}, topic, topicId)"
+    return f"cast({quoted(name)} as string)"
 
 
 def resumes_from(stream: DataFrame, location: str) -> bool:
@@ -288,14 +291,13 @@ def prepare_rows(df: DataFrame, definitions: Sequence[Definition], sharding: Sha
         for i, d in enumerate(definitions)
     ]
     if len(definitions) == 1:
-        return df.selectExpr(f"{shard_of_row(df, keys[0], sharding)} as {SHARD}", *columns)
+        return calls.select(df, f"{shard_of_row(df, keys[0], sharding)} as {SHARD}", *columns)
     targets = [
         f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of_row(df, k, sharding)})"
         for i, k in enumerate(keys)
     ]
-    return df.selectExpr(f"explode(array({', '.join(targets)})) as __to", *columns).selectExpr(
-        "__to.*", *columns
-    )
+    each = calls.select(df, f"explode(array({', '.join(targets)})) as __to", *columns)
+    return calls.select(each, "__to.*", *columns)
 
 
 def prepare_ranges(df: DataFrame, shards: int) -> DataFrame:
@@ -328,30 +330,29 @@ def prepare_partials(
         payload, told = f"coalesce({RAW}, {payload})", f"'detail', {MALFORMED_ROW}, "
     identity = [f"{c} as {c.strip('_')}" for c in extra] or ["monotonically_increasing_id() as id"]
     # A row that cannot be counted carries what its dead letter tells, which makes it a group of its own.
+    lost = f"({reason}) is not null"
     letter = (
-        f"case when ({reason}) is not null then to_json(named_struct('reason', ({reason}), 'payload', "
+        f"case when {lost} then to_json(named_struct('reason', ({reason}), 'payload', "
         f"{payload}, {told}'event_time_us', {t}, 'at', struct({', '.join(identity)}))) end"
     )
     if OLD in df.columns:
         # Replay is checked before retention: a replayed row is no dead letter.
-        letter = f"case when {OLD} then '{REPLAYED}' else {letter} end"
+        lost, letter = f"{OLD} or {lost}", f"case when {OLD} then '{REPLAYED}' else {letter} end"
     slices = f"{t} - pmod({t} - {what.offset_us}L, {what.length_us}L)" if what.length_us else "0L"
-    base = df.selectExpr(
-        f"case when ({letter}) is null then {slices} end as {SLICE}",
-        f"{t} as __t",
-        f"{letter} as {LETTER}",
-        *[quoted(c) for c in (*what.columns, *extra)],
-    )
-    keys = [SLICE, LETTER, *what.by, *([SOURCE, PARTITION] if positions else [])]
+    keys = {SLICE: f"case when {lost} then null else {slices} end", LETTER: letter}
+    where = {SOURCE: SOURCE, PARTITION: PARTITION} if positions else {}
     # Spark reads a dot in a name as a field of a struct; the task puts the accumulators' names back.
     parts = {f"{PART}{i}": sql for i, sql in enumerate(what.parts.values())}
     extents = {OFFSET_MIN: f"min({OFFSET})", OFFSET_MAX: f"max({OFFSET})"} if positions else {}
-    times = {TIME_MIN: "min(__t)"} if what.first_times else {}
-    aggregates = {ROWS: "count(1)", TIME_MAX: "max(__t)", **times, **extents, **parts}
-    groups = base.groupBy(*[quoted(k) for k in keys]).agg(
-        *[F.expr(f"{sql} as {name}") for name, sql in aggregates.items()]
-    )
-    return groups.selectExpr(f"{shard_of_row(df, what.by, sharding)} as {SHARD}", "*")
+    times = {TIME_MIN: f"min({t})"} if what.first_times else {}
+    aggregates = {ROWS: "count(1)", TIME_MAX: f"max({t})", **times, **extents, **parts}
+    by = {b: quoted(b) for b in what.by}
+    groups = calls.grouped(df, _named(keys | by | where), _named(aggregates))
+    return calls.select(groups, f"{shard_of_row(df, what.by, sharding)} as {SHARD}", "*")
+
+
+def _named(columns: Mapping[str, str]) -> list[str]:
+    return [f"{sql} as {quoted(name)}" for name, sql in columns.items()]
 
 
 def _reason(what: Pushdown, t: str, now_us: int, watermark_us: int | None) -> str:
@@ -380,11 +381,20 @@ def _long(n: int) -> str:
     return f"{n}L" if n > -(2**63) else f"(-{2**63 - 1}L - 1L)"
 
 
-def to_shards(frame: DataFrame, shards: int) -> DataFrame:
-    """One partition a shard, in which a control row stands for "this shard must answer", whatever the batch holds."""
+def control_rows(spark: SparkSession, shards: int) -> DataFrame:
+    """For each shard a row that says that it must answer, whatever the batch holds."""
+    return spark.range(0, shards, 1, 1).selectExpr(f"cast(id as int) as {SHARD}", f"true as {CONTROL}")
+
+
+def to_shards(frame: DataFrame, shards: int, control: DataFrame) -> DataFrame:
+    """One partition a shard, in which there is a row of `control`."""
     if any(plain(c) != c for c in frame.columns):
         frame = frame.toDF(*[plain(c) for c in frame.columns])
-    control = frame.sparkSession.range(0, shards, 1, 1).selectExpr(
-        f"cast(id as int) as {SHARD}", f"true as {CONTROL}"
-    )
-    return frame.unionByName(control, allowMissingColumns=True).repartitionById(shards, F.col(SHARD))
+    frame = frame.unionByName(control, allowMissingColumns=True)
+    return calls.repartitioned(frame, shards, SHARD)
+
+
+def on_shards(frame: DataFrame, shards: int, control: DataFrame, function: calls.Mapped) -> DataFrame:
+    """What a function of each shard's rows answers."""
+    columns = [quoted(plain(c)) for c in frame.columns]
+    return calls.mapped(to_shards(frame, shards, control), [*columns, CONTROL], function, ANSWER)

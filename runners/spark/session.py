@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -63,7 +65,22 @@ def _check_python(spark: SparkSession) -> None:
 def run_on_partition(plan: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task of a commit: shards are partitions, so its number is known before its rows are."""
     context = TaskContext.get()
-    return tasks.run(plan, batches, None if context is None else context.partitionId())
+    yield from tasks.run(plan, batches, None if context is None else context.partitionId())
+    _settle()
+
+
+_settled: set[int] = set()
+
+
+def _settle() -> None:
+    """Take what is loaded by now out of the collections of garbage of this worker.
+
+    Spark's workers collect all after each task: for what windrow and Arrow have loaded that takes longer than a small task.
+    """
+    if os.getpid() not in _settled:
+        _settled.add(os.getpid())
+        gc.collect()
+        gc.freeze()
 
 
 def start(writer: DataStreamWriter, spark: SparkSession) -> StreamingQuery:
@@ -92,7 +109,8 @@ class Tagged:
     """Tags the jobs of one action, to learn whether a stage of them ran twice."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._sc, self._tag = spark.sparkContext, tag
+        self._sc: Any = spark.sparkContext
+        self._tag = tag
 
     def __enter__(self) -> Tagged:
         self._sc.addJobTag(self._tag)
@@ -102,16 +120,20 @@ class Tagged:
         self._sc.removeJobTag(self._tag)
 
     def second_attempts(self) -> bool:
+        # Of an array each number is a call of its own; its text is one.
+        shown = self._sc._jvm.java.util.Arrays.toString
         tracker = self._sc._jsc.sc().statusTracker()
-        for job_id in list(tracker.getJobIdsForTag(self._tag)):
-            info = tracker.getJobInfo(job_id)
-            if not info.isDefined():
-                continue
-            for stage in list(info.get().stageIds()):
+        for job in _numbers(shown(tracker.getJobIdsForTag(self._tag))):
+            info = tracker.getJobInfo(job)
+            for stage in _numbers(shown(info.get().stageIds())) if info.isDefined() else ():
                 stage_info = tracker.getStageInfo(stage)
                 if stage_info.isDefined() and stage_info.get().currentAttemptId() > 0:
                     return True
         return False
+
+
+def _numbers(shown: str) -> list[int]:
+    return [int(n) for n in shown.strip("[]").split(",") if n]
 
 
 class FixedStages:

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
@@ -24,9 +23,10 @@ from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.view import ShardView, open_view, readable
+from windrow.connectors.manifests import read_file
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.location import local_path
-from windrow.core.messages import DeadLetter, JoinedRow, Pane, StoredMessage, TupleWindow, WindowInfo
+from windrow.core.messages import DeadLetter, JoinedRow, Pane, StoredMessage, TupleWindow, Window, WindowInfo
 from windrow.core.time import START_OF_TIME_US, Instant
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
@@ -255,14 +255,14 @@ class State:
 
     def get_messages(
         self,
-        start: tuple[Instant, int] | Instant | None = None,
+        start: tuple[Instant, int] | Instant | Window | TupleWindow | None = None,
         end: tuple[Instant, int] | Instant | None = None,
         *,
         key: Any = None,
         operator: str | None = None,
         input: str | None = None,
     ) -> list[StoredMessage]:
-        """Kept messages between two bounds, both inclusive, in key order; `input` says which side of a join.
+        """Kept messages between two bounds, both inclusive, in key order, or of a window; `input` says which side of a join.
 
         As `get_messages` of an open operator.
         """
@@ -271,7 +271,7 @@ class State:
 
     def messages_table(
         self,
-        start: tuple[Instant, int] | Instant | None = None,
+        start: tuple[Instant, int] | Instant | Window | TupleWindow | None = None,
         end: tuple[Instant, int] | Instant | None = None,
         *,
         key: Any = None,
@@ -297,6 +297,10 @@ class State:
     def timed(self, table: str, operator: str | None = None, input: str | None = None) -> str | None:
         """The column of a table whose times `start` and `end` bound; None where they are numbers, as of tuple windows."""
         return self._ask(table, operator, input, lambda view: view.timed(table))
+
+    def tables(self, operator: str | None = None) -> tuple[str, ...]:
+        """What an operator can be asked for: "windows", "messages"."""
+        return self._definitions.of(operator).tables
 
     def explain(self, what: Any, *, key: Any = None, operator: str | None = None) -> list[Explanation]:
         """Why a window, or a row of a join, holds what it holds: the positions of its messages, where these are kept, and the
@@ -327,7 +331,7 @@ class State:
             bring_panes(self._folders, self._transport, record)
             for path in pane_files(self._folders, record).get(definition.name, ()):
                 try:
-                    tables.append(pq.read_table(path))
+                    tables.append(read_file(path))
                 except FileNotFoundError:
                     continue  # published, and swept
         schema = self._read(lambda: self._view(definition.name).schema())
@@ -348,7 +352,7 @@ class State:
             if kept.commit > self.commit:
                 continue
             try:
-                found = pq.read_table(bring_letters(self._folders, self._transport, kept))
+                found = read_file(bring_letters(self._folders, self._transport, kept))
             except FileNotFoundError:
                 continue  # their time is over, and they were swept
             tables.append(found.append_column("commit", pa.array([kept.commit] * len(found), pa.int64())))

@@ -88,6 +88,8 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Delivery": Delivery,
     "wr.deliver.latest": deliver.latest,
     "wr.deliver.newest": deliver.newest,
+    "wr.deliver.synchronous": deliver.synchronous,
+    "wr.deliver.throttle": deliver.throttle,
     "wr.deliver.within": deliver.within,
     "wr.Join": Join,
     "wr.JoinWindow": JoinWindow,

@@ -42,8 +42,10 @@ class Checks:
     def _read(self, name: str, message: Message) -> dict[str, Any]:
         """As the oracle takes it, which knows no types: what is wrong in a message makes its time none."""
         payload = dict(message.payload)
-        if any(_says(payload, wrong) for wrong in self.reader.feed.wrong):
-            payload[self.reader.feed.inputs[name].event_time] = None
+        for wrong in self.reader.feed.wrong:
+            if _says(message.payload, wrong):
+                payload |= dict.fromkeys(wrong, "")  # text that conditions can be asked of
+                payload[self.reader.feed.inputs[name].event_time] = None
         return payload
 
     def _commit(self, commit: Commit) -> Told:
@@ -151,7 +153,7 @@ class Checks:
         check_kept(self.definition, self.reader.op, self.judge.oracle(self.definition.name))
 
 
-def _says(payload: dict[str, Any], wrong: Mapping[str, Any]) -> bool:
+def _says(payload: Mapping[str, Any], wrong: Mapping[str, Any]) -> bool:
     """True if a message was made wrong in this way. NaN is the same NaN there."""
     return all(
         name in payload and (payload[name] is value or payload[name] == value)

@@ -321,6 +321,7 @@ def test_more_shards_than_anybody_could_go_through_are_damage(shards: int) -> No
         {"now_us": "x"},
         {"ordinals": [1]},
         {"sharding": {"t": "x"}},
+        {"unread": [["s", 0, 1]]},
     ],
     ids=str,
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import windrow as wr
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import ShardResult, Step
@@ -99,6 +101,25 @@ def test_letters_of_which_a_commit_says_that_they_are_not_kept_leave_the_summary
     assert [x.commit for x in job.log.state.summary.letters] == [3, 4, 5]
     job.close()
     assert opened(tmp_path).progress.letters_from == 3
+
+
+def test_dead_letters_are_asked_for_again_and_again_and_each_commit_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, read = opened(tmp_path), []
+    monkeypatch.setattr(job.log, "read", lambda seq, whole=job.log.read: read.append(seq) or whole(seq))
+    for number in range(1, 7):
+        make(job, None, "s")
+        assert [one.commit for one in job.letters()] == list(range(1, number + 1))
+    assert len(read) == len(set(read)) == 6
+    for _ in range(3):
+        make(job, None, "s")
+    job.log.truncate(9)  # also of what was not asked for yet
+    assert [one.commit for one in job.letters()] == list(range(1, 10))
+    job.progress.letters_from = 3
+    make(job, None, "s")
+    assert [one.commit for one in job.letters()] == list(range(3, 11))
+    assert opened(tmp_path).letters() == job.letters()
 
 
 def test_an_intent_of_other_operators_is_not_taken_up(tmp_path: Path) -> None:

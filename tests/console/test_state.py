@@ -210,3 +210,17 @@ def test_a_definition_that_the_log_cannot_tell_is_named(
         assert code == 1 and (told or wrong) in err
     (tmp_path / "file").write_text("")
     assert "is no windrow location" in windrow("windows", "file").err
+
+
+def test_rows_around_messages_are_explained_by_the_time_of_a_message(windrow: Run, tmp_path: Path) -> None:
+    last_two = wr.Over(
+        by="k", event_time="t", frame=("-2 seconds", 0), agg={"n": wr.count()}, retention="1 hour"
+    )
+    with last_two.open(str(tmp_path / "job")) as op:
+        for t in (0, 1, 9):
+            op.add_message(wr.Message({"k": "a", "t": t * SECOND}, wr.Position("s", 0, t)))
+    [one] = windrow("explain", tmp_path / "job", "1970-01-01 00:00:01", "--key", "a", "--json").lines
+    assert [p["offset"] for p in one["positions"]] == [0, 1]
+    assert "s/0 1" in windrow("explain", tmp_path / "job", 1 * SECOND).out
+    code, _, err = windrow("explain", tmp_path / "job", "1970-01-01 00:00:05")
+    assert code == 1 and "`windrow messages` lists" in err

@@ -139,9 +139,11 @@ ROWS = wr.Input("one", event_time="t")
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "one operator": (lambda: wr.chain(one()), e.ConfigurationError, ["1", "two or more"]),
     "one name": (lambda: one().then(two(name="one")), e.ConfigurationError, ["['one', 'one']", "name="]),
-    "early panes for a join": (
-        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(later(event_time="window_time")), e.BadTrigger,
-        ["'one'", "several times", "it is no aggregate", "append()"],
+    "early panes for what takes none back": (
+        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(
+            wr.Deduplicate(by="k", ids=wr.ids("n"), event_time="window_time", within="1 second", name="two")
+        ), e.BadTrigger,
+        ["'one'", "several times", "aggregates and joins over time take messages back", "append()"],
     ),
     "a value that nothing takes back": (
         lambda: one(emit=wr.Emit()).then(two(agg={"x": wr.first("n")})), e.BadTrigger,
@@ -231,13 +233,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "one explicit watermark": (
         lambda: join().then(later(rows={"watermark": wr.explicit()}, outside={"watermark": wr.explicit()})), e.BadWatermark,
         ["'a': wr.bounded(", "'c': wr.explicit()", "all inputs"],
-    ),
-    "a join of panes that are taken back": (
-        lambda: one(emit=wr.Emit(mode="retracting", late=wr.never)).then(later(event_time="window_time")), e.BadTrigger,
-        ["'retracting'", "'two'", "take that back"],
-    ),
-    "a join of early panes": (
-        lambda: one(emit=wr.Emit(early=wr.every_batch)).then(later(event_time="window_time")), e.BadTrigger, ["several times"],
     ),
     "a join by another time": (
         lambda: one().then(later(event_time="t")), e.UnknownColumn, ["'t'", "event_time='window_time'"],

@@ -292,6 +292,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "global by time": (
         lambda: define(window=wr.global_window()), e.RetentionMissing, ["wr.global_window()", "wr.forever"],
     ),
+    "no retention, global": (
+        lambda: define(window=wr.global_window(), retention=None),
+        e.RetentionMissing, ["wr.global_window()", "never ends", "retention=wr.forever"],
+    ),
     "retention below lateness": (
         lambda: define(retention="1 hour", allowed_lateness="1 day"),
         e.RetentionTooShort, ["'1 hour'", "'1 day'", "retention='1 day'"],
@@ -393,10 +397,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "sessions by messages without a key": (
         lambda: define(by=(), window=wr.session(messages=3), retention=wr.forever), e.BadWindow, ["by=()", "name a key"],
     ),
-    "sessions by messages that are kept": (
-        lambda: define(window=wr.session(messages=3), agg={"m": wr.median("v")}, retention=wr.forever),
-        e.BadAggregate, ["wr.median('v')", "wr.session(messages=3)", "wr.approx_percentile"],
-    ),
     "sessions by messages, by time": (
         lambda: define(window=wr.session(messages=3), retention="1 hour"),
         e.RetentionMissing, ["wr.session(messages=3)", "'1 hour'", "per='job'"],
@@ -407,18 +407,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "sessions of no length": (
         lambda: wr.session("1 h", max_length="0 s"), e.BadWindow, ["'0 s'", "positive", "max_length='4 hours'"],
     ),
-    "a longest session with gaps of their own": (
-        lambda: wr.session(wr.col("x"), max_length="1 h"), e.BadWindow, ["'1 h'", "the gap x", "wr.session('30 minutes')"],
-    ),
     "a longest session without messages": (
         lambda: define(window=wr.session("1 h", max_length="4 h")), e.BadWindow, ["'4 hours'", "wr.median", "cut=wr.tumbling"],
     ),
     "a session by the name of a column": (
         lambda: wr.session("gap_s"), e.BadDuration, ["'gap_s'"],
     ),
-    "sessions by size": (
-        lambda: define(window=wr.session("1 h"), retention=wr.Retain("1 day", windows=3)),
-        e.BadWindow, ["wr.session('1 hour')", "windows=3", "retention='7 days'"],
+    "a longest session by size": (
+        lambda: define(
+            window=wr.session("1 h", max_length="4 h"), agg={"m": wr.median("v")}, retention=wr.Retain(windows=3)
+        ),
+        e.BadWindow, ["max_length='4 hours'", "windows=3", "retention='7 days'"],
     ),
     "tuples of none": (lambda: wr.tuples(0), e.BadWindow, ["size 0", "positive"]),
     "half a message": (lambda: wr.tuples(2.5), e.BadWindow, ["2.5", "whole numbers", "wr.tuples(3)"]),  # type: ignore[arg-type]

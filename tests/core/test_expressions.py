@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.core import expressions
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
 
@@ -33,3 +34,15 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_types_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(UnknownColumn, match="cannot be evaluated"):
         Expr(wr.col("n") + "text").evaluate(UNTYPED)
+
+
+@pytest.mark.parametrize("n", [0, 1, expressions.FEW, expressions.FEW + 1])
+def test_many_rows_have_the_values_of_few_in_their_order(n: int) -> None:
+    table = pa.table({"a": pa.array(range(n), pa.int64()), "b": ["x", None] * (n // 2) + ["x"] * (n % 2)})
+    found = Expr((wr.col("a") * 2 > 10) & (wr.col("b") == "x")).evaluate(table)
+    assert found.to_pylist() == [
+        (a * 2 > 10 and b) if b is not None or a * 2 <= 10 else None
+        for a, b in zip(range(n), [True if b else None for b in table["b"].to_pylist()], strict=True)
+    ]
+    assert Expr(wr.col("a") + 0.5).evaluate(table).to_pylist() == [a + 0.5 for a in range(n)]
+    assert len(Expr(expressions.col("a").is_null()).evaluate(table)) == n

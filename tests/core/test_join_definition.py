@@ -122,6 +122,9 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
     "no name": (lambda: side(""), e.ConfigurationError, ["''", "1 to 64 letters"]),
     "no window": (lambda: side("a", window=wr.global_window()), e.BadWindow, ["global_window", "'a'", "wr.sliding"]),
     "gaps": (lambda: side("a", window=wr.hopping("1 s", "2 s", gaps=True)), e.BadWindow, ["gaps", "'a'"]),
+    "a table with a policy": (
+        lambda: side("a", static=True, deliver=wr.deliver.newest(2)), e.ConfigurationError, ["newest(2)", "'a'", "taken whole"],
+    ),
     "no kind": (lambda: made(how="outer"), e.ConfigurationError, ["'outer'", "full"]),
     "one name": (lambda: made(right=side("orders", time_zone="UTC")), e.ConfigurationError, ["'orders'", "names of their own"]),
     "our column": (lambda: made(on="pane"), e.ReservedColumn, ["'pane'", "'orders'", "rename"]),

@@ -92,7 +92,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 MODULES = {
     "Sources": (wr.sources, ("kafka", "clock")),
-    "Delivery policies": (wr.deliver, ("latest", "newest", "within")),
+    "Delivery policies": (wr.deliver, ("latest", "newest", "within", "throttle", "synchronous")),
     "Sinks": (
         wr.sinks,
         ("parquet", "kafka", "memory", "console", "callback", "Sink", "PaneFiles", "pane_files"),

@@ -48,11 +48,10 @@ PARTLY: dict[str, str] = {
 }
 #: What people look for and will not find.
 MISSING: tuple[str, ...] = (
-    "Windows: around anchors of another input: early and late rows, explain",
-    "Windows: limits by number, and filters of the input, of sessions",
-    "Operators: policies of delivery as an option of every input (`wr.Delivery` stands before one)",
-    "Joins: lost messages replayed from the sources, on Spark",
-    "Joins: sessions as windows of `wr.Join`",
+    "Emission: several triggers at once, delays, conditions and signs of life for sessions",
+    "Joins: sessions by messages of others, and retention of sessions by size",
+    "Windows: corrections of an operator before as input of sessions, of windows of messages, and of joins of these",
+    "Operators: delivery policies that pass over records of Kafka unread on Spark",
     "Windows: temporal operators",
     "Coming back: resharding",
     "Tools: a web page",

@@ -160,20 +160,28 @@ def fill_disk(world: World, rng: random.Random) -> None:
 
 @dataclass(frozen=True)
 class Drill:
-    """What is done to a job of which runner. own_broker, small_disk: the cluster, the file system is the drill's alone."""
+    """What is done to a job of which runner. own_broker, small_disk: the cluster, the file system is the drill's alone.
+
+    job: what it does, one of `tests.drills.job`.
+    """
 
     name: str
     runner: str
     fault: Fault
     own_broker: bool = False
     small_disk: bool = False
+    job: str = "windows"
 
 
 DRILLS = {
     drill.name: drill
     for drill in (
         Drill("kill-embedded", "embedded", kill_driver),
+        Drill("kill-sessions", "embedded", kill_driver, job="sessions"),
+        Drill("kill-over", "embedded", kill_driver, job="over"),
         Drill("kill-driver", "spark", kill_driver),
+        Drill("kill-driver-sessions", "spark", kill_driver, job="sessions"),
+        Drill("kill-worker-over", "spark", kill_worker, job="over"),
         Drill("kill-worker", "spark", kill_worker),
         Drill("kill-executor", "cluster", kill_executor),
         Drill("second-embedded", "embedded", start_second),
@@ -231,7 +239,7 @@ def run(drill: Drill, seeds: Sequence[int], kafka: wr.Kafka | None, image: str |
             broker = stack.enter_context(KafkaBroker(image))
             kafka = _for_absences(broker.kafka)
         assert kafka is not None
-        world = World(drill.name, drill.runner, kafka, folder, broker)
+        world = World(drill.name, drill.runner, kafka, folder, broker, drill.job)
         stack.callback(world.close)
         try:
             world.goes_on()

@@ -21,17 +21,32 @@ from windrow.connectors.kafka.reading import cluster_of
 MASTERS = {"spark": "local[2,4]", "cluster": "local-cluster[2,1,1024]"}
 
 
-def definition() -> wr.Aggregate:
-    """Early panes and late ones for every commit, all retracted properly; no record is ever too late."""
-    return wr.Aggregate(
-        by="k",
-        event_time="t",
+#: Early panes and late ones for every commit, all retracted properly; no record is ever too late.
+_EMIT = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
+_INPUT: dict[str, Any] = {"by": "k", "event_time": "t", "watermark": "5 seconds"}
+DEFINITIONS: dict[str, Any] = {
+    "windows": wr.Aggregate(
+        **_INPUT,
         window=wr.tumbling("10 seconds"),
         agg={"n": wr.count(), "sum": wr.sum("v"), "middle": wr.median("v")},
-        watermark="5 seconds",
         retention="1 day",
-        emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
-    )
+        emit=_EMIT,
+    ),
+    "sessions": wr.Aggregate(
+        **_INPUT,
+        window=wr.session("1 second"),
+        agg={"n": wr.count(), "sum": wr.sum("v"), "most": wr.max("v")},
+        retention="1 day",
+        emit=_EMIT,
+    ),
+    "over": wr.Over(
+        **_INPUT,
+        frame=wr.range_between("-2 seconds", "1 second"),
+        agg={"n": wr.count(), "sum": wr.sum("v"), "most": wr.max("v")},
+        allowed_lateness="1 day",
+        emit=_EMIT,
+    ),
+}
 
 
 def source_of(kafka: wr.Kafka, topic: str) -> Any:
@@ -51,8 +66,7 @@ def wait_for_drain(drain: threading.Event) -> None:
     os._exit(1)
 
 
-def run_embedded(location: str, source: Any, sink: Any, drain: threading.Event) -> None:
-    job = definition()
+def run_embedded(job: Any, location: str, source: Any, sink: Any, drain: threading.Event) -> None:
     job.run(location, source, sink=sink, stop=drain.is_set, tick="100 milliseconds")
     cluster = cluster_of(source.kafka)
     with job.open(location, sink=sink) as op:
@@ -65,7 +79,9 @@ def run_embedded(location: str, source: Any, sink: Any, drain: threading.Event) 
         op.drain()
 
 
-def run_spark(master: str, location: str, local: str, source: Any, sink: Any, drain: threading.Event) -> None:
+def run_spark(
+    job: Any, master: str, location: str, local: str, source: Any, sink: Any, drain: threading.Event
+) -> None:
     from pyspark.sql import SparkSession
 
     spark = (
@@ -81,8 +97,7 @@ def run_spark(master: str, location: str, local: str, source: Any, sink: Any, dr
     )
     spark.sparkContext.setLogLevel("ERROR")
     query = (
-        definition()
-        .writeStream(source)
+        job.writeStream(source)
         .sink(sink)
         .option("checkpointLocation", location)
         .option("localDir", local)
@@ -103,10 +118,11 @@ def main(settings: dict[str, Any]) -> None:
     source, sink = source_of(kafka, settings["topic"]), sink_of(kafka, settings["out"])
     drain = threading.Event()
     threading.Thread(target=wait_for_drain, args=(drain,), daemon=True).start()
-    if settings["runner"] == "embedded":
-        run_embedded(settings["location"], source, sink, drain)
+    job, runner, location = DEFINITIONS[settings["job"]], settings["runner"], settings["location"]
+    if runner == "embedded":
+        run_embedded(job, location, source, sink, drain)
     else:
-        run_spark(MASTERS[settings["runner"]], settings["location"], settings["local"], source, sink, drain)
+        run_spark(job, MASTERS[runner], location, settings["local"], source, sink, drain)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from tests.drills.drills import DRILLS, Drill, run
 pytestmark = [pytest.mark.slow, pytest.mark.kafka]
 
 QUICK = {
-    "kill-embedded",
+    "kill-sessions",
+    "kill-over",
     "second-embedded",
     "store-damaged",
     "disk-full",
@@ -33,7 +34,11 @@ def params() -> list[Any]:
     ]
 
 
-@pytest.mark.proves("Tools: drills, and a checker of topics for your own jobs")
+@pytest.mark.proves(
+    "Spark: shards on several executors, moving between them",
+    "Tools: drills, and a checker of topics for your own jobs",
+    "Kafka: sessions and windows around messages, killed while late records come: what stands is the oracle's",
+)
 @pytest.mark.parametrize("drill", params())
 def test_nothing_is_lost_and_nothing_comes_twice(drill: Drill, request: pytest.FixtureRequest) -> None:
     kafka: wr.Kafka | None = None

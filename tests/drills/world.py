@@ -19,7 +19,8 @@ from typing import Any
 import windrow as wr
 from tests.conftest import READY, SHORT_LIVED, WORKERS
 from tests.drills import processes
-from tests.drills.job import definition, sink_of, source_of
+from tests.drills.job import DEFINITIONS, sink_of, source_of
+from tests.drills.ledgers import check_ledger
 from windrow.checkpoint.log import FileLog
 from windrow.connectors.kafka import client
 from windrow.testing import KafkaBroker, Report, check_topics
@@ -153,19 +154,27 @@ class World:
     """One drill's topics, producer and job."""
 
     def __init__(
-        self, name: str, runner: str, kafka: wr.Kafka, folder: Path, broker: KafkaBroker | None
+        self,
+        name: str,
+        runner: str,
+        kafka: wr.Kafka,
+        folder: Path,
+        broker: KafkaBroker | None,
+        job: str = "windows",
     ) -> None:
         self.kafka, self.folder, self.runner, self.broker = kafka, folder, runner, broker
         topic = f"drill-{name}-{uuid.uuid4().hex[:8]}"
         kafka.create_topic(topic, PARTITIONS)
         self.settings = {
             "runner": runner,
+            "job": job,
             "servers": kafka.servers,
             "config": dict(kafka.config),
             "topic": topic,
             "out": f"{topic}-out",
             "location": str(folder / "job"),
-            "local": str(folder / "local"),
+            # Executors of a cluster have folders of their own.
+            "local": "$SPARK_LOCAL_DIRS/windrow" if runner == "cluster" else str(folder / "local"),
         }
         #: Jobs that ended by themselves, where nothing was done to end them.
         self.ends = 0
@@ -240,7 +249,9 @@ class World:
                     source_of(self.kafka, self.settings["topic"]),
                     sink_of(self.kafka, self.settings["out"]),
                 )
-                return check_topics(definition(), source, sink)
+                job = DEFINITIONS[self.settings["job"]]
+                check = check_topics if job.unsettled() is None else check_ledger
+                return check(job, source, sink)
         raise DrillFailed(f"the job did not drain in {ENDS} attempts:\n{self.job.said[-4000:]}")
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
+from windrow.operators.join.in_blocks import BlockJoinOperator
 from windrow.operators.operator import FileAgain, RunAgain
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
@@ -120,6 +121,9 @@ def kept(op: Embedded) -> dict[str, Any]:
     found: dict[str, Any] = {cf: [key for key, _ in kv.scan(cf)] for cf in logic.message_cfs}
     for part in op.definition.parts:
         if "messages" in part.tables and logic.part(part.name).message_cfs:
+            if isinstance(logic.part(part.name), BlockJoinOperator):
+                for cf in logic.part(part.name).message_cfs:
+                    del found[cf]  # those of several steps lie together
             for given in part.inputs if part.by_input else (None,):
                 name = None if given is None else given.name
                 found[f"{part.name} {name}"] = op.get_messages(operator=part.name, input=name)
@@ -136,13 +140,15 @@ def lose(location: Path) -> None:
 def test_what_a_chain_lost_comes_back_and_goes_on_alike(chain: wr.Chain, how: type, tmp_path: Path) -> None:
     assert isinstance(chain.logic().refiling(), how)
     clock, told = ManualClock(), []
+    with chain.open(str(tmp_path / "whole"), clock=clock) as op:
+        fed(op, clock, range(45))
+        before = kept(op)
+        op.flush()
+    assert any(len(v) > 2 for v in before.values())
+    shutil.copytree(tmp_path / "whole", tmp_path / "lost")
+    begun_us = clock.now_us()
     for folder in ("lost", "whole"):
-        clock = ManualClock()
-        with chain.open(str(tmp_path / folder), clock=clock) as op:
-            fed(op, clock, range(45))
-            before = kept(op)
-            op.flush()
-        assert any(len(v) > 2 for v in before.values())
+        clock = ManualClock(begun_us)
         if folder == "lost":
             lose(tmp_path / folder)
             with pytest.raises(MessagesLost, match="replay="):

@@ -68,6 +68,32 @@ def test_its_watermark_is_the_earliest_of_those_of_its_inputs(tmp_path: Path) ->
         driver.check()
 
 
+@pytest.mark.proves("Windows: filters and ids of the inputs of one aggregate over several")
+def test_what_an_input_does_not_let_pass_is_nothing_but_time(tmp_path: Path) -> None:
+    paid = wr.Input("paid", event_time="at", by="order", where=wr.col("sum") > 0)
+    with TestDriver(accounts(inputs=(ORDERS, paid)), tmp_path) as driver:
+        driver.feed({"orders": [order(1)], "paid": [payment(2), payment(3, sum=-4)]})
+        driver.feed({"orders": [order(31)], "paid": [payment(30, 7, sum=0)]})
+        assert told(driver.panes()) == [(0, 1, 2, 10, 4)]  # the watermark came to 30 with what did not pass
+        driver.feed({"paid": [payment(5, sum=-1)]})
+        driver.restart()
+        driver.check()
+
+
+@pytest.mark.proves("Windows: filters and ids of the inputs of one aggregate over several")
+def test_a_message_is_known_by_its_ids_within_its_input_and_key(tmp_path: Path) -> None:
+    definition = accounts(ids="no")
+    with TestDriver(definition, tmp_path) as driver:
+        driver.feed({"orders": [{**order(1), "no": 7}], "paid": [{**payment(2), "no": 7}]})
+        driver.restart()
+        driver.feed({"orders": [{**order(1), "no": 7}, {**order(3), "no": 8}, {**order(2, 5), "no": 7}]})
+        driver.feed({"paid": [{**payment(4), "no": None}, {**payment(2), "no": 7}]})
+        driver.drain()
+        assert told(driver.panes()) == [(0, 1, 3, 20, 4), (0, 5, 1, 10, 0)]
+        assert [(x.input, x.reason) for x in driver.dead_letters()] == [("paid", "malformed")]
+        driver.check()
+
+
 def test_an_idle_input_holds_nobody_back_and_late_is_who_is_behind_all(tmp_path: Path) -> None:
     idle = wr.Input("paid", event_time="at", by="order", watermark=wr.bounded("0 seconds", idle="5 seconds"))
     definition = accounts(inputs=(ORDERS, idle), allowed_lateness="0 seconds")
@@ -147,6 +173,23 @@ def test_a_message_of_one_input_bridges_sessions_of_another(tmp_path: Path) -> N
             (1, 14, 3, "INSERT"),
         ]
         driver.check()
+
+
+@pytest.mark.proves("Queries: the message of an input that made one session of two")
+@pytest.mark.parametrize("spent", [wr.sum("amount"), wr.median("amount")], ids=["incremental", "messages"])
+def test_a_session_is_explained_by_the_message_of_the_input_that_joined_it(
+    spent: wr.Aggregation, tmp_path: Path
+) -> None:
+    definition = accounts(window=wr.session("5 seconds"), agg={"n": wr.count(), "spent": spent.of("orders")})
+    with definition.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_message(wr.Message(order(1), wr.Position("o", 0, 0)), "orders")
+        op.add_message(wr.Message(order(9), wr.Position("o", 0, 1)), "orders")
+        op.add_message(wr.Message(payment(5), wr.Position("p", 0, 7)), "paid")
+        op.next_offsets()
+        with wr.read_state(str(tmp_path)) as state:
+            [why] = state.explain(1 * S)
+            assert why.window is not None and why.window.messages == 3
+            assert why.joined_by == wr.Position("p", 0, 7)
 
 
 def test_windows_of_messages_count_those_of_all_inputs(tmp_path: Path) -> None:
@@ -291,7 +334,10 @@ def test_an_aggregation_comes_to_a_state_that_there_is(tmp_path: Path) -> None:
 
 def test_its_text_builds_it_again() -> None:
     definition = accounts(
-        window=wr.session("5 seconds"), emit=wr.Emit(early=wr.every(3)), null_keys="dead_letter"
+        window=wr.session("5 seconds"),
+        emit=wr.Emit(early=wr.every(3)),
+        null_keys="dead_letter",
+        ids="no",
     )
     assert eval(repr(definition), {"wr": wr}) == definition
     assert (
@@ -299,6 +345,7 @@ def test_its_text_builds_it_again() -> None:
         != accounts(inputs=(ORDERS, wr.Input("paid", event_time="at", by="id"))).fingerprint
     )
     assert accounts().fingerprint == accounts(inputs=(PAID, ORDERS)).fingerprint
+    assert len({definition.fingerprint, accounts(ids="no").fingerprint, accounts().fingerprint}) == 3
 
 
 @pytest.mark.parametrize(
@@ -334,11 +381,7 @@ def test_its_text_builds_it_again() -> None:
             e.BadWindow,
             "is for joins",
         ),
-        (
-            lambda: accounts(inputs=(ORDERS, wr.Input("paid", event_time="at", where=wr.col("x") > 1))),
-            e.ConfigurationError,
-            "filter aggregations",
-        ),
+        (lambda: accounts(ids=("no", "no")), e.ConfigurationError, "name a column twice"),
         (
             lambda: accounts(inputs=(ORDERS, wr.Input("paid", event_time="at", static=True))),
             e.ConfigurationError,
@@ -375,3 +418,82 @@ def test_what_cannot_be_is_refused_with_the_remedy(
 ) -> None:
     with pytest.raises(error, match=words):
         make()
+
+
+@wr.aggregate_function(name="owed", returns=pa.int64())
+class Owed:
+    """What is ordered less what is paid, fees beside it."""
+
+    def initial(self) -> int:
+        return 0
+
+    def add_orders(self, owed: int, amount: int) -> int:
+        return owed + amount
+
+    def add_paid(self, owed: int, sum: int, fee: int | None) -> int:
+        return owed - sum + (fee or 0)
+
+    def merge(self, older: int, newer: int) -> int:
+        return older + newer
+
+    def finish(self, owed: int) -> int:
+        return owed
+
+
+OWED = Owed(orders="amount", paid=("sum", wr.col("fee") * 2))  # type: ignore[call-arg]
+
+
+@pytest.mark.proves(
+    "Aggregations: your own over several inputs, a method for each (Apex Malhar's MergeAccumulation)"
+)
+@pytest.mark.parametrize("mode", ["accumulating", "discarding"])
+def test_a_class_of_the_users_makes_one_state_of_several_inputs(tmp_path: Path, mode: Any) -> None:
+    definition = accounts(agg={"owed": OWED, "n": wr.count()}, emit=wr.Emit(early=wr.every_batch, mode=mode))
+    with TestDriver(definition, tmp_path) as driver:
+        driver.feed({"orders": [order(1), order(2)], "paid": [{**payment(3), "fee": 1}]})
+        driver.timeout()  # commits
+        driver.restart()
+        driver.feed({"paid": [payment(4), {**payment(2, 7), "fee": 3}], "orders": [order(5)]})
+        driver.drain()
+        told = [(p.key["id"], p.timing, p["owed"]) for p in driver.panes()]
+        later = [(1, "EARLY", 24), (7, "EARLY", 2), (1, "ON_TIME", 24), (7, "ON_TIME", 2)]
+        if mode == "discarding":
+            later = [(1, "EARLY", 6), (7, "EARLY", 2), (1, "ON_TIME", 0), (7, "ON_TIME", 0)]
+        assert told == [(1, "EARLY", 18), *later]
+        driver.check()
+
+
+def test_a_message_on_which_a_method_raises_is_a_letter_of_its_input(tmp_path: Path) -> None:
+    definition = accounts(agg={"owed": OWED})
+    with TestDriver(definition, tmp_path) as driver:
+        driver.feed({"orders": [order(1), order(2, 2)], "paid": [{**payment(1), "fee": 1}]})
+        driver.feed({"paid": [{**payment(1, 2, None), "fee": 1}, {**payment(2), "fee": 0}]})
+        driver.drain()
+        assert [(p.key["id"], p["owed"]) for p in driver.panes()] == [(1, 4), (2, 10)]
+        [letter] = driver.check().dead_letters
+        assert letter.reason == "aggregate_failed"
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: Owed("amount"), r"owed\('amount'\): give orders=..., paid=..."),
+        (lambda: Owed(orders="amount"), "give orders=..., paid=..."),
+        (lambda: Owed(orders="amount", paid=3), "3 is not a column"),
+        (lambda: OWED.of("paid"), "which input"),
+        (lambda: OWED.where(wr.col("amount") > 1), "in its add_... methods"),
+        (lambda: accounts(inputs=(ORDERS, wr.Input("bills", event_time="t")), agg={"o": OWED}), "'bills'"),
+        (lambda: accounts(inputs=(ORDERS, PAID, wr.Input("x", event_time="t", by="i")), agg={"o": OWED}), "'x'"),
+        (lambda: wr.Over(event_time="t", frame=(-1, 0), ttl="1 s", agg={"o": OWED}), "with `add`"),
+        (
+            lambda: wr.Aggregate(
+                event_time="t", window=wr.tumbling("1 s"), retention="1 s", agg={"o": OWED}
+            ),
+            "with `add`",
+        ),
+        (lambda: wr.aggregate_function(name="x", returns=pa.int64())(type("X", (), {"add_a": len})), "lacks initial, merge"),
+    ],
+)  # fmt: skip
+def test_what_a_class_over_several_inputs_is_not_given_is_refused(made: Callable[[], Any], says: str) -> None:
+    with pytest.raises(e.BadAggregate, match=says):
+        made()

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 import windrow as wr
 from tests.deep import examples
 from tests.operators.aggregate.cases import INCREMENTAL, OPERATOR
+from tests.operators.cogroup.cases import OPERATOR as COGROUPS
 from tests.operators.contract import life
+from tests.operators.session.cases import OPERATOR as SESSIONS
 from windrow.core.errors import DefinitionChanged
-from windrow.core.windows import Tuples
 from windrow.operators.growth import Before, Growth
 from windrow.testing import ManualClock, TestDriver
 
@@ -243,12 +244,15 @@ def test_of_a_chain_it_is_said_which_change_could_be_opened(tmp_path: Path) -> N
         once.open(str(tmp_path))
 
 
-def test_a_window_of_messages_has_what_has_come_when_it_has_seen_all_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["n", "middle"])
+def test_a_window_of_messages_has_what_has_come_when_it_has_seen_all_of_them(
+    kept: str, tmp_path: Path
+) -> None:
     pairs = {"window": wr.tuples(2), "retention": wr.Retain(windows=9)}
-    with TestDriver(sums("n", **pairs), tmp_path) as driver:
+    with TestDriver(sums(kept, **pairs), tmp_path) as driver:
         driver.feed([row(1, 0), row(2, 1, k="b")])
         driver.next_offsets()
-        driver.restart(sums("n", "total", **pairs))
+        driver.restart(sums(kept, "total", **pairs))
         driver.feed([row(3, 2), row(4, 3), row(5, 4, k="b")])
         driver.feed([row(6, 5), row(7, 6, k="b"), row(8, 7, k="b")])
         full = [(p.key["k"], p.window.first, p["total"]) for p in driver.panes() if p.is_last]
@@ -256,12 +260,96 @@ def test_a_window_of_messages_has_what_has_come_when_it_has_seen_all_of_them(tmp
         driver.check()
 
 
+@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_sessions_from_before_have_null_for_what_has_come_unless_it_is_computed(
+    recompute: bool, tmp_path: Path
+) -> None:
+    def told() -> list[tuple[Any, ...]]:
+        return [(p.kind.value, p.window.start_us // S, p["total"], p["middle"]) for p in driver.panes()]  # type: ignore[union-attr]
+
+    window = wr.session("10 seconds")
+    with TestDriver(sums("middle", window=window), tmp_path) as driver:
+        driver.feed([row(1, 0), row(20, 1)])
+        driver.panes()
+        grown = sums("middle", "total", window=window)
+        driver.restart(grown.recomputing() if recompute else grown)
+        driver.feed([row(11, 2), row(40, 3)])
+        corrected = [
+            ("RETRACT", 1, None, 1), ("INSERT", 1, 1, 1), ("RETRACT", 20, None, 20), ("INSERT", 20, 20, 20)
+        ]  # fmt: skip
+        parts, whole = ((1, 20), 32) if recompute else ((None, None), None)
+        assert told() == [
+            *(corrected if recompute else []),
+            ("RETRACT", 1, parts[0], 1), ("RETRACT", 20, parts[1], 20), ("INSERT", 1, whole, 11),
+            ("INSERT", 40, 40, 40),
+        ]  # fmt: skip
+        driver.check()
+
+
+@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
+def test_operators_side_by_side_grow_each_by_itself(tmp_path: Path) -> None:
+    """Also where it is computed of kept messages."""
+
+    def told(op: Any, name: str) -> list[dict[str, Any]]:
+        return [pane.values for pane in op.get_result(name) if pane.kind.value == "INSERT"]
+
+    before = [sums("middle", name="tens"), sums("n", name="visits", window=wr.session("10 seconds"))]
+    after = [
+        sums("middle", "total", name="tens"),
+        sums("n", "total", name="visits", window=wr.session("10 seconds")),
+    ]
+    with wr.open(before, str(tmp_path), clock=ManualClock(0)) as op:
+        op.add_messages([row(1, 0), row(2, 1)])
+        assert told(op, "tens") == [{"middle": 1.5}] and told(op, "visits") == [{"n": 2}]
+    with wr.open(after, str(tmp_path), clock=ManualClock(0), recompute=True) as op:
+        op.add_messages([row(3, 2), row(31, 3)])
+        assert told(op, "tens")[-2:] == [{"middle": 2.0, "total": 6}, {"middle": 31.0, "total": 31}]
+        assert told(op, "visits")[-2:] == [{"n": 3, "total": None}, {"n": 1, "total": 31}]
+    assert wr.read_state(str(tmp_path)).get_windows(operator="visits")[0].values == {"n": 3, "total": None}
+
+
+@pytest.mark.proves("Coming back: an aggregation more, computed from kept messages, with corrections")
+def test_what_comes_to_several_inputs_is_computed_of_the_messages_of_its_own(tmp_path: Path) -> None:
+    """Kept is of each input what aggregations of it name: another column, or that column of another input, is not."""
+
+    def accounts(*names: str) -> wr.CoGroup:
+        agg = {
+            "middle": wr.median("v").of("o"), "total": wr.sum("v").of("o"), "high": wr.count().where(wr.col("v") > 1).of("o"),
+            "n": wr.count(), "paid": wr.sum("v").of("p"), "other": wr.sum("w").of("o"), "came": wr.count().of("p"),
+        }  # fmt: skip
+        return wr.CoGroup(
+            inputs=[wr.Input(name, event_time="t", watermark=wr.explicit()) for name in "op"], by="k",
+            window=wr.tumbling("10 seconds"), agg={name: agg[name] for name in names}, retention="1 hour",
+            emit=wr.Emit(early=wr.every_batch, mode="retracting"),
+        )  # fmt: skip
+
+    with TestDriver(accounts("middle", "came"), tmp_path) as driver:
+        driver.feed({"o": [row(1, 0, w=3), row(2, 1, w=3)], "p": [row(3, 0)]})
+        driver.next_offsets()
+        driver.restart(accounts("middle", "came", "total", "high", "n", "paid", "other").recomputing())
+        driver.advance_clock(S)
+        driver.timeout()
+        driver.feed({"o": [row(11, 2, w=4)]})
+        driver.advance_event_time(20 * S)
+        told = driver.check().panes
+    first = {"middle": 1.5, "came": 1, "total": 3, "high": 1, "n": 3, "paid": None, "other": None}
+    second = {"middle": 11.0, "came": 0, "total": 11, "high": 1, "n": 1, "paid": 0, "other": 4}
+    assert {p.window.start_us: p.values for p in told} == {0: first, 10 * S: second}
+    assert [(p.kind.value, p["middle"]) for p in told[:3]] == [
+        ("INSERT", 1.5),
+        ("RETRACT", 1.5),
+        ("INSERT", 1.5),
+    ]
+
+
 @given(data=st.data())
 @examples(40, deep=2_000)
 def test_whatever_comes_and_goes_the_oracle_says_what_is_told(data: st.DataObject) -> None:
-    case = data.draw(OPERATOR.cases)
+    case = data.draw(
+        st.one_of(OPERATOR.cases, SESSIONS.cases, COGROUPS.cases.filter(lambda c: not c.definition.policies))
+    )
     definition = case.definition
-    assume(not (isinstance(definition.window, Tuples) and definition.full_state))
     kept = data.draw(st.lists(st.sampled_from([*definition.agg]), unique=True))
     kept += [
         name
@@ -274,8 +362,15 @@ def test_whatever_comes_and_goes_the_oracle_says_what_is_told(data: st.DataObjec
         )
     )
     assume(kept or come)
+    # Of the messages of one input, mostly such that are kept.
+    inputs = [definition.agg[n].input for n in kept if definition.agg[n].columns] or [None]
+    inputs += [i.name for i in definition.inputs if definition.by_input][:1]
+    of = {n: data.draw(st.sampled_from(inputs)) for n in come}
     grown = definition._changed(
-        agg={**{n: definition.agg[n] for n in kept}, **{n: INCREMENTAL[n] for n in come}}
+        agg={
+            **{n: definition.agg[n] for n in kept},
+            **{n: INCREMENTAL[n] if of[n] is None else INCREMENTAL[n].of(of[n]) for n in come},
+        }
     )
     feed = st.tuples(st.just("feed"), st.lists(case.messages, min_size=1, max_size=6))
     other = st.one_of(

@@ -13,6 +13,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
+from windrow.operators.join.in_blocks import BlockJoinOperator
 from windrow.operators.join.stored import StoredSides
 from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded import Embedded
@@ -79,6 +80,8 @@ def kept(op: Embedded) -> dict[str, list[Any]]:
     }
     for cf in [c for c in found if c.endswith(".messages")]:
         found[cf] = [key for key, _ in found[cf]]  # values may be of later types
+        if isinstance(op.engine.logic, BlockJoinOperator):
+            found[cf] = []  # those of several steps lie together
     for i in op.definition.inputs:
         found[i.name] = [(m.position, dict(m.payload)) for m in op.get_messages(input=i.name)]
     return found
@@ -93,12 +96,14 @@ def lose(location: Path) -> None:
 @pytest.mark.parametrize("definition", ALL)
 def test_what_comes_back_is_what_was_there_and_goes_on_alike(definition: wr.Join, tmp_path: Path) -> None:
     clock, told = ManualClock(), []
+    with definition.open(str(tmp_path / "whole"), clock=clock) as op:
+        fed(op, clock, range(45))
+        before = kept(op)
+        op.flush()
+    shutil.copytree(tmp_path / "whole", tmp_path / "lost")
+    begun_us = clock.now_us()
     for folder in ("lost", "whole"):
-        clock = ManualClock()
-        with definition.open(str(tmp_path / folder), clock=clock) as op:
-            fed(op, clock, range(45))
-            before = kept(op)
-            op.flush()
+        clock = ManualClock(begun_us)
         if folder == "lost":
             lose(tmp_path / folder)
             with pytest.raises(MessagesLost, match="replay="):

@@ -89,7 +89,6 @@ HOWS = {
         "left", orders={"window": wr.rows(3)}, shipments={"window": wr.rows(2)}, retention="1 minute"
     ),
 }
-BY_NAME = pytest.mark.parametrize("definition", [d() for d in HOWS.values()], ids=list(HOWS))
 
 
 def feed(op: Any, numbers: range) -> None:
@@ -107,30 +106,42 @@ def begun(location: Path, definition: wr.Join) -> None:
         op.flush()
 
 
-def goes_on(location: Path, definition: wr.Join, tmp_path: Path) -> None:
-    """The job, begun with forty, ends as one that nothing happened to."""
-    begun(tmp_path / "undisturbed", definition)
-    ended = []
-    for path in (location, tmp_path / "undisturbed"):
-        with definition.open(str(path), clock=ManualClock()) as op:
-            feed(op, range(30, 60))  # some are replays
-            kept = [op.get_messages(input=name) for name in ("orders", "shipments")]
-            op.drain()
-            rows = [(r.values, r.timing) for r in op.get_result()]
-            ended.append((rows, kept, op.next_offsets(), dict(op.counters)))
-    assert ended[0] == ended[1]
-    assert ended[0][0] != []
+def ended(location: Path, definition: wr.Join) -> Any:
+    """What the job, begun with forty, comes to."""
+    with definition.open(str(location), clock=ManualClock()) as op:
+        feed(op, range(30, 60))  # some are replays
+        kept = [op.get_messages(input=name) for name in ("orders", "shipments")]
+        op.drain()
+        rows = [(r.values, r.timing) for r in op.get_result()]
+        return rows, kept, op.next_offsets(), dict(op.counters)
+
+
+#: Commits from one snapshot to the next.
+EVERY = "windrow.runners.embedded.engine.SNAPSHOT_EVERY"
+
+
+@pytest.fixture(scope="module", params=[(how, every) for every in (2, 256) for how in HOWS], ids=str)
+def undisturbed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[wr.Join, int, Path, Any]:
+    """A join, its commits from one snapshot to the next, a job that was begun, and what that comes to undisturbed."""
+    how, every = request.param
+    definition, folder = HOWS[how](), tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EVERY, every)
+        begun(folder / "begun", definition)
+        shutil.copytree(folder / "begun", folder / "ended")
+        return definition, every, folder / "begun", ended(folder / "ended", definition)
 
 
 @pytest.mark.proves("Joins: killed anywhere and fed again, every row comes once")
-@BY_NAME
-@pytest.mark.parametrize("every", [2, 256], ids=["snapshot", "segments"])
 @pytest.mark.parametrize("lost", ["local", "nothing", "CURRENT", "one file"])
 def test_a_store_that_is_lost_or_damaged_is_built_anew(
-    tmp_path: Path, definition: wr.Join, lost: str, every: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: tuple[wr.Join, int, Path, Any], lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", every)
-    begun(tmp_path / "job", definition)
+    definition, every, job, wanted = undisturbed
+    monkeypatch.setattr(EVERY, every)
+    shutil.copytree(job, tmp_path / "job")
     store = tmp_path / "job" / "local" / "shard-0000"
     if lost == "local":
         shutil.rmtree(store.parent)
@@ -138,7 +149,8 @@ def test_a_store_that_is_lost_or_damaged_is_built_anew(
         (store / "CURRENT").write_bytes(b"nonsense\n")
     elif lost == "one file":
         max(store.glob("*.sst"), key=lambda p: p.stat().st_size).unlink()
-    goes_on(tmp_path / "job", definition, tmp_path)
+    assert ended(tmp_path / "job", definition) == wanted
+    assert wanted[0] != []
 
 
 def test_lost_messages_are_refused_with_a_remedy_that_a_join_has(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import windrow as wr
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
 from windrow.runners.embedded import Embedded
+from windrow.testing import TestDriver
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000
@@ -100,22 +101,23 @@ def test_a_job_that_lost_its_messages_goes_on_as_if_nothing_had_happened(
     definition: wr.Aggregate, upto: int, tmp_path: Path
 ) -> None:
     told, stores = [], []
-    for job, loses in ((tmp_path / "job", True), (tmp_path / "twin", False)):
-        clock = ManualClock()
-        with opened(definition, job, clock) as op:
-            fed(op, clock, range(upto))
-            panes = op.get_result()
-            op.flush()
-        if loses:
-            lose(job)
+    clock = ManualClock()
+    with opened(definition, tmp_path / "twin", clock) as op:
+        fed(op, clock, range(upto))
+        before = op.get_result()
+        op.flush()
+    shutil.copytree(tmp_path / "twin", tmp_path / "job")
+    lose(tmp_path / "job")
+    begun_us = clock.now_us()
+    for job in (tmp_path / "job", tmp_path / "twin"):
+        clock = ManualClock(begun_us)
         with opened(definition, job, clock, source(range(200))) as op:
             assert op.get_result() == []  # no pane is sent again
             stores.append(kept(op))
             seen = [op.get_windows(), op.get_messages()]
             fed(op, clock, range(upto, upto + 40))
             op.drain()
-            panes += op.get_result()
-            told.append((panes, seen, op.counters, op.dead_letters()))
+            told.append((before + op.get_result(), seen, op.counters, op.dead_letters()))
     assert sum(map(len, stores[0].values())) > 5
     assert stores[0] == stores[1]
     assert told[0] == told[1]
@@ -367,3 +369,49 @@ def test_messages_on_which_an_expression_raised_stay_away_again(
     lose(tmp_path)
     with opened(filtered, tmp_path, clock, source(range(60))) as op:
         assert (kept(op), op.get_windows()) == (before, windows)
+
+
+DIVIDES = wr.lit(6) / wr.col("v") < 4
+
+
+def _divides(kind: str) -> Any:
+    """A definition that raises on a message whose "v" is 0."""
+    times: dict[str, Any] = {"event_time": "t", "max_ahead": wr.forever}
+    kept: dict[str, Any] = {
+        "by": "k", "window": wr.tumbling("10 seconds"), "retention": "1 hour", "agg": {"middle": wr.median("v")}
+    }  # fmt: skip
+    if kind == "aggregate":
+        return wr.Aggregate(**times, **kept, where=DIVIDES)
+    sides = wr.Input("a", where=DIVIDES, **times), wr.Input("b", **times)
+    if kind == "cogroup":
+        return wr.CoGroup(inputs=sides, **kept)
+    condition = wr.col("a_v") <= wr.col("b_v") if kind == "join with a condition" else None
+    return wr.Join(left=sides[0], right=sides[1], on="k", within=("-5 seconds", "5 seconds"), where=condition)
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "cogroup", "join", "join with a condition"])
+def test_a_message_on_which_a_filter_raises_stays_away_when_lost_messages_come_back(
+    kind: str, tmp_path: Path
+) -> None:
+    definition, clock = _divides(kind), ManualClock(10 * SECOND)
+    driver, sent = TestDriver(definition, str(tmp_path), clock=clock), 0
+    names = [i.name if definition.by_input else None for i in definition.inputs]
+    for values in ([3, 0, 2, None], [0], [4, 0, 1]):
+        at = range(sent, sent := sent + len(values))
+        payloads = [{"k": "x", "t": (10 + i) * SECOND, "v": v} for i, v in zip(at, values, strict=True)]
+        some = [wr.Message(one, wr.Position("s", 0, i)) for i, one in zip(at, payloads, strict=True)]
+        for name in names:
+            driver.feed({name: some} if name else some)
+        driver.next_offsets()
+
+    def kept() -> list[list[Any]]:
+        return [[(m.position, dict(m.payload)) for m in driver.op.get_messages(input=name)] for name in names]
+
+    before = kept()
+    assert [payload["v"] for _, payload in before[0]] == [3, 2, 4]
+    assert [letter.reason for letter in driver.op.dead_letters()] == ["malformed"] * 3
+    driver.lose_messages()
+    assert kept() == before
+    driver.drain()
+    driver.check()
+    driver.close()

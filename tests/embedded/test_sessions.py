@@ -127,9 +127,16 @@ def test_what_ends_is_left_in_pages_of_what_goes_on_and_comes_back_to_nobody() -
         assert len(logic.kept(staged, START_OF_TIME_US, END_OF_TIME_US, None)) == 20_000
 
 
-@pytest.mark.parametrize("emit", [wr.Emit.append(), wr.Emit(early=wr.every_batch, mode="retracting")])
-def test_many_sessions_that_end_at_once_are_told_in_slices(
-    emit: wr.Emit, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("emit", "part"),
+    [
+        (wr.Emit.append(), "_end_some"),
+        (wr.Emit(early=wr.every_batch, mode="retracting"), "_end_some"),
+        (wr.Emit(late=wr.every(100), closing_pane=True), "_close_some"),
+    ],
+)
+def test_many_sessions_that_end_or_close_at_once_are_told_in_slices(
+    emit: wr.Emit, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windrow.stores.sessions.SESSION_ROWS", 4)
     chance, told = random.Random(3), []
@@ -140,8 +147,8 @@ def test_many_sessions_that_end_at_once_are_told_in_slices(
             for i in range(0, len(messages), 300):
                 driver.feed(messages[i : i + 300])
             reads = []
-            read = driver.op.engine.logic._end_some
-            monkeypatch.setattr(driver.op.engine.logic, "_end_some", lambda *a: reads.append(1) or read(*a))  # noqa: B023
+            read = getattr(driver.op.engine.logic, part)
+            monkeypatch.setattr(driver.op.engine.logic, part, lambda *a: reads.append(1) or read(*a))  # noqa: B023
             driver.advance_event_time(200 * S)
             driver.drain()
             driver.check()
@@ -150,6 +157,24 @@ def test_many_sessions_that_end_at_once_are_told_in_slices(
             told.append([(p.window, p.key, p.values, p.timing, p.index, p.kind) for p in panes])
             assert (len(reads) > 5) == (most == 40)
     assert told[0] == told[1]
+
+
+def test_few_sessions_that_end_among_many_are_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windrow.stores.sessions.SESSION_ROWS", 4)
+    monkeypatch.setattr(sessions, "SESSIONS_AT_ONCE", 40)
+    with TestDriver(visits()) as driver:
+        driver.feed(rows(*((0 if i % 50 == 0 else 100, f"k{i}") for i in range(500))))
+        logic, reads = driver.op.engine.logic, []
+        read = logic._end_some
+        monkeypatch.setattr(
+            logic, "_end_some", lambda step, hashes, w: reads.append(len(hashes)) or read(step, hashes, w)
+        )
+        driver.advance_event_time(50 * S)
+        assert reads == [10]
+        driver.drain()
+        driver.check()
+        assert sum(reads) == 500
+        assert max(reads) < 40
 
 
 @pytest.mark.parametrize("before", [wr.Emit.append(), wr.Emit(early=wr.every_batch, late=wr.never)])

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pandas as pd
 import pytest
 
-from tests.conftest import READY
 from tests.deep import usually
 
-ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "examples" / "flights.py"
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "flights.py"
 #: January and February, as a rule every tenth flight: those that left and those that were cancelled.
 EVERY, FLOWN, CANCELLED = usually((10, 5_021, 175), deep=(1, 50_173, 1_782))
-
-
-def demo(out: Path, *arguments: str) -> str:
-    """What the demo prints; it must exit with 0."""
-    command = [sys.executable, str(DEMO), "--quick", "--every", str(EVERY), "--out", str(out), *arguments]
-    # PYSPARK_PYTHON is the demo's own business.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")} | {
-        "PYSPARK_SUBMIT_ARGS": READY
-    }
-    done = subprocess.run(
-        command, cwd=out.parent, env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
 
 
 def contents(*folders: Path) -> dict[str, str]:
@@ -61,11 +44,13 @@ def assert_equal_to_pandas(text: str) -> None:
     assert "second run: NOTHING CHANGED\n" in text
 
 
-@pytest.mark.spark
 @pytest.mark.slow
-def test_the_demo_equals_pandas_and_a_second_run_does_nothing(tmp_path: Path) -> None:
+def test_the_demo_equals_pandas_and_a_second_run_does_nothing(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
     out = tmp_path / "flights"
-    first = demo(out, "--fresh")
+    demo = partial(run, "flights", "--quick", "--every", str(EVERY), "--out", str(out))
+    first = demo("--fresh")
     assert_equal_to_pandas(first)
     assert f"{FLOWN + CANCELLED:,} flights in " in first
     counts = re.findall(
@@ -80,7 +65,7 @@ def test_the_demo_equals_pandas_and_a_second_run_does_nothing(tmp_path: Path) ->
     assert any("_manifests" in name for name in before)
     if not usually(False, deep=True):
         return  # the demo has run its query twice
-    second = demo(out, "--keep")
+    second = demo("--keep")
     assert "Nothing new since the last run: 0 flights processed." in second
     assert_equal_to_pandas(second)
     assert contents(*folders) == before
@@ -100,17 +85,9 @@ def test_other_data_on_the_same_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def flights(module: Callable[[str], ModuleType]) -> ModuleType:
     """The demo as a module."""
-    monkeypatch.syspath_prepend(str(DEMO.parent))
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        monkeypatch.setenv(name, sys.executable)  # the module sets them; this puts them back
-    spec = importlib.util.spec_from_file_location("flights", DEMO)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+    return module("flights")
 
 
 TRUTH = pd.DataFrame(

@@ -352,6 +352,21 @@ KINDS: dict[str, Kind] = {
         ),
         TWO,
     ),
+    "join, sessions": Kind(
+        lambda: join(
+            window=wr.session("3 seconds"), retention="1 minute", how="full", allowed_lateness="5 seconds"
+        ),
+        TWO,
+    ),
+    "join, sessions of one": Kind(
+        lambda: join(
+            left={"window": wr.session("2 seconds")},
+            retention="30 seconds",
+            how="right",
+            where=wr.col("orders_x") < 9,
+        ),
+        TWO,
+    ),
     "cogroup, sessions": Kind(
         lambda: cogroup(
             window=wr.session("3 seconds"), emit=wr.Emit(early=wr.every_batch, mode="retracting")

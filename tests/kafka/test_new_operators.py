@@ -17,6 +17,14 @@ from tests.kafka.test_sink import committed
 from windrow.testing import ManualClock
 
 ONCE = wr.Deduplicate(by="k", event_time="t", ids="v", within="1 minute", name="once")
+#: By the clock of these jobs all that is not guaranteed is too old.
+SURE = wr.Deduplicate(
+    by="k",
+    event_time="t",
+    ids="v",
+    within="1 minute",
+    deliver=wr.deliver.within("1 hour").guarantee(wr.col("v") > 1),
+)
 
 
 class Silence:
@@ -57,6 +65,7 @@ SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.in
             [("a", n) for n in (0, 1, 1, 1, 2, 2, 3, 3)] + [("b", 9), ("c", 7), ("c", 7)],
             id="join window",
         ),
+        pytest.param(SURE, [("a", 2), ("a", 3), ("b", 9), ("c", 7)], id="delivery policy"),
         pytest.param(ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1), ("c", 1)], id="one after the other"),
     ],
 )
@@ -98,19 +107,45 @@ def test_what_comes_on_a_topic_goes_to_a_topic_once(
     assert told == wanted and len(committed(kafka, dead)) == 1
 
 
-@pytest.mark.proves(
-    "Windows: one aggregate over several topics, in a consumer loop that is stopped and goes on"
+BOTH = wr.CoGroup(
+    inputs=(wr.Input("a", event_time="t"), wr.Input("b", event_time="t")),
+    by="k",
+    window=wr.tumbling("10 seconds"),
+    agg={"n": wr.count(), "a": wr.sum("v").of("a"), "b": wr.sum("v").of("b")},
+    retention="1 hour",
 )
-def test_several_topics_go_to_one_aggregate(
-    kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
+AROUND = wr.Over(
+    by="k", event_time="t", input="a", anchors=wr.Input("b", event_time="t"), frame=("-3 seconds", 0),
+    agg={"a": wr.sum("v")}, emit=wr.Emit(late=wr.every_batch, mode="retracting"), allowed_lateness="1 minute",
+)  # fmt: skip
+
+
+@pytest.mark.proves(
+    "Windows: one aggregate over several topics, in a consumer loop that is stopped and goes on",
+    "Windows: around anchors of another topic, corrected, in a consumer loop that is stopped and goes on",
+)
+@pytest.mark.parametrize(
+    ("both", "columns", "wanted"),
+    [
+        pytest.param(BOTH, "k n a b", [("a", 4, 6, 40), ("b", 1, 0, 20)], id="aggregate"),
+        # The first row of the first anchor, this one taken back, and the one in its place.
+        pytest.param(
+            AROUND,
+            "k v a",
+            [("a", 10, 1), ("a", 10, 1), ("a", 10, 6), ("a", 30, 6), ("b", 20, 0)],
+            id="anchors",
+        ),
+    ],
+)
+def test_several_topics_go_to_one_operator(
+    both: Any,
+    columns: str,
+    wanted: list[Any],
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    tmp_path: Path,
 ) -> None:
-    both = wr.CoGroup(
-        inputs=(wr.Input("a", event_time="t"), wr.Input("b", event_time="t")),
-        by="k",
-        window=wr.tumbling("10 seconds"),
-        agg={"n": wr.count(), "a": wr.sum("v").of("a"), "b": wr.sum("v").of("b")},
-        retention="1 hour",
-    )
     topics, out = {"a": new_topic(1), "b": new_topic(1)}, new_topic(1)
 
     def run(**rows: list[dict[str, Any]]) -> None:
@@ -121,6 +156,7 @@ def test_several_topics_go_to_one_aggregate(
         both.run(str(tmp_path), sources, sink=sink, available_now=True, clock=ManualClock())
 
     run(a=[row(1, v=1), row(12)], b=[row(2, v=10), row(3, "b", 20)])
+    run(a=[row(2, v=5)])
     run(b=[row(4, v=30), row(15)])
-    told = sorted((v["k"], v["n"], v["a"], v["b"]) for _, v in committed(kafka, out))
-    assert told == [("a", 3, 1, 40), ("b", 1, 0, 20)]
+    told = sorted(tuple(v[name] for name in columns.split()) for _, v in committed(kafka, out))
+    assert told == wanted

@@ -63,6 +63,12 @@ def ended(scene: Scene, producer: Any, *, commit: bool = True) -> None:
         assert time.monotonic() < until, "the transaction has ended, and its end cannot be seen"
 
 
+def transacts(producer: Any, topic: str) -> None:
+    producer.begin_transaction()
+    producer.produce(topic, b"again", partition=0)
+    producer.commit_transaction(30)
+
+
 def code_of(call: Callable[[], Any]) -> tuple[int, bool]:
     with pytest.raises(KafkaException) as raised:
         call()
@@ -120,7 +126,8 @@ def test_a_newer_producer_aborts_what_is_open_and_fences_the_older(scene: Scene)
     new = producer_of(cluster, topic)
     assert ends(cluster, topic) == (0, 2)
     assert code_of(lambda: old.commit_transaction(30)) == (KafkaError._FENCED, True)
-    assert code_of(old.begin_transaction) == (KafkaError._FENCED, True)
+    # librdkafka may let a fenced producer begin, now and then; it is refused then when it sends, or when it commits.
+    assert code_of(lambda: transacts(old, topic))[0] in (KafkaError._FENCED, KafkaError._FATAL)
     new.begin_transaction()
     new.produce(topic, b"new", partition=0)
     ended(scene, new)
@@ -170,7 +177,8 @@ def test_a_consumer_goes_where_it_is_sent(scene: Scene) -> None:
     producer.flush(30)
     consumer = cluster.consumer()
     consumer.assign([TopicPartition(topic, 0, 1)])
-    first = consumer.poll(10)
+    while (first := consumer.poll(10)) is None or first.error() is not None:
+        pass  # a notice of the client is no record
     assert (first.offset(), first.value(), first.key()) == (1, b"b", b"k")
     assert (first.headers(), first.timestamp()) == ([("h", b"1")], (1, 7))
     assert consumer.position([TopicPartition(topic, 0)])[0].offset == 2

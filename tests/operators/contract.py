@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
+import windrow as wr
 from windrow.connectors.pane_files import PaneFiles
 from windrow.connectors.sinks import MemorySink
 from windrow.core.messages import Message, Position, Token
@@ -21,6 +22,19 @@ from windrow.testing.ledger import all_panes_equal
 
 S = 1_000_000
 PUBLISHED = "published, not noted"
+
+
+def policies(column: str, *, counting: bool = True) -> st.SearchStrategy[Any]:
+    """What an input may have for `deliver=`, mostly nothing. column: of numbers; counting: some may be skipped for others."""
+    found = [wr.deliver.within("4 seconds"), wr.deliver.within("0 seconds").guarantee(wr.col(column) == 1)]
+    if counting:
+        found += [
+            wr.deliver.latest(),
+            wr.deliver.newest(2, per="input", record="dead_letters"),
+            wr.deliver.newest(1).guarantee(wr.lit(6) / wr.col(column) > 2),
+            wr.deliver.throttle("3 seconds"),
+        ]
+    return st.sampled_from([*[None] * 12, *found])
 
 
 class Drawn(NamedTuple):

@@ -56,7 +56,7 @@ def table() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def partials(spark: SparkSession, table: pa.Table) -> pa.Table:
+def partials(spark: SparkSession, compiled: None, table: pa.Table) -> pa.Table:
     """The partials of all cases over two halves of the table, in one query: columns `<case>.<part>`."""
     from pyspark.sql import functions as F
 

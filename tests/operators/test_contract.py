@@ -56,6 +56,7 @@ def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
     "Joins: three and more inputs, by joining what an operator of a chain tells",
     "Joins: windows of rows, a stream with itself, conditions on pairs",
     "Operators: deduplication, and functions of your own over keyed state and timers",
+    "Operators: delivery policies, on every input of every operator, `deliver=`",
     "Tools: oracle, and operators compared with it",
     "Windows: any graph of operators, on shared inputs, joined with each other",
     "Windows: several operators in a chain (window propagation)",

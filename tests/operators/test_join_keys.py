@@ -12,7 +12,6 @@ import windrow as wr
 from windrow.core.keys import encode_equal
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.stores.kv import MemoryKV
-from windrow.stores.messages import MessageStore
 
 S = 1_000_000
 
@@ -62,19 +61,3 @@ def test_what_is_not_whole_stays_what_it_is() -> None:
     one, half, endless, null, zero = encode_equal([floats])
     assert [one, null, zero] == encode_equal([pa.array([1, None, 0])])
     assert len({one, half, endless, null, zero}) == 5
-
-
-def test_of_what_is_kept_only_the_keys_of_a_step_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    join = wr.Join(
-        left=wr.Input("a", event_time="t"), right=wr.Input("b", event_time="t"), on="k", within=("0 s", "1 s")
-    )
-    operator = join.logic()
-    kv = MemoryKV(operator.cfs())
-    operator.ingest(kv, {"a": pa.concat_tables([rows("a:x", i, i) for i in range(50)])}, 0)
-    taken_apart = []
-    split = MessageStore.split
-    monkeypatch.setattr(
-        MessageStore, "split", lambda store, key: (taken_apart.append(key), split(store, key))[1]
-    )
-    [told] = operator.ingest(kv, {"b": rows("b:x", 0, 7.0)}, 1).panes
-    assert len(told) == len(taken_apart) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import windrow as wr
 from windrow.core.messages import Position, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.join.reach import Reach
 from windrow.operators.join.windows import windows_of_input
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.intake import Slice
@@ -47,6 +49,20 @@ def seen(window: Any, rows: Slice, low: int = START_OF_TIME_US, high: int = END_
         )
         for i in windows_of_input(window, rows, low, high, 10 * S)
     ]
+
+
+@pytest.mark.parametrize("within", [(-7, 3), (2, 9), (-9, -2), (0, 0)])
+@pytest.mark.parametrize("window", [None, wr.tumbling("5 seconds")])
+def test_the_first_message_that_can_still_meet_somebody_is_known(within: Any, window: Any) -> None:
+    left, right = (wr.Input(name, event_time="t", window=window) for name in "lr")
+    bounds = (f"{within[0]} seconds", f"{within[1]} seconds")
+    reach = Reach(wr.Join(left=left, right=right, on="k", within=bounds))
+    for side, watermark_us in itertools.product((0, 1), (0, 1, 7 * S - 1, 100 * S)):
+        first = reach.expired_before(side, watermark_us)
+        gone, stays = reach.expires(side, np.array([first - 1, first]))
+        assert gone <= watermark_us < stays
+    ever = [START_OF_TIME_US, END_OF_TIME_US]
+    assert [reach.expired_before(0, us) for us in ever] == ever
 
 
 def test_tumbling_windows_are_those_that_cover_a_message() -> None:

@@ -171,7 +171,7 @@ def sessions(draw: st.DrawFn) -> cases.Scaled:
                 name: cases.INCREMENTAL[name]
                 for name in pick(("n", "sumx", "avg"), ("n", "sum"), ("sumx", "any"))
             },
-            **({"list": wr.collect_list("v")} if draw(st.booleans()) else {"hi": wr.max("v")}),
+            **pick({"list": wr.collect_list("v")}, {"hi": wr.max("v")}, {"middle": wr.median("v")}),
         },
         retention=wr.forever if kept is None else timedelta(seconds=kept),
         allowed_lateness=None if lateness is None else timedelta(seconds=lateness),
@@ -185,6 +185,7 @@ def sessions(draw: st.DrawFn) -> cases.Scaled:
         ),
         null_keys=pick("group", "dead_letter"),
         max_ahead=pick(wr.forever, "40 seconds"),
+        ids=pick(None, None, wr.ids("u")),
     )
     return cases.Scaled(definition, pick(0, 10**9 * S), S, draw(st.booleans()))
 
@@ -277,6 +278,17 @@ def test_sessions_end_inside_a_run(tmp_path: Path) -> None:
             assert not together or len(attempts) < 8
     assert told[0] == told[1]
     assert len(told[0]) > 30
+
+
+def test_a_run_knows_which_of_its_messages_joined_two_of_its_sessions() -> None:
+    definition = counts(window=wr.session("3 seconds"), watermark="10 seconds")
+    with lives(definition, 0) as (runs, ones):
+        for one in (runs, ones):
+            given = [(0, 3), (0, 6), (1, 11), (0, 8), (1, 20), (1, 7)]
+            one.act("add", [cases.Drawn({"t": t * S, "k": "a", "v": t}, None, p) for p, t in given])
+        found, wanted = runs.all(), ones.all()
+        assert "__joined_by" in repr(wanted)
+        assert found == wanted
 
 
 def test_a_column_that_widens_inside_a_run_widens_after_the_messages_before_it(tmp_path: Path) -> None:

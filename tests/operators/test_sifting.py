@@ -13,7 +13,7 @@ import windrow as wr
 from windrow.operators.steps.columns import MALFORMED_ROW, PASSED_OVER, RAW
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.intake import take_in
-from windrow.operators.steps.sifting import culprits
+from windrow.operators.steps.sifting import MOST, OF_STEPS, culprits
 from windrow.stores.kv import KV, MemoryKV
 
 ROWS = 4096
@@ -37,6 +37,19 @@ def test_parts_of_a_slice_are_tried_without_the_rest_of_it(in_place: bool) -> No
     assert set(found) == wrong and set(found.values()) == {"ValueError: no"}
     # All, the halves of all, and of each half with a culprit in it all again.
     assert in_place or seen <= 5 * 2 * ROWS
+
+
+def test_of_one_step_so_many_rows_may_raise_and_of_many_steps_together_any() -> None:
+    tables = {"x": pa.table({"n": range(MOST + 1)})}
+
+    def step(kv: KV, tables: Any) -> None:
+        if len(tables["x"]):
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        culprits(step, MemoryKV([]), tables, ValueError("no"))
+    found = culprits(step, MemoryKV([]), tables, ValueError("no"), most=OF_STEPS)
+    assert set(found) == {("x", n) for n in range(MOST + 1)}
 
 
 def test_a_row_that_is_passed_over_leaves_no_letter_and_others_leave_each_their_own() -> None:

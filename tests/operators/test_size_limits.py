@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.counting import CountingKV
 from windrow.core.byte_order import decode_i64, decode_u64
 from windrow.operators.aggregate.size_limits import SizeLimits
 from windrow.operators.steps.columns import END, MESSAGES, START
@@ -101,31 +102,11 @@ def test_what_has_expired_by_time_is_counted_no_more() -> None:
 def test_a_key_of_which_only_a_floor_is_left_goes_with_it() -> None:
     kept, kv = limits(messages=1), MemoryKV(["aux"])
     kept.note(kv, deltas(("a", 5, 2)))
-    assert [start for _, start, _ in kept.evict(kv, NEVER)] == [5 * S]
+    assert [start for _, start, *_ in kept.evict(kv, NEVER)] == [5 * S]
     kept.forget(kv, 5 * S)
     assert kept.floors(kv, deltas(("a", 5, 1))).tolist() == [6 * S]
     kept.forget(kv, 6 * S)
     assert [k for k, _ in kv.scan("aux")] == [b"\x00sizes"]
-
-
-class Counting(MemoryKV):
-    """Counts the bytes of windows that are read."""
-
-    read = 0
-
-    def get(self, cf: str, key: bytes) -> bytes | None:
-        return self._counted(cf, super().get(cf, key))
-
-    def multi_get(self, cf: str, keys: Any) -> list[bytes | None]:
-        return [self._counted(cf, value) for value in super().multi_get(cf, keys)]
-
-    def scan(self, cf: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False) -> Any:
-        pairs = super().scan(cf, start, end, reverse)
-        return ((key, self._counted(cf, value)) for key, value in pairs)
-
-    def _counted(self, cf: str, value: Any) -> Any:
-        self.read += len(value or b"") * cf.endswith(".windows")
-        return value
 
 
 def test_a_window_that_goes_reads_the_pages_of_its_key_and_leaves_the_others() -> None:
@@ -134,7 +115,7 @@ def test_a_window_that_goes_reads_the_pages_of_its_key_and_leaves_the_others() -
         retention=wr.Retain("1 hour", windows=2), watermark=wr.explicit(),
     )  # fmt: skip
     logic = definition.logic()
-    kv, name = Counting(logic.cfs()), definition.inputs[0].name
+    kv, name = CountingKV(logic.cfs()), definition.inputs[0].name
     keys = [f"key-{n}" for n in range(3_000)]
 
     def ingest(second: int, some: list[str]) -> None:
@@ -148,9 +129,10 @@ def test_a_window_that_goes_reads_the_pages_of_its_key_and_leaves_the_others() -
         ingest(second, keys)
         logic.advance(kv, (second + 1) * S, 0)
     ingest(2, ["key-7", "key-8"])
-    before, kv.read = sum(len(v) for _, v in kv.scan(logic.windows_cf)), 0
+    before = sum(len(v) for _, v in kv.scan(logic.windows_cf))
+    kv.clear()
     logic.advance(kv, 2 * S, 0)
-    assert 10 * kv.read < before, f"{kv.read} bytes of {before} were read"
+    assert 10 * kv.read[logic.windows_cf] < before, f"{kv.read} bytes of {before} were read"
     assert (kept("key-7"), kept("key-8"), kept("key-9")) == ([1, 2], [1, 2], [0, 1])
     ingest(2, keys)  # the rest of the first window goes, and with it its pages
     logic.advance(kv, 2 * S, 0)

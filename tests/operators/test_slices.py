@@ -158,7 +158,7 @@ def test_a_window_of_many_keys_is_never_in_memory_at_once(monkeypatch: pytest.Mo
 
 
 @given(data=st.data())
-@examples(15, deep=3_000)
+@examples(11, deep=3_000)
 def test_a_job_that_fires_in_slices_tells_what_its_oracle_says_cut_killed_and_robbed(
     data: st.DataObject,
 ) -> None:

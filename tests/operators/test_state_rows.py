@@ -138,6 +138,26 @@ def test_all_nans_are_one_key_whatever_their_bits(kind: Any) -> None:
     assert groups.codes.tolist() == [0, 0, 0, 0, 1]
 
 
+#: Columns of a name, a number or a flag; many of one value only.
+KEYS = st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from([None, 0, 1]), st.booleans()))
+
+
+@given(KEYS, st.sets(st.integers(0, 2)), st.sampled_from([1, 2, 3]))
+@example([("a", 1, True)] * 3, set(), 3)
+@example([("a", 1, True), ("a", 1, True), ("b", 1, True)], {0}, 3)
+@example([("a", 0, True), ("b", 0, True), ("a", 0, True)], set(), 2)
+def test_rows_are_numbered_by_their_keys_in_the_order_in_which_these_come(
+    keys: list[Any], constant: set[int], width: int
+) -> None:
+    keys = [tuple(keys[0][i] if i in constant else key[i] for i in range(width)) for key in keys]
+    kinds = (pa.string(), pa.int64(), pa.bool_())
+    columns = [pa.array([key[i] for key in keys], kinds[i]) for i in range(width)]
+    groups, numbers = Groups(columns, len(keys)), {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    assert groups.codes.tolist() == [numbers[key] for key in keys]
+    assert groups.size == len(numbers)
+    assert groups.first_rows.tolist() == [keys.index(key) for key in numbers]
+
+
 @pytest.mark.parametrize("starts", [3, 40, 4_000])
 def test_panes_are_in_the_order_of_start_end_and_key_whether_few_or_most_have_one_start(starts: int) -> None:
     chance = np.random.default_rng(starts)

@@ -11,7 +11,6 @@ from tests.deep import examples
 from tests.operators.join.cases import JoinCase, cases, rows
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.join.oracle import JoinOracle
 from windrow.operators.join.plain_pairs import fits, latest_partner
 
 PROFILE = examples(60, deep=2_000)
@@ -19,7 +18,7 @@ PROFILE = examples(60, deep=2_000)
 
 def told(case: JoinCase, messages: list[Message], times: list[int], cut: int) -> list[str]:
     """The rows of all messages, some to a step, the watermark as far behind as what follows needs."""
-    oracle, watermark_us, made = JoinOracle(case.definition, case.schemas), START_OF_TIME_US, []
+    oracle, watermark_us, made = case.definition.oracle(case.schemas), START_OF_TIME_US, []
     for at in range(0, len(messages), cut):
         step: dict[str, list[Message]] = {}
         for message in messages[at : at + cut]:

@@ -258,6 +258,11 @@ def test_the_images_variables_become_properties(tmp_path: Path) -> None:
     assert "StorageTool format --ignore-formatted" in formatted
     assert broker.startswith("-Xmx1m ") and "kafka.Kafka" in broker
 
+    (tmp_path / "meta.properties").touch()
+    env["KAFKA_LOG_DIRS"] = str(tmp_path)
+    again = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert again.stdout.splitlines() == [broker]
+
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_parse_and_stop_at_the_first_error(script: Path) -> None:

@@ -127,14 +127,22 @@ def test_window_metadata_comes_back_from_its_changelog(job: Path, monkeypatch: p
 # -- damaged ----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module", params=list(DEFINITIONS))
+def larger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A definition, and a job that was closed."""
+    definition, location = DEFINITIONS[request.param], tmp_path_factory.mktemp("larger") / "job"
+    fed(definition, location, 1200, 100).close()
+    return definition, location
+
+
 @pytest.mark.proves("Coming back: RocksDB damaged: found, moved aside, built anew")
-@pytest.mark.parametrize("definition", BY_NAME)
 @pytest.mark.parametrize("part", range(8))
 def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
-    definition: AggregateDefinition, part: int, job: Path
+    larger: tuple[Any, Path], part: int, job: Path
 ) -> None:
     """Wherever the bit is: noticed when the store is opened, or when the damaged block is read."""
-    fed(definition, job, 1200, 100).close()
+    definition, location = larger
+    shutil.copytree(location, job)
     largest = max(store_of(job).glob("*.sst"), key=os.path.getsize)
     damage_file(largest, os.path.getsize(largest) * part // 8 + 5)
     goes_on(definition, job, 1200)

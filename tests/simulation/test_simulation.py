@@ -24,7 +24,7 @@ from windrow.testing.simulation import play, shrink
 from windrow.testing.simulation.__main__ import main
 from windrow.testing.simulation.sinks import OUTLETS
 
-BLOCK = usually(8, deep=24)
+BLOCK = usually(6, deep=24)
 
 
 @functools.cache
@@ -67,8 +67,8 @@ def test_the_schedules_do_what_they_are_for() -> None:
         "stores damaged",
     }
     told = {kind: n for kind, n in seen.items() if kind.startswith("rows of ")}
-    kinds = ("aggregate", "join", "deduplicate", "over", "process")
-    assert min(told[f"rows of {kind}"] for kind in kinds) > 30
+    kinds = ("aggregate", "cogroup", "deduplicate", "delivery", "join", "join_window", "over", "process")
+    assert min(told[f"rows of {kind}"] for kind in kinds) > 10
     assert seen["dead letters"] > 50
 
 
@@ -122,14 +122,35 @@ def test_two_processes_find_what_one_does(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_any_job_is_drawn() -> None:
-    """Windows of every kind, joins of every kind, graphs, and operators side by side."""
+    """Windows of every kind, joins of every kind, policies, graphs, and operators side by side."""
     jobs = [drawn(Random(seed)) for seed in range(400)]
+    definitions = [part for job in jobs for part in job.parts.values()]
+    kinds = {"aggregate", "cogroup", "deduplicate", "delivery", "join", "join_window", "over", "process"}
+    assert {part.describe()["operator"] for part in definitions} == kinds
+    over = [part for part in definitions if part.describe()["operator"] == "over"]
+    told_again = {(bool(part.anchors), part.tells_again) for part in over}
+    assert told_again == {(False, False), (False, True), (True, False), (True, True)}
     shown = " ".join(repr(definition) for job in jobs for definition in job.definitions)
     windows = ("tumbling", "hopping", "calendar", "tuples", "global_window", "sliding", "rows")
     assert [name for name in windows if f"wr.{name}(" not in shown] == []
     hows = ("left", "right", "full", "semi", "anti", "asof")
     assert [how for how in hows if f"how='{how}'" not in shown] == []
-    assert "gaps=True" in shown and "'retracting'" in shown and "static=True" in shown
+    said = (
+        "gaps=True",
+        "'retracting'",
+        "static=True",
+        "max_length=",
+        "cut=",
+        "session(messages=",
+        "obsolete=",
+        "clock(",
+    )
+    assert [text for text in said if text not in shown] == []
+    policies = ("newest", "latest", "throttle", "within")
+    assert [policy for policy in policies if f"deliver=wr.deliver.{policy}(" not in shown] == []
+    sessions = ("window=wr.session(", "event_time='t', window=wr.session(")
+    joins = " ".join(repr(part) for part in definitions if part.describe()["operator"] == "join")
+    assert [text for text in sessions if text not in joins] == []
     assert {len(job.definitions) for job in jobs} == {1, 2, 3}
     assert {len(definition.parts) for job in jobs for definition in job.definitions} == {1, 2, 3, 4}
     assert {len(job.inputs) for job in jobs} == {1, 2}

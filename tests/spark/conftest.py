@@ -20,6 +20,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORKERS = Path(__file__).with_name("workers")
+WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 
 
 def at(seconds: float) -> datetime:
@@ -54,9 +55,14 @@ def _session(builder: Any) -> Any:
         .appName("windrow-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        # To compile plans that a few rows go through is an eighth of what all costs. Programs that tests start have Spark's
+        # default, as have tests with the fixture `compiled` (tests/conftest.py).
+        .config(WHOLE_STAGE, "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        # Checkpoints of Spark's without a file of checksums beside each file, which is a process more for each.
+        .config("spark.hadoop.fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.RawLocalFs")
         .getOrCreate()
     )
     made.sparkContext.setLogLevel("ERROR")

@@ -11,8 +11,8 @@ import windrow as wr
 from windrow.testing.clock import ManualClock
 
 
-def run(spark: Any, folder: Path, name: str, local: str | None = None) -> None:
-    """Read the files of `input`, one a commit, and drain; panes go to `out<name>`."""
+def run(spark: Any, folder: Path, name: str, local: str | None = None, *, drain: bool = True) -> None:
+    """Read the files of `input`, one a commit, and as a rule drain; panes go to `out<name>`."""
     schema = spark.read.parquet(str(folder / "input")).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
     definition = wr.Aggregate(
@@ -35,7 +35,8 @@ def run(spark: Any, folder: Path, name: str, local: str | None = None) -> None:
         writer = writer.option("localDir", local)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    query.drain()
+    if drain:
+        query.drain()
     query.stop()
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.embedded.test_corrected_joins import standing
 from tests.embedded.test_corrections_in_chains import final
 from windrow.testing import ManualClock
 from windrow.testing.ledger import ledger_key
@@ -67,3 +68,32 @@ def test_corrections_of_a_chain_and_of_what_comes_to_it_are_those_embedded(
     assert standing == embedded and len(standing["middles"]) > 4 and len(standing["all"]) > 1
     first = next(p for p in reversed(told["middles"].panes) if p.window.start_us == 0 and p.key["k"] == "a")
     assert first["n"] == 5 and first["total"] == 13
+
+
+@pytest.mark.proves("Joins: of rows that may be taken back, whose pairs are taken back with them")
+def test_a_join_of_what_is_corrected_tells_in_the_end_what_it_tells_embedded(
+    spark: Any, tmp_path: Path
+) -> None:
+    counted = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("5 seconds"), agg={"total": wr.sum("v")}, retention="1 hour", input="rows",
+        emit=wr.Emit(early=wr.every_batch, late=wr.every_batch), watermark=wr.explicit(), name="counted",
+    )  # fmt: skip
+    join = wr.Join(
+        left=wr.Input("others", event_time="t", watermark=wr.explicit()),
+        right=wr.Input("counted", event_time="window_time", watermark=wr.explicit()),
+        on="k", within=("0 seconds", "5 seconds"), how="full", name="joined",
+    )  # fmt: skip
+    chain, told, twin = counted.then(join), wr.sinks.memory(), wr.sinks.memory()
+    function = chain.foreach_batch(str(tmp_path / "spark"), sink=told, clock=ManualClock(0), shards=2)
+    with chain.open(str(tmp_path / "twin"), sink=twin, clock=ManualClock(0)) as op:
+        for batch, rows in enumerate(batches()):
+            tables = {"rows": rows, "others": rows}
+            frames = {n: pa.Table.from_pylist(r, SCHEMA) for n, r in tables.items()}
+            given = chain.together(**{n: spark.createDataFrame(frame) for n, frame in frames.items()})
+            function.input_schema = given.schema
+            function(given, batch)
+            op.add_messages(frames)
+            op.flush()
+        assert standing(told.panes) == standing(twin.panes)
+    assert {r.kind.value for r in told.panes} == {"INSERT", "RETRACT"} and len(standing(told.panes)) > 5
+    function.close()

@@ -16,6 +16,7 @@ import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported, StateError
 from windrow.core.sharding import Sharding
 from windrow.core.time import to_datetime
+from windrow.runners.spark import routes
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import DEFAULT_START, ManualClock
 
@@ -59,17 +60,23 @@ def run(
     function = definition.foreach_batch(
         str(tmp_path / "state"), sink=sink, clock=options.pop("clock", ManualClock()), **options
     )
-    start(spark, feed, tmp_path, function, batches)
+    start(
+        spark, feed, tmp_path, function, batches, definition.inputs[0].name if definition.by_input else None
+    )
     function.close()
     return sink.panes
 
 
-def start(spark: Any, feed: Any, tmp_path: Any, function: Any, batches: Any) -> None:
+def start(
+    spark: Any, feed: Any, tmp_path: Any, function: Any, batches: Any, named: str | None = None
+) -> None:
     for batch in batches:
         feed.add(batch)
+    stream = feed.stream(spark)
+    if named is not None:
+        stream = wr.together([define(input=named)], **{named: stream})
     query = (
-        feed.stream(spark)
-        .writeStream.foreachBatch(function)
+        stream.writeStream.foreachBatch(function)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -116,11 +123,23 @@ def same(left: list[Any], right: list[Any]) -> bool:
     "Spark: pre-aggregation in the JVM",
 )
 @pytest.mark.parametrize(
-    "agg", [INCREMENTAL, {**INCREMENTAL, "mid": wr.median("v")}], ids=["partials", "rows"]
+    ("agg", "named", "groups"),
+    [
+        (INCREMENTAL, None, True),
+        (INCREMENTAL, "rows", True),
+        ({**INCREMENTAL, "mid": wr.median("v")}, None, False),
+    ],
+    ids=["partials", "partials of an input with a name", "rows"],
 )
-def test_both_routes_give_the_panes_of_the_oracle(spark: Any, feed: Any, tmp_path: Any, agg: Any) -> None:
-    definition = define(agg)
+def test_both_routes_give_the_panes_of_the_oracle(
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any, agg: Any, named: str | None, groups: bool
+) -> None:
+    made: list[Any] = []
+    prepare = routes.prepare_partials
+    monkeypatch.setattr(routes, "prepare_partials", lambda *a, **o: made.append(a) or prepare(*a, **o))
+    definition = define(agg, input=named)
     got = run(spark, feed(), tmp_path, definition, ROWS)
+    assert bool(made) == groups
     assert same(plain(got), embedded(tmp_path, definition, ROWS))
     assert {p.timing.value for p in got} == {"EARLY", "ON_TIME", "LATE"}
 

@@ -77,12 +77,29 @@ def by_spark(spark: Any, how: str, seed: int = 7, n: int = 120) -> Counter[tuple
     return told(utc)
 
 
-@pytest.mark.proves("Joins: on Spark: two streams, one commit; bounded frames")
+def embedded(join: wr.Join, tmp_path: Path) -> Counter[tuple[Any, ...]]:
+    """The same join of all rows without Spark."""
+    orders, shipments = generated(7, 120)
+    with join.open(str(tmp_path / "embedded")) as op:
+        op.add_messages({"orders": orders, "shipments": shipments})
+        op.drain()
+        rows = op.get_result()
+    assert {row["cost"] is None for row in rows} == {row["value"] is None for row in rows} == {True, False}
+    return told(rows)
+
+
+@pytest.mark.proves(
+    "Joins: on Spark: two streams, one commit; bounded frames",
+    "Joins: in common sessions of both inputs, and in sessions of one (session join window operator)",
+)
 def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tmp_path: Path) -> None:
     """Three ways side by side."""
-    sinks = {how: wr.sinks.memory() for how in ("inner", "left", "full")}
+    joins = [define(how=how, name=how) for how in ("inner", "left", "full")]
+    common = {"within": None, "window": wr.session("2 seconds"), "retention": "1 minute"}
+    in_sessions = define(how="full", name="sessions", **common)
+    sinks = {join.name: wr.sinks.memory() for join in (*joins, in_sessions)}
     query = (
-        wr.writeStream([define(how=how, name=how) for how in sinks], **streams(spark, feed, tmp_path, 6))
+        wr.writeStream([*joins, in_sessions], **streams(spark, feed, tmp_path, 6))
         .sink(sinks)
         .option("checkpointLocation", str(tmp_path / "ckpt"))
         .option("shards", 2)
@@ -90,8 +107,10 @@ def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tm
         .start()
     )
     query.drain()
-    for how, sink in sinks.items():
-        assert told(sink.panes) == by_spark(spark, how) and len(sink.panes) > 100
+    for join in joins:
+        panes = sinks[join.name].panes
+        assert told(panes) == by_spark(spark, join.how) and len(panes) > 100
+    assert told(sinks["sessions"].panes) == embedded(in_sessions, tmp_path)
     assert query.lastProgress["counters"]["rows"] == 240
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from windrow.testing.clock import ManualClock
 from . import executors
 from .conftest import SCHEMA, at
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 ROOT = Path(__file__).parents[2]
 
 
@@ -307,22 +307,37 @@ def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark
         ).together(a=stream.selectExpr("k", "t", "v", "v"), b=stream)
 
 
-@pytest.mark.proves("Spark: shards on several executors, moving between them")
-@pytest.mark.slow
-def test_shards_move_between_two_executors_with_folders_of_their_own(
-    spark: Any, feed: Any, tmp_path: Path
-) -> None:
-    source = feed()
-    for i in range(usually(4, deep=8)):
-        source.add([{"t": at(5 * i - s), "k": "abcd"[s % 4], "v": s} for s in range(20)])
-    executors.run(spark, tmp_path, "-one")
+def moved(spark: Any, folder: Path, files: Sequence[list[dict[str, Any]]], feed: Any) -> None:
+    """Two folders take turns, as two executors would: what each has is behind when it is its turn again."""
+    for n, some in enumerate(files):
+        feed.add(some)
+        executors.run(spark, folder, "-two", str(folder / f"executor-{n % 2}"), drain=n == len(files) - 1)
+
+
+def on_two_executors(spark: Any, folder: Path, files: Sequence[list[dict[str, Any]]], feed: Any) -> None:
+    """A cluster of its own."""
+    for some in files:
+        feed.add(some)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.executors", str(tmp_path)],
+        [sys.executable, "-m", "tests.spark.executors", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.proves("Spark: shards on several executors, moving between them")
+@pytest.mark.slow
+@pytest.mark.parametrize("move", usually([moved], deep=[moved, on_two_executors]))
+def test_shards_move_between_executors_with_folders_of_their_own(
+    move: Callable[..., None], spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    """In a cluster as a rule in tests/drills alone, where one of its executors is killed."""
+    times = range(usually(4, deep=8))
+    files = [[{"t": at(5 * i - s), "k": "abcd"[s % 4], "v": s} for s in range(20)] for i in times]
+    move(spark, tmp_path, files, feed())
+    executors.run(spark, tmp_path, "-one")
     one, two = (wr.read_panes(str(tmp_path / ("out" + n))).to_pylist() for n in ("-one", "-two"))
     order = [("window", "start"), ("pane", "index")]
 

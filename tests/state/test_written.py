@@ -81,6 +81,8 @@ def rendered() -> dict[str, Any]:
         "latest": wr.Delivery(event_time="t", policy=wr.deliver.latest()),
         "newest": wr.Delivery(event_time="t", policy=wr.deliver.newest(3)),
         "young": wr.Delivery(by="k", event_time="t", policy=wr.deliver.within("1 hour")),
+        "one an hour": aggregate(deliver=wr.deliver.throttle("1 hour", per="input", record="dead_letters")),
+        "at once": wr.Deduplicate(by="k", event_time="t", within="1 hour", deliver=wr.deliver.synchronous()),
         "no key": aggregate(by=(), time_zone="Europe/Berlin", null_keys="dead_letter", dead_letter_limit=5),
         "offset": aggregate(window=wr.tumbling("1 hour", offset="90 ms"), integer_overflow="decimal"),
         "gaps": aggregate(window=wr.hopping("1 hour", "2 hours", offset="1 us", gaps=True), max_ahead="2 hours"),

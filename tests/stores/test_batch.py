@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.counting import CountingKV
 from windrow.core.errors import CorruptState
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.paged import put_pairs
@@ -122,17 +123,6 @@ def test_an_overlay_leaves_its_base_alone_until_its_batch_is_written() -> None:
     assert overlay.get("a", b"3") == b"new"
 
 
-class CountingKV(MemoryKV):
-    """Counts the rows that scans hand out."""
-
-    rows = 0
-
-    def scan(self, *args: Any, **options: Any) -> Any:
-        for pair in super().scan(*args, **options):
-            self.rows += 1
-            yield pair
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 def test_an_overlay_does_not_read_the_rows_of_deleted_ranges(reverse: bool) -> None:
     base = CountingKV(["a"])
@@ -144,7 +134,7 @@ def test_an_overlay_does_not_read_the_rows_of_deleted_ranges(reverse: bool) -> N
     overlay.delete_range("a", bytes([120]), bytes([240]))
     overlay.put("a", bytes([150]), b"")
     assert len(list(overlay.scan("a", reverse=reverse))) == 31
-    assert base.rows == 30
+    assert base.given["a"] == 30
 
 
 # -- sorted map and ranges -----------------------------------------------------------------------------------

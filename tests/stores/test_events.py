@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.deep import examples
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.stores.events import MANY, TIME, Events
+from windrow.stores.events import MANY, SPARSE, TIME, Events, Wide, stretch_us
 from windrow.stores.kv import Batch, MemoryKV
 
 STRETCH = 100
@@ -79,6 +86,79 @@ def test_columns_that_came_later_or_widened_are_read_in_one_type() -> None:
     found = events.read(kv, 0, 10)
     assert found is not None
     assert found.select(["x", "y"]).to_pylist() == [{"x": 1.0, "y": None}, {"x": 0.5, "y": "new"}]
+
+
+def test_what_is_dropped_is_exact_where_what_is_forgotten_goes_by_the_stretch() -> None:
+    events, kv = store()
+    events.add(kv, rows(5, 105, 150, 205), 1)
+    events.add(kv, rows(110, 120), 2)
+    events.drop(kv, 150, before(150))
+    assert read(events, kv) == [150, 205]
+    assert len(list(kv.scan("e"))) == 2
+    events.drop(kv, END_OF_TIME_US, before(END_OF_TIME_US))
+    assert list(kv.scan("e")) == []
+
+
+def before(time_us: int) -> Callable[[pa.Table], Any]:
+    return lambda table: table.column(TIME).to_numpy() < time_us
+
+
+def test_rows_far_apart_have_longer_stretches_and_others_as_usual() -> None:
+    near, far = np.arange(10_000) // 3, np.arange(10_000) * 1_000
+    assert stretch_us(near, STRETCH) == stretch_us(far[:SPARSE], STRETCH) == STRETCH
+    assert stretch_us(far, STRETCH) == STRETCH * 16**3
+    # Some far ones among many do not make the stretches of all longer.
+    assert stretch_us(np.r_[near, far[-SPARSE // 2 :]], STRETCH) == STRETCH
+
+
+STEPS = st.one_of(
+    st.tuples(
+        st.just("add"),
+        st.lists(st.integers(-50, 3_000), min_size=1, max_size=8),
+        st.sampled_from([1, 1, 4, 16]),
+    ),
+    st.tuples(
+        st.sampled_from(["forget", "drop", "near"]),
+        st.lists(st.integers(-100, 3_100), min_size=4, max_size=4),
+        st.just(1),
+    ),
+)
+
+
+@given(steps=st.lists(STEPS, min_size=2, max_size=14))
+@examples(80, deep=5_000)
+def test_whatever_the_width_of_stretches_a_range_is_what_a_list_gives(
+    steps: list[tuple[str, list[int], int]],
+) -> None:
+    kv, wide, listed, floor = MemoryKV(["e"]), None, list[int](), -(1 << 40)
+    for number, (kind, numbers, times) in enumerate(steps):
+        if kind == "add":
+            if times > 1:
+                width = max(STRETCH * times, 0 if wide is None else wide.width_us)
+                end = (max(numbers) // width + 1) * width
+                wide = Wide(width, end if wide is None else max(end, wide.end_us))
+                Events("e", STRETCH).add(kv, rows(*numbers), number, width_us=width)
+            else:
+                Events("e", STRETCH).add(kv, rows(*numbers), number)
+            listed += [n for n in numbers if n >= floor]
+        events = Events("e", STRETCH, wide)
+        if kind == "forget":
+            floor = max(floor, numbers[0])
+            events.forget(kv, floor)
+            listed = [n for n in listed if n >= floor]
+        elif kind == "drop":
+            events.drop(kv, numbers[0], before(numbers[0]))
+            listed = [n for n in listed if n >= numbers[0]]
+        elif kind == "near":
+            low, high = np.array(numbers[:2]), np.array(numbers[2:])
+            found = events.read_near(kv, low, high)
+            got = [] if found is None else found.column("x").to_pylist()
+            wanted = {n for n in listed if any(a <= n <= b for a, b in zip(low, high, strict=True))}
+            assert all(got.count(n) == listed.count(n) for n in wanted)
+        for low_us, high_us in ((floor, END_OF_TIME_US), (max(700, floor), 1_900)):
+            assert sorted(read(events, kv, low_us, high_us)) == sorted(
+                n for n in listed if low_us <= n < high_us
+            )
 
 
 @pytest.mark.parametrize(

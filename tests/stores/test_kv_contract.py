@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windrow.stores.kv import KV, Batch, Overlay
+from windrow.stores.kv import KV, Batch, Overlay, scan_ranges
 
 CFS = ("data", "meta", "other")
 
@@ -74,6 +74,36 @@ def test_a_scan_is_half_open_and_in_byte_order(kv: KV) -> None:
     assert [key for key, _ in rows(kv, "data", b"a", b"b")] == [b"a", b"a\x00"]
     assert [key for key, _ in rows(kv, "data", b"a\x00")] == [b"a\x00", b"b", b"\xff"]
     assert [key for key, _ in rows(kv, "data", end=b"a")] == [b"B"]
+
+
+KEYS = st.binary(min_size=1, max_size=1).map(lambda key: bytes((97 + key[0] % 6,)))
+
+
+@given(
+    below=st.sets(KEYS, max_size=8),
+    changes=st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.just("data"), KEYS, st.just(b"new")),
+            st.tuples(st.just("delete"), st.just("data"), KEYS),
+            st.tuples(st.just("delete_range"), st.just("data"), KEYS, KEYS),
+        ),
+        max_size=5,
+    ),
+    edges=st.sets(KEYS, max_size=8),
+)
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_many_ranges_are_read_as_scans_of_each(
+    make_kv: Callable[[], KV], below: set[bytes], changes: list[tuple[Any, ...]], edges: set[bytes]
+) -> None:
+    kv, cuts = filled(make_kv(), sorted(below)), sorted(edges)
+    kv.write(batch_of(*changes))
+    ranges = list(zip(cuts[::2], cuts[1::2], strict=False))
+    assert scan_ranges(kv, "data", ranges) == [pair for a, b in ranges for pair in rows(kv, "data", a, b)]
+    assert scan_ranges(kv, "data", [(b"", b"\xff\xff\xff")]) == rows(kv)
 
 
 def test_a_scan_backwards_is_the_scan_turned_round(kv: KV) -> None:

@@ -29,3 +29,21 @@ def test_marks_are_found_between_two_moments_until_their_bucket_goes() -> None:
     assert found(0, 100) == [(12, 2), (12, 10)]
     marks.drop(kv)
     assert [key[:1] for key, _ in kv.scan("aux")] == [b"n"]
+
+
+def test_many_marks_of_a_step_lie_in_values_that_are_read_soon() -> None:
+    kv, marks = MemoryKV(("aux",)), Marks("aux", b"m", 10)
+    moments = np.arange(10_000, dtype=np.int64) % 20
+    hashes = np.arange(10_000, dtype=np.uint64)
+    for step in (1, 2):
+        marks.add(kv, moments, hashes, step)
+    values = [value for _, value in kv.scan("aux")]
+    assert len(values) == 8
+    assert max(map(len, values)) == 16 * 4_096
+    found, keys = marks.between(kv, 10, 19)
+    assert sorted(keys.tolist()) == sorted(2 * [i for i in range(10_000) if i % 20 >= 10])
+    assert (found >= 10).all()
+    marks.drop(kv, 10)
+    assert marks.first(kv) == 10
+    marks.drop(kv)
+    assert marks.first(kv) is None

@@ -90,6 +90,9 @@ OFFSETS = st.one_of(
 # -- the matrix ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves(
+    "Queries: kept messages lie by number, by time, or by equal fields, as their windows and joins are read"
+)
 @pytest.mark.parametrize(
     ("tuples", "equal", "time_range", "large", "layout"),
     [
@@ -225,6 +228,35 @@ def test_one_keys_scan_reads_only_that_keys_range() -> None:
     assert [count for _, count in kv.scans] == [3]
 
 
+def test_keys_without_messages_of_a_time_are_known_by_the_index_alone() -> None:
+    """Those of other buckets, too; a span of many buckets leaves nobody out."""
+    store = MessageStore(Layout.FIELDS_TIME_OFFSET, bucket=BUCKET)
+    rows = [
+        Row(time, (name,), ("s", 0, i, 0)) for i, (name, time) in enumerate([("a", 3), ("b", 25), ("c", 31)])
+    ]
+    kv = Overlay(file_rows(store, rows[:2]))
+    file_rows(store, rows[2:], kv)  # type: ignore[arg-type]
+    a, b, c, d = keys = [encode_key((name,)) for name in "abcd"]
+    assert store.holding(kv, dict.fromkeys(keys, (0, 9))) == [a]
+    assert store.holding(kv, dict.fromkeys(keys, (22, 39))) == [b, c]
+    assert store.holding(kv, {a: (0, 9), b: (0, 9), c: (12, 30), d: (0, 39)}) == [a, c]
+    assert store.holding(kv, {a: (10, 9), b: (20, 19)}) == []
+    assert store.holding(kv, dict.fromkeys(keys, (-(1 << 62), 1 << 62))) == keys
+
+
+def test_many_keys_are_read_at_once_each_in_times_of_its_own() -> None:
+    store = MessageStore(Layout.FIELDS_TIME_OFFSET)
+    rows = [Row(t, (k,), ("s", 0, 10 * t + n, 0)) for t in range(9) for n, k in enumerate("abc")]
+    kv, ranges = file_rows(store, rows), {"c": (7, 99), "a": (2, 4), "b": (5, 4), "d": (0, 9)}
+    keys, _ = store.scan_keys(kv, {encode_key([k]): times for k, times in ranges.items()})
+    assert [(store.split(key).fields, store.split(key).time_us) for key in keys] == [
+        *((encode_key(["a"]), t) for t in (2, 3, 4)),
+        *((encode_key(["c"]), t) for t in (7, 8)),
+    ]
+    with pytest.raises(ValueError, match="use scan"):
+        MessageStore(Layout.TIME_OFFSET).scan_keys(kv, {})
+
+
 def test_a_scan_goes_through_an_overlay() -> None:
     store = MessageStore(Layout.TIME_OFFSET)
     overlay = Overlay(file_rows(store, [Row(1, (), ("s", 0, 1, 0)), Row(2, (), ("s", 0, 2, 0))]))
@@ -236,6 +268,7 @@ def test_a_scan_goes_through_an_overlay() -> None:
 # -- once ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("Coming back: a message that comes again is kept once")
 @pytest.mark.parametrize("layout", Layout)
 def test_a_replay_is_stored_once_and_known(layout: Layout) -> None:
     store = MessageStore(layout, bucket=BUCKET)
@@ -277,6 +310,9 @@ def test_where_time_leads_expiry_is_one_range_and_exact(layout: Layout) -> None:
     assert store.expire(kv, again, 7) == len(again) == 0
 
 
+@pytest.mark.proves(
+    "Lateness and retention: expired messages go by whole ranges, those of keys that never return too"
+)
 def test_where_fields_lead_expiry_frees_keys_that_never_return() -> None:
     store = MessageStore(Layout.FIELDS_TIME_OFFSET, bucket=BUCKET)
     assert store.cfs == ("messages", "message_index")
@@ -290,7 +326,7 @@ def test_where_fields_lead_expiry_frees_keys_that_never_return() -> None:
     kv.write(batch)
     assert min(store.times([key for key, _ in kv.scan("messages")])) == 90
     assert len(list(kv.scan("message_index"))) == 100
-    assert expire(store, kv, 1000) == 100
+    assert expire(store, kv, 1000) == 1  # nothing stays
     assert list(kv.scan("messages")) == list(kv.scan("message_index")) == []
 
 

@@ -364,6 +364,8 @@ def test_a_damaged_block_is_reported_and_never_ends_a_scan_quietly(whole: Path, 
         with pytest.raises(CorruptState):
             for i in range(5000):
                 kv.get("data", i.to_bytes(4))
+        with pytest.raises(CorruptState, match="is damaged: Corruption"):
+            kv.scan_ranges("data", [(i.to_bytes(4), i.to_bytes(4) + b"\x00") for i in range(5000)])
         assert list(kv.scan("other")) == []
 
 
@@ -459,3 +461,20 @@ def test_a_scan_of_large_values_reads_about_a_megabyte_ahead(tmp_path: Path) -> 
     assert len(list(with_large.scan("w"))) == 64
     assert max(ahead) <= rocks.CHUNK_BYTES
     with_large.close()
+
+
+def test_pages_of_windows_lie_in_small_blocks(tmp_path: Path) -> None:
+    """A commit looks up some here and there: what it unpacks follows what it asks for."""
+    with RocksKV(tmp_path / "kv", ("a.windows", "a.messages")) as kv:
+        rows = Batch()
+        for cf in kv.cfs:
+            rows.put_many(
+                cf,
+                [b"%03d" % i for i in range(256)],
+                [random.Random(i).randbytes(1 << 10) for i in range(256)],
+            )
+        kv.write(rows)
+        kv.flush()
+        told = [kv._maps[cf].property_value("rocksdb.aggregated-table-properties") or "" for cf in kv.cfs]
+    windows, messages = [int(text.partition("# data blocks=")[2].partition(";")[0]) for text in told]
+    assert windows >= 3 * messages > 0

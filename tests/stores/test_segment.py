@@ -56,6 +56,14 @@ def test_the_same_step_gives_the_same_bytes_and_digest(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+@pytest.mark.parametrize("size", [0, 1, 200, 250, 70_000])
+def test_a_segment_is_what_msgpack_makes_of_commit_shard_extra_and_batch(size: int) -> None:
+    batch = some_batch()
+    batch.put("messages", b"large", b"x" * size)
+    data = msgpack.packb([7, 3, EXTRA, batch.encode()])
+    assert encode_segment(7, 3, batch, EXTRA) == seal(Kind.SEGMENT, data)
+
+
 def test_a_segment_torn_anywhere_is_refused(tmp_path: Path) -> None:
     whole = encode_segment(7, 3, some_batch(), EXTRA)
     for keep in range(len(whole)):

@@ -17,7 +17,7 @@ from tests.deep import usually
 from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
-from windrow.stores import divided
+from windrow.stores import divided, waiting
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.pages import PAGE
@@ -457,6 +457,20 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() ->
     assert key == encode_i64(0) + b"\xff\xfd" + bytes(6)
     assert value[:8] + value[16:] == page[:8] + page[16:]
     assert store.read(paged, [0]) == two.append_column("__upsert", pa.array([True, True]))
+    beside, wait = MemoryKV(CFS), waiting.WaitingRows("windows", "aux", ("k",), 1)
+    for keys, came in (["a"], 3), (["b", "c"], 4):
+        ones, steps = ([n] * len(keys) for n in (1, came))
+        wait.add(beside, pa.table({"k": keys, "a.n.n": ones, "__came": steps}), pages=1)
+    _, (key, value) = beside.scan("windows")
+    block = golden("window-waiting")
+    assert key == encode_i64(1) + b"\xff\xff" + bytes(5) + b"\x02"
+    assert value[:24] + value[32:] == block[:24] + block[32:]
+    found = wait.read(beside)
+    assert found is not None and found.rows.to_pydict() == {
+        "k": ["a", "b", "c"],
+        "a.n.n": [1, 1, 1],
+        "__came": [3, 4, 4],
+    }
     parts = [
         divided.Part(0, 2, 4, 300_000, 4_100),
         divided.Part(0x4000, 0x4000 << 48, (0x4000 << 48) + 1, 280_000, 0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Drawn, Operator, S
+from tests.operators.contract import Case, Drawn, Operator, S, policies
 from windrow.core.time import to_datetime
 
 HOUR = 3600 * S
@@ -290,6 +290,8 @@ def messages(draw: st.DrawFn, *, good: bool = False, close: bool = False) -> dic
 def jobs(draw: st.DrawFn) -> Case:
     kind = draw(st.sampled_from(["any", "any", "any", "steady", "ids", "ids", "full"]))
     scaled = draw(cases(steady=kind == "steady", ids=kind == "ids", full=kind == "full"))
+    policy = draw(policies("v", counting=scaled.definition.ids is None))
+    scaled = replace(scaled, definition=scaled.definition._changed(deliver=policy))
     names = SCHEMA.names if scaled.definition.ids is not None else SCHEMA.names[:-1]
     schema = draw(st.sampled_from([None, pa.schema([SCHEMA.field(name) for name in names])]))
     rows = messages(close=kind == "steady")

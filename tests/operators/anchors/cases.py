@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Drawn, Operator, S
+from tests.operators.contract import Case, Drawn, Operator, S, policies
 from tests.operators.over.cases import ALL, SCHEMA, closed, drawn, halves, rows
 
 TIME = pa.timestamp("us", "UTC")
@@ -79,6 +79,19 @@ def spans(draw: st.DrawFn) -> Any:
 
 
 @st.composite
+def corrected(draw: st.DrawFn) -> dict[str, Any]:
+    """Half of them once and for good."""
+    early, mode = (
+        draw(st.sampled_from([wr.never, wr.every_batch, wr.every("2 seconds")])),
+        draw(st.sampled_from(["retracting", "accumulating"])),
+    )
+    late = draw(st.sampled_from([wr.every_batch, wr.every("3 seconds")]))
+    emit = wr.Emit(early=early, late=late, mode=mode, only_if_changed=draw(st.booleans()))
+    lateness = draw(st.sampled_from(["0 seconds", "2 seconds", "5 seconds"]))
+    return draw(st.sampled_from([{}, {"emit": emit, "allowed_lateness": lateness}]))
+
+
+@st.composite
 def cases(draw: st.DrawFn) -> Case:
     names = draw(st.lists(st.sampled_from(sorted(ALL)), min_size=1, max_size=4, unique=True))
     clock = draw(st.integers(0, 4)) == 0
@@ -92,11 +105,20 @@ def cases(draw: st.DrawFn) -> Case:
         draw(st.sampled_from(["500 ms", "1500 ms"])), start=draw(st.sampled_from([None, 250_000, 2 * S]))
     )
     input = draw(st.sampled_from([None, "readings"])) if clock else "readings"
+    agg = {name: ALL[name] for name in names}
+    if fixed:
+        own = st.booleans() if draw(st.booleans()) else st.just(False)
+        agg = {
+            name: a.over(wr.range_between(draw(halves), draw(halves))) if draw(own) else a
+            for name, a in agg.items()
+        }
+    told_again = {} if clock or (not fixed and span.promises) else draw(corrected())
     definition = wr.Over(
         by=by,
         event_time="t",
-        agg={name: ALL[name] for name in names},
+        agg=agg,
         frame=span,
+        **told_again,
         anchors=ticks
         if clock
         else wr.Input(
@@ -105,6 +127,7 @@ def cases(draw: st.DrawFn) -> Case:
             watermark=second,
             max_ahead=ahead,
             where=draw(st.sampled_from([None, None, wr.col("x") < 2])),
+            deliver=draw(policies("x")),
         ),
         retention=None
         if fixed
@@ -117,6 +140,7 @@ def cases(draw: st.DrawFn) -> Case:
         integer_overflow=draw(st.sampled_from(["dead_letter", "decimal"])),
         input=input,
         where=draw(st.sampled_from([None, None, wr.col("x") > 0])),
+        deliver=draw(policies("x")),
     )
     readings = rows.map(drawn).map(lambda one: one._replace(input=input))
     both = readings if clock else st.one_of(readings, markers.map(marker))

@@ -11,8 +11,23 @@ import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
-from windrow.core.errors import BadWatermark, BadWindow, ConfigurationError, RetentionMissing, TypeClash
+from windrow.core.byte_order import encode_i64
+from windrow.core.errors import (
+    BadDuration,
+    BadTrigger,
+    BadWatermark,
+    BadWindow,
+    ConfigurationError,
+    RetentionMissing,
+    TypeClash,
+)
+from windrow.core.keys import encode_key
+from windrow.operators.over.anchored import AnchoredOvers
+from windrow.operators.over.pending import AT
+from windrow.operators.over.spans import OBSOLETE
+from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.runners.state.written import evaluate
+from windrow.stores.kv import Batch, MemoryKV
 from windrow.testing import TestDriver
 
 S, MS = 1_000_000, 1_000
@@ -141,6 +156,30 @@ def test_a_promise_holds_as_long_as_the_retention(
     rows, found = told(tmp_path, over(retention=retention, anchors=markers), sent)
     assert found == letters
     assert len(rows) == len(anchors) - len(letters)
+
+
+def test_promises_of_a_state_from_before_are_kept_and_forgotten_as_others_are() -> None:
+    definition = over(by="k", retention="8 seconds")
+    pending = AnchoredOvers(definition).pending
+    kv, old, new = MemoryKV(pending.cfs), encode_key(["a"]), encode_key(["b"])
+    batch = Batch()
+    for stretch, promised in ((2, 2_500_000), (9, 9_500_000)):  # the key had one before, and has moved on
+        batch.put(pending.promises_cf, encode_i64(stretch * S) + old, b"")
+        batch.put(pending.floors_cf, old, encode_i64(promised))
+    kv.write(batch)
+
+    def anchor(k: str, start: int, promised: int) -> pa.Table:
+        moments = {START: [start], END: [start], OBSOLETE: [promised], AT: [start]}
+        return pa.table({"k": [k], **moments, SOURCE: ["s"], PARTITION: [0], OFFSET: [0], ORDINAL: [0]})
+
+    assert pending.judge(kv, anchor("a", 9 * S, 9 * S), 1)[0].tolist() == [False]
+    assert pending.judge(kv, anchor("b", 9 * S, 3 * S), 2)[0].tolist() == [True]
+    assert pending.judge(kv, anchor("b", 9 * S, 9 * S), 3)[0].tolist() == [True]
+    assert [key for key, _ in kv.scan(pending.floors_cf)] == [old, new]
+    for watermark, left in ((11 * S, [old, new]), (17 * S - 1, [old, new]), (18 * S, [])):
+        pending.forget(kv, watermark)
+        assert [key for key, _ in kv.scan(pending.floors_cf)] == left
+    assert list(kv.scan(pending.promises_cf)) == []
 
 
 @pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
@@ -303,7 +342,13 @@ def test_windows_around_anchors_stand_before_and_behind_other_operators(tmp_path
         over().then(counts)
 
 
+LATE = wr.Emit(late=wr.every_batch, mode="retracting")
+LAST_HOUR, NEXT_HOUR = wr.range_between("-1 hour", 0), wr.range_between(0, "1 hour", closed="right")
+
+
 DEFINITIONS = [
+    lambda: over(frame=LAST_HOUR, emit=LATE, allowed_lateness="1 hour"),
+    lambda: over(frame=LAST_HOUR, agg={"a": wr.count(), "b": wr.count().over(NEXT_HOUR)}),
     lambda: over(),
     lambda: over(by="k", retention="1 day", empty="skip", select=("i",)),
     lambda: over(frame=wr.range_between("-1 second", "2 seconds", closed="left")),
@@ -330,10 +375,32 @@ def test_what_cannot_be_defined_is_refused() -> None:
         (ConfigurationError, "a clock has no key", {"anchors": wr.sources.clock("1 s"), "by": "k"}),
         (RetentionMissing, "how far from its anchor", {"frame": between}),
         (RetentionMissing, "promises nothing", {"by": "k"}),
-        (ConfigurationError, "leave it out", {"frame": ("-1 s", 0), "retention": "1 s"}),
+        (BadDuration, "is negative", {"frame": ("-1 s", 0), "retention": "-1 s"}),
         (ConfigurationError, "leave it out", {"ttl": "1 s"}),
         (ConfigurationError, "empty='no'", {"empty": "no"}),
-        (BadWindow, "frame of its own", {"agg": {"n": wr.count().over(3)}}),
+        (BadWindow, "frames are of time", {"agg": {"n": wr.count().over(3)}}),
+        (BadWindow, "frames are of time", {"agg": {"n": wr.count().over("3 s")}}),
+        (
+            BadWindow,
+            "frames are of time",
+            {"agg": {"n": wr.count().over("3 s"), "m": wr.count()}, "frame": None},
+        ),
+        (
+            ConfigurationError,
+            "one that comes late is not",
+            {"emit": wr.Emit(early=wr.every_batch, late=wr.never)},
+        ),
+        (BadTrigger, "wr.every_batch or", {"emit": wr.Emit(early=wr.every(3)), "frame": ("-1 s", 0)}),
+        (
+            ConfigurationError,
+            "made when nothing comes before",
+            {
+                "anchors": wr.sources.clock("1 s"),
+                "frame": ("-1 s", 0),
+                "allowed_lateness": "1 s",
+                "emit": LATE,
+            },
+        ),
         (BadWindow, "is of anchors", {"anchors": None, "frame": between}),
         (
             ConfigurationError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,13 +13,37 @@ from hypothesis import strategies as st
 import windrow as wr
 from tests.operators.aggregate.cases import SCHEMA, Scaled, messages
 from tests.operators.aggregate.cases import cases as aggregates
-from tests.operators.contract import Case, Drawn, Operator, S
+from tests.operators.contract import Case, Drawn, Operator, S, policies
 from tests.operators.session.cases import sessions
 
 NAMES = ("a", "b", "c")
 #: What the second input calls its event time, and where it has keys of its own its keys.
 TIME, KEYS = "at", {"k": "key", "g": "group", "f": "float"}
-COLUMNS = SCHEMA.remove(SCHEMA.get_field_index("u"))
+WHERES = (wr.col("v") > 1, wr.lit(6) / wr.col("v") < 4, wr.col("x").is_valid())
+
+
+class Tally:
+    """What came of each input, in order: what is taken twice, or in another order, or from another input, shows."""
+
+    def initial(self) -> str:
+        return ""
+
+    def merge(self, older: str, newer: str) -> str:
+        return older + newer
+
+    def finish(self, state: str) -> str:
+        return state
+
+
+def tally(names: Sequence[str]) -> wr.Aggregation:
+    """A class with a method for each of these inputs; the first takes a column, the others an expression besides."""
+
+    def add(name: str) -> Any:
+        return lambda self, state, *values: f"{state} {name}{values}"
+
+    body = type("Tally", (Tally,), {f"add_{name}": add(name) for name in names})
+    made = wr.aggregate_function(name="tally", returns=pa.string())(body)
+    return made(**{n: ("v", wr.col("x").is_valid()) if n != names[0] else "v" for n in names})
 
 
 @dataclass(frozen=True)
@@ -42,10 +66,11 @@ class Spread:
     @property
     def schemas(self) -> dict[str, pa.Schema]:
         found = {}
+        columns = [f for f in SCHEMA if f.name != "u" or self.definition.ids is not None]
         for given in self.definition.inputs:
-            kinds = {(given.event_time if f.name == "t" else f.name): f.type for f in COLUMNS}
+            kinds = {(given.event_time if f.name == "t" else f.name): f.type for f in columns}
             if given.by is not None:
-                kinds |= {KEYS[k]: COLUMNS.field(k).type for k in self.definition.by}
+                kinds |= {KEYS[k]: SCHEMA.field(k).type for k in self.definition.by}
             found[given.name] = pa.schema(list(kinds.items()))
         return found
 
@@ -55,7 +80,8 @@ def spread(draw: st.DrawFn) -> Spread:
     def pick(*options: Any) -> Any:
         return draw(st.sampled_from(options))
 
-    scaled = draw(st.one_of(aggregates(), aggregates(), aggregates(full=True), sessions(own_gaps=False)))
+    kinds = (aggregates(), aggregates(ids=True), aggregates(full=True), sessions(plain=True))
+    scaled = draw(st.one_of(*kinds))
     made, names = scaled.definition, NAMES[: pick(1, 2, 2, 2, 3)]
 
     def units(n: int) -> timedelta:
@@ -73,6 +99,7 @@ def spread(draw: st.DrawFn) -> Spread:
                 units(0), units(0), units(3), wr.bounded(units(2), idle="4 seconds"), wr.fixed("5 seconds")
             ),
             max_ahead=pick(wr.forever, wr.forever, units(40)),
+            where=pick(None, None, None, *WHERES),
         )
         for name in names
     ]
@@ -81,6 +108,8 @@ def spread(draw: st.DrawFn) -> Spread:
     }
     if any(a.input is not None for a in agg.values()):
         agg.setdefault("all", wr.count())
+    if draw(st.booleans()):
+        agg["tally"] = tally(names[: pick(1, 2, 3)])
     definition = wr.CoGroup(
         inputs=inputs,
         by=made.by,
@@ -91,6 +120,7 @@ def spread(draw: st.DrawFn) -> Spread:
         emit=made.emit,
         null_keys=made.null_keys,
         integer_overflow=made.integer_overflow,
+        ids=made.ids,
     )
     return Spread(definition, scaled)
 
@@ -107,6 +137,11 @@ def _lateness(made: wr.Aggregate) -> timedelta | None:
 @st.composite
 def jobs(draw: st.DrawFn) -> Case:
     one = draw(spread())
+    given = tuple(
+        replace(each, deliver=draw(policies("v", counting=one.definition.ids is None)))
+        for each in one.definition.given
+    )
+    one = replace(one, definition=one.definition._changed(given=given))
     schema = draw(st.sampled_from([None, one.schemas]))
     names = [i.name for i in one.definition.inputs]
     rows = st.tuples(st.sampled_from(names), messages(close=draw(st.booleans())))
@@ -138,6 +173,7 @@ def shown(names: Sequence[str] = ("a", "b")) -> Operator:
             "twice": wr.sum(wr.col("v") * 2).of("b"),
             "middle": wr.median("v"),
             "list": wr.collect_list("v").where(wr.col("x") > 0.5).of("b"),
+            "tally": tally("ab"),
         },
         retention="1 minute",
         emit=emit,

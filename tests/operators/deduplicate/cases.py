@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Drawn, Operator, S
+from tests.operators.contract import Case, Drawn, Operator, S, policies
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("i", pa.int64()), ("v", pa.int64())]
@@ -47,6 +47,7 @@ def cases(draw: st.DrawFn) -> Case:
         max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
         input=draw(st.sampled_from([None, None, "orders"])),
         where=draw(st.sampled_from([None, None, wr.col("v") > 0, wr.lit(6) / wr.col("v") > 2])),
+        deliver=draw(policies("v", counting=ids is None)),
     )
     schema = draw(st.sampled_from([SCHEMA, None]))
     start_us = draw(st.sampled_from([0, 10 * S]))

@@ -13,7 +13,10 @@ policies = st.sampled_from(
     [
         wr.deliver.latest(),
         wr.deliver.newest(2),
-        wr.deliver.newest(3),
+        wr.deliver.newest(3, per="input"),
+        wr.deliver.latest(record="dead_letters"),
+        wr.deliver.throttle("1 second"),
+        wr.deliver.throttle("4 seconds", per="input"),
         wr.deliver.within("0 seconds"),
         wr.deliver.within("6 seconds"),
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
@@ -75,12 +77,147 @@ def test_a_delivery_stands_before_one_input_of_a_join(tmp_path: Path) -> None:
         assert [row.values["x"] for row in driver.committed_panes()] == [2]
 
 
+def totals(**options: Any) -> wr.Aggregate:
+    what: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.tumbling("10 seconds"),
+        "agg": {"n": wr.count(), "x": wr.collect_list("x")},
+        "retention": "1 minute",
+        "max_ahead": wr.forever,
+    }
+    return wr.Aggregate(**{**what, **options})
+
+
+SOME = [
+    {"k": k, "t": t * S, "x": x}
+    for x, (k, t) in enumerate([("a", 5), ("a", 1), ("b", 2), ("a", 3), ("b", 14)])
+]
+
+
+@pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        (wr.deliver.latest(), {"a": [3], "b": [4]}),
+        (wr.deliver.newest(3, per="input"), {"a": [3], "b": [2, 4]}),
+        (wr.deliver.newest(1, per="input").guarantee(wr.col("x") == 1), {"a": [1]}),
+        (wr.deliver.newest(1).guarantee(wr.col("x") == 1).guarantee(wr.col("x") == 2), {"a": [1], "b": [2]}),
+        (wr.deliver.within("15 seconds"), {"a": [0], "b": [4]}),
+        (wr.deliver.throttle("1 second"), {"a": [3], "b": [4]}),
+        (wr.deliver.synchronous(), {"a": [0, 1, 3], "b": [2, 4]}),
+    ],
+    ids=repr,
+)
+def test_an_aggregate_takes_of_a_step_what_its_policy_lets_pass(
+    policy: Any, wanted: dict[str, list[int]], tmp_path: Path
+) -> None:
+    with TestDriver(totals(deliver=policy), tmp_path, clock=ManualClock(20 * S)) as driver:
+        driver.feed(SOME)
+        driver.next_offsets()
+        taken = sum(map(len, wanted.values()))
+        assert driver.op.counters.get("skipped", 0) == len(SOME) - taken
+        assert driver.op.watermark == 14 * S  # all were heard
+        driver.drain()
+        driver.check()
+        found: dict[str, list[int]] = {}
+        for pane in driver.committed_panes():
+            found[pane.key["k"]] = found.get(pane.key["k"], []) + pane.values["x"]
+        assert found == wanted
+
+
+@pytest.mark.proves(
+    "Operators: delivery policies: one message of a key in an interval, remembered through restarts"
+)
+def test_a_throttle_remembers_when_it_took_one_until_the_interval_is_over(tmp_path: Path) -> None:
+    definition = totals(
+        deliver=wr.deliver.throttle("5 seconds"), window=wr.global_window(), retention=wr.forever
+    )
+    with TestDriver(definition, tmp_path, clock=ManualClock(0)) as driver:
+        for x, (k, seconds) in enumerate([("a", 0), ("a", 4), ("b", 0), ("a", 1), ("a", 4), ("b", 2)]):
+            driver.advance_clock(f"{seconds} seconds")
+            driver.feed([{"k": k, "t": x * S, "x": x}])
+            driver.next_offsets()
+            driver.crash()
+            driver.restart()
+        driver.drain()
+        driver.check()
+        [a, b] = driver.committed_panes()[-2:]
+        assert (a.values["x"], b.values["x"]) == ([0, 3], [2, 5])
+
+
+@pytest.mark.proves("Operators: delivery policies: what was skipped as a table with its reason")
+def test_what_is_skipped_is_kept_with_its_reason_where_that_is_asked_for(tmp_path: Path) -> None:
+    definition = totals(deliver=wr.deliver.latest(record="dead_letters"), input="readings")
+    with TestDriver(definition, tmp_path) as driver:
+        driver.feed(SOME, "readings")
+        driver.next_offsets()
+        driver.check()
+        letters = driver.op.dead_letters()
+        assert [(one.reason, one.input, one.event_time_us) for one in letters] == [
+            ("skipped", "readings", t * S) for t in (5, 1, 2)
+        ]
+        assert driver.op.counters["dead.skipped"] == driver.op.counters["skipped"] == 3
+
+
+@pytest.mark.proves("Operators: delivery policies: `add_message` returns when its commit is there")
+def test_a_synchronous_input_is_committed_and_told_before_the_call_returns(tmp_path: Path) -> None:
+    told = wr.sinks.memory()
+    definition = totals(deliver=wr.deliver.synchronous(), emit=wr.Emit(early=wr.every_batch))
+    with definition.open(str(tmp_path), sink=told, clock=ManualClock(20 * S)) as op:
+        for n, message in enumerate(SOME, 1):
+            op.add_message(message)
+            assert len(told.panes) >= n
+
+
+@pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")
+def test_both_inputs_of_windows_that_another_stream_drives_have_policies_of_their_own(tmp_path: Path) -> None:
+    """The source and the window delivery policy of \\psi."""
+    definition = wr.Over(
+        by="k", event_time="t", input="readings", frame=("-9 seconds", 0), agg={"x": wr.collect_list("x")}, select="m",
+        max_ahead=wr.forever, deliver=wr.deliver.newest(2),
+        anchors=wr.Input("marks", event_time="t", max_ahead=wr.forever, deliver=wr.deliver.latest()),
+    )  # fmt: skip
+    with TestDriver(definition, tmp_path) as driver:
+        driver.feed(SOME, "readings")
+        driver.feed([{"k": "a", "t": t * S, "m": t} for t in (5, 7, 6)], "marks")
+        driver.drain()
+        driver.check()
+        [row] = driver.committed_panes()
+        assert (row.values["m"], row.values["x"]) == (6, [1, 3])
+        assert driver.op.counters["skipped"] == 3
+
+
+def test_messages_of_an_input_with_a_policy_come_back_by_running_all_steps_again(tmp_path: Path) -> None:
+    definition = totals(agg={"middle": wr.median("x")}, deliver=wr.deliver.latest())
+    assert totals(agg={"middle": wr.median("x")}).logic().refiling().every_step is False
+    assert definition.logic().refiling().every_step
+
+
 def test_policies_that_cannot_be_are_refused() -> None:
     for error, make in (
         (ConfigurationError, lambda: wr.deliver.newest(0)),
         (BadDuration, lambda: wr.deliver.within("-1 second")),
         (ConfigurationError, lambda: delivery("latest")),
+        (ConfigurationError, lambda: totals(deliver="latest")),
+        (ConfigurationError, lambda: totals(deliver=wr.deliver.latest(), ids="x")),
+        (ConfigurationError, lambda: totals(deliver=wr.deliver.latest(), by={"k": wr.col("x")})),
+        (ConfigurationError, lambda: wr.deliver.latest(per="partition")),
+        (ConfigurationError, lambda: wr.deliver.latest(record="letters")),
+        (BadDuration, lambda: wr.deliver.throttle("0 seconds")),
+        (ConfigurationError, lambda: wr.Input("a", event_time="t", static=True, deliver=wr.deliver.latest())),
         (ConfigurationError, lambda: delivery(wr.deliver.latest(), guarantee="x")),
     ):
         with pytest.raises(error):
             make()
+
+
+def test_a_filter_reads_event_time_as_the_operator_does_whatever_types_it_comes_in(tmp_path: Path) -> None:
+    since = pc.scalar(pa.scalar(1, pa.timestamp("us", "UTC")))
+    definition = totals(where=wr.col("t") > since, deliver=wr.deliver.newest(9))
+    with definition.open(str(tmp_path)) as op:
+        for step, kind in enumerate((pa.timestamp("us", "UTC"), pa.int64())):
+            times = pa.array([5 * S, 6 * S], pa.int64()).cast(kind)
+            op.add_messages(pa.table({"k": ["a", "a"], "t": times, "x": [step, step]}))
+        op.drain()
+        assert [pane["n"] for pane in op.get_result()] == [4]

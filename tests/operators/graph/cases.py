@@ -248,6 +248,7 @@ def rows_told_once(draw: st.DrawFn) -> wr.Chain:
 TAKING = {
     "n": wr.sum("n"), "rows": wr.count(), "least": wr.min("n"), "most": wr.max("n"), "mean": wr.avg("n"),
     "spread": wr.stddev("n"), "kinds": wr.collect_set("n"), "high": wr.count().where(wr.col("n") > 1),
+    "middle": wr.median("n"), "top": wr.top_k("n", 2),
 }  # fmt: skip
 
 
@@ -299,6 +300,107 @@ def corrections(draw: st.DrawFn) -> wr.Chain:
     return wr.chain(*parts)
 
 
+@st.composite
+def around(draw: st.DrawFn) -> wr.Chain:
+    """Windows around messages whose rows are told early and corrected, and an aggregate that takes them back."""
+    triggers = st.sampled_from([wr.never, wr.every_batch, wr.every("3 seconds")])
+    lateness = draw(st.sampled_from(["0 seconds", "3 seconds", "8 seconds"]))
+    late = draw(triggers.filter(lambda trigger: trigger != wr.never))
+    counted = draw(st.sampled_from([None, wr.rows_between(-1, 0), wr.rows_between(-1, 1, partial="emit")]))
+    first = wr.Over(
+        by="k", event_time="t", frame=counted or wr.range_between("-2 seconds", "1 second"), agg={"n": wr.sum("v")},
+        ttl=None if counted is None else "4 seconds", allowed_lateness=lateness, watermark=draw(WATERMARKS),
+        emit=wr.Emit(early=draw(triggers), late=late, mode="retracting"), name="first",
+    )  # fmt: skip
+    by = draw(st.sampled_from([(), ("k",), ("n",)]))
+    chosen = draw(st.sets(st.sampled_from(sorted(TAKING)), max_size=3)) | {"rows"}
+    second = corrected(
+        "second", draw, ["0 seconds", "3 seconds", "20 seconds"], by=by, event_time="t",
+        window=draw(st.sampled_from([wr.tumbling("4 seconds"), wr.hopping("6 seconds", "4 seconds")])),
+        agg={alias: TAKING[alias] for alias in sorted(chosen) if alias not in by},
+    )  # fmt: skip
+    return wr.chain(first, second)
+
+
+@st.composite
+def corrected_joins(draw: st.DrawFn) -> wr.Chain:
+    """Joins of rows that may be taken back: of one aggregate, or of two, or of windows around messages; then perhaps a further
+    one, or an aggregate of it."""
+    outside = wr.explicit() if draw(st.booleans()) else "2 seconds"
+    lateness = ["0 seconds", "3 seconds", "20 seconds"]
+    windows = [wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds"), wr.session("1 second")]
+    keys = draw(st.sampled_from([("k",), ("k", "g")]))
+
+    def before(name: str, source: str | None, window: Any) -> Any:
+        if name == "first" and draw(st.sampled_from([False, False, True])):
+            triggers = st.sampled_from([wr.every_batch, wr.every("3 seconds")])
+            return wr.Over(
+                by="k", event_time="t", frame=wr.range_between("-2 seconds", "1 second"), agg={"n": wr.sum("v")},
+                allowed_lateness=draw(st.sampled_from(lateness[:2])), watermark=outside, input=source, select=("v",),
+                emit=wr.Emit(early=draw(triggers), late=draw(triggers), mode="retracting"), name=name,
+            )  # fmt: skip
+        return corrected(
+            name, draw, lateness, by=keys, event_time="t", window=window, agg={"n": wr.sum("v")}, watermark=outside,
+            input=source,
+        )  # fmt: skip
+
+    parts = [before("first", "o", draw(st.sampled_from(windows)))]
+    if draw(st.booleans()):
+        parts.append(before("other", draw(st.sampled_from("os")), draw(st.sampled_from(windows))))
+    times = {p.name: "window_time" if isinstance(p, wr.Aggregate) else "t" for p in parts}
+    within, shapes = draw(
+        st.sampled_from(
+            [(("-2 seconds", "3 seconds"), [None, None]), (("2 seconds", "4 seconds"), [None, None]),
+             (("-4 seconds", "-1 seconds"), [None, None]), (None, [wr.sliding("2 seconds"), wr.sliding("1 second")]),
+             (None, [wr.tumbling("4 seconds"), None])]
+        )
+    )  # fmt: skip
+    named = [*times.items(), ("p", "t")][:2]
+    if draw(st.booleans()):
+        named.reverse()
+    how = draw(st.sampled_from(["inner", "left", "right", "full", "semi", "anti", "asof"]))
+    if how == "asof":
+        within, shapes = ("-3 seconds", "0 seconds"), [None, None]
+    left, right = (
+        wr.Input(
+            name, event_time=time, window=shape,
+            watermark=outside if name == "p" or outside == wr.explicit() else "0 seconds",
+        )
+        for (name, time), shape in zip(named, shapes, strict=True)
+    )  # fmt: skip
+    least = max(
+        (p.allowed_lateness_us for p in parts if isinstance(getattr(p, "window", None), Session)), default=0
+    )
+    own = draw(st.sampled_from([late for late in lateness if duration_us(late, "") >= least]))
+    where = draw(st.sampled_from([None, None, wr.col("n") != 2])) if len(parts) == 1 else None
+    join = wr.Join(
+        left=left, right=right, on="k", within=within, how=how, where=where, allowed_lateness=own, retention="20 seconds",
+        name="joined", scale=draw(st.sampled_from([None, "small", "large"])),
+    )  # fmt: skip
+    parts.append(join)
+    alone = how in ("semi", "anti")
+    both = named[0][1] == named[1][1] and not alone
+    time = f"{left.name}_{left.event_time}" if both else left.event_time
+    if how in ("right", "full") or draw(st.booleans()):
+        return wr.chain(*parts)
+    keeps = [late for late in lateness if duration_us(late, "") >= join.allowed_lateness_us]
+    settings = {
+        "by": "k",
+        "event_time": time,
+        "window": wr.tumbling("4 seconds"),
+        "agg": {"rows": wr.count(), "m": wr.max(time)},
+    }
+    if draw(st.booleans()):
+        return wr.chain(*parts, corrected("second", draw, keeps, **settings))
+    further = wr.Join(
+        left=wr.Input("joined", event_time=time, watermark=outside if outside == wr.explicit() else "0 seconds"),
+        right=wr.Input("q", event_time="t", watermark=outside), on="k", within=("-3 seconds", "2 seconds"),
+        how=draw(st.sampled_from(["inner", "left", "semi"])), allowed_lateness=draw(st.sampled_from(keeps)),
+        retention="20 seconds", name="further",
+    )  # fmt: skip
+    return wr.chain(*parts, further)
+
+
 def drawn(graph: wr.Chain, row: dict[str, Any]) -> Drawn:
     """Times are in half seconds."""
     payload = {"t": row["t"] * S // 2, "k": row["k"], "g": row["g"], "v": row["v"]}
@@ -322,7 +424,17 @@ def schema_of(graph: wr.Chain) -> Any:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Case:
-    graph = draw(st.one_of(chains(), chains_of_joins(), graphs(), rows_told_once(), corrections()))
+    graph = draw(
+        st.one_of(
+            chains(),
+            chains_of_joins(),
+            graphs(),
+            rows_told_once(),
+            corrections(),
+            around(),
+            corrected_joins(),
+        )
+    )
     return Case(
         definition=graph,
         messages=rows.map(lambda row: drawn(graph, row)),

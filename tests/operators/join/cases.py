@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Drawn, Operator, S
+from tests.operators.contract import Case, Drawn, Operator, S, policies
+from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
 from windrow.operators.join.definition import JoinDefinition
@@ -69,7 +70,7 @@ def cases(
     never_late: bool = False,
     unit_us: int = S,
 ) -> JoinCase:
-    """rows: with windows of rows; never_late: nothing can be too late."""
+    """rows: with windows of rows, and limits by number; never_late: nothing can be too late."""
 
     def pick(*options: Any) -> Any:
         return draw(st.sampled_from(options))
@@ -105,7 +106,12 @@ def cases(
         counted = wr.rows(pick(1, 2, 3), per=pick("key", "key", "input"))
         beside = pick(None, wr.unbounded(), wr.rows(pick(1, 2)))
         windows = [counted, beside] if pick(True, False) else [beside, counted]
-    alone = pick(True, False, False, False)
+    sessions = pick("both", "left", "right", None, None, None, None) if how != "asof" else None
+    spec = None
+    if sessions is not None:
+        spec = wr.session(units(pick(1, 2, 4)), cut=pick(None, None, wr.tumbling(units(7))))
+        windows = [spec if sessions == side else None for side in ("left", "right")]
+    alone = pick(True, False, False, False) and sessions is None
     filters = pick(
         (None, None),
         (None, None),
@@ -116,13 +122,13 @@ def cases(
     left = wr.Input(
         "l", event_time="t", window=windows[0], max_ahead=pick(wr.forever, wr.forever, units(40)), where=filters[0]
     )  # fmt: skip
-    static = pick(True, False, False, False)
+    static = pick(True, False, False, False) and sessions is None
     right = wr.Input(
         "r", event_time=pick("t", "u"), window=windows[1], max_ahead=wr.forever, static=static, where=filters[1]
     )  # fmt: skip
     right = left if alone else right
     low, high = sorted((draw(st.integers(-6, 6)), draw(st.integers(-6, 6))))
-    within = pick((low, high), None)
+    within = pick((low, high), None) if sessions is None else pick((low, high), None, None)
     if how == "asof":
         within = (min(low, -high), pick(0, 0, min(low, -high)))
         within = (-abs(within[0]), max(-abs(within[0]), -abs(within[1])))
@@ -130,7 +136,10 @@ def cases(
     options: dict[str, Any] = {
         "left": left,
         "right": right,
-        "on": pick((), "k", "k", ("k", "g"), {"k": "key"}),
+        "on": pick((), "k", "k", ("k", "g"), {"k": "key"})
+        if spec is None
+        else pick("k", "k", ("k", "g"), {"k": "key"}),
+        "window": spec if sessions == "both" else None,
         "within": None if within is None else (units(within[0]), units(within[1])),
         "closed": pick("both", "both", "both", "left", "right", "neither"),
         "how": how,
@@ -153,7 +162,8 @@ def cases(
     for retention in (pick(None, None, 9, 15), 15, 60):
         kept = None if retention is None else units(retention)
         asked: Any = wr.forever if pick(*[False] * 5, True) else kept
-        if pick(False, False, True) and not (alone or any(isinstance(w, type(wr.rows(1))) for w in windows)):
+        counted_windows = any(isinstance(w, type(wr.rows(1))) for w in windows)
+        if pick(False, False, True) and rows and not (alone or spec or counted_windows):
             asked = wr.Retain(kept, messages=pick(1, 2, 3), per=pick("key", "job"))
         try:
             late = None if lateness is None else units(lateness)
@@ -190,6 +200,12 @@ def rows(draw: st.DrawFn, *, good: bool = False) -> dict[str, Any]:
 @st.composite
 def jobs(draw: st.DrawFn) -> Case:
     case = draw(cases())
+    left, right = case.definition.left, case.definition.right
+    raises = Expr(wr.lit(6) / wr.col("v") < 4)
+    where = left.where if draw(st.booleans()) else draw(st.sampled_from([left.where, left.where, raises]))
+    first = replace(left, deliver=None if left.static else draw(policies("v")), where=where)
+    second = first if right == left else replace(right, deliver=None if right.static else draw(policies("v")))
+    case = replace(case, definition=case.definition._changed(left=first, right=second))
     schema = draw(st.sampled_from([None, case.schemas]))
     return Case(
         definition=case.definition,

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Drawn, Operator, S
-from windrow.core.windows import Session, Tuples
+from tests.operators.contract import Case, Drawn, Operator, S, policies
+from windrow.core.windows import Tuples
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("i", pa.int64()), ("v", pa.int64())]
@@ -62,7 +62,7 @@ def kept(draw: st.DrawFn, window: Any) -> tuple[Any, Any]:
         return wr.forever, None
     time = draw(st.sampled_from([None, "0 seconds", "2 seconds", "5 seconds"]))
     lateness = draw(st.sampled_from([None, None, "0 seconds"]))
-    if isinstance(window, Session) or draw(st.booleans()):
+    if draw(st.booleans()):
         return wr.forever if time is None else time, lateness
     sizes = {"windows": draw(st.sampled_from([None, 2])), "messages": draw(st.sampled_from([None, 5]))}
     return wr.Retain(time, **sizes, per=draw(st.sampled_from(["key", "job"]))), lateness
@@ -72,7 +72,8 @@ def kept(draw: st.DrawFn, window: Any) -> tuple[Any, Any]:
 def cases(draw: st.DrawFn) -> Case:
     window = draw(st.sampled_from(WINDOWS))
     retention, lateness = draw(kept(window))
-    where = [None] if isinstance(window, Session) else [None, None, None, wr.lit(6) / wr.col("v") > 2]
+    ids = draw(st.sampled_from([None, None, None, wr.ids("i")]))
+    where = [None, None, None, wr.lit(6) / wr.col("v") > 2]
     definition = wr.JoinWindow(
         by=draw(st.sampled_from([(), "k", ("k",)])),
         event_time="t",
@@ -92,9 +93,10 @@ def cases(draw: st.DrawFn) -> Case:
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit(), wr.fixed("3 seconds")])),
         null_keys=draw(st.sampled_from(["group", "group", "dead_letter"])),
         max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
-        ids=draw(st.sampled_from([None, None, None, wr.ids("i")])),
+        ids=ids,
         input=draw(st.sampled_from([None, None, "orders"])),
         where=draw(st.sampled_from(where)),
+        deliver=draw(policies("v", counting=ids is None)),
     )
     schema = draw(st.sampled_from([SCHEMA, None]))
     start_us = draw(st.sampled_from([0, 10 * S]))

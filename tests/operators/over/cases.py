@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Drawn, Operator, S
+from tests.operators.contract import Case, Drawn, Operator, S, policies
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("x", pa.int64()), ("y", pa.float64())]
@@ -151,6 +151,7 @@ def cases(draw: st.DrawFn) -> Case:
         integer_overflow=draw(st.sampled_from(["dead_letter", "decimal"])),
         input=draw(st.sampled_from([None, None, "readings"])),
         where=draw(st.sampled_from([None, None, wr.col("y") > 0, wr.lit(4) / wr.col("x") > 1])),
+        deliver=draw(policies("x")),
         **told_again,
     )
     start_us = draw(st.sampled_from([0, 10 * S]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.core.errors import ConfigurationError, DefinitionChanged
+from windrow.core.errors import BadTrigger, ConfigurationError, DefinitionChanged
 from windrow.runners.state.written import evaluate
 from windrow.testing import ManualClock, TestDriver
 
@@ -69,6 +69,51 @@ def test_windows_around_messages_before_and_after_others(name: str, tmp_path: Pa
         expected = driver.check()
         assert expected.rows
         assert {letter.reason for letter in expected.dead_letters} <= {"too_late"}
+
+
+@pytest.mark.proves(
+    "Windows: around each message, corrected, before an aggregate that takes back what it counted"
+)
+def test_an_aggregate_behind_windows_that_are_corrected_comes_to_what_messages_in_order_give(
+    tmp_path: Path,
+) -> None:
+    corrects = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
+    job = near(emit=corrects, allowed_lateness="1 minute").then(
+        counts(
+            agg={"n": wr.count(), "near": wr.sum("near"), "most": wr.max("near")},
+            emit=wr.Emit(late=wr.every_batch),
+        )
+    )
+    one_after_another = messages(40)
+    mixed = sorted(one_after_another, key=lambda m: (m["t"] // (9 * S), -m["t"]))
+    found = []
+    for name, some in (("in order", one_after_another), ("mixed", mixed)):
+        with TestDriver(job, tmp_path / name, clock=ManualClock()) as driver:
+            for n, message in enumerate(some):
+                driver.add(wr.Message(message, wr.Position("s", 0, n)))
+                if n == 17:
+                    driver.restart()
+            driver.drain()
+            assert not driver.check().dead_letters
+            last = {(pane.window, pane.key["k"]): pane.values for pane in driver.committed_panes()}
+            found.append(last)
+    assert found[0] == found[1]
+
+
+def test_rows_that_are_told_again_are_not_followed_by_what_cannot_take_them_back() -> None:
+    retracting = wr.Emit(late=wr.every_batch, mode="retracting")
+    for emit, second, remedy in (
+        (wr.Emit(late=wr.every_batch), counts(), "mode='retracting'"),
+        (retracting, counts(agg={"m": wr.first("near")}), "takes no value back"),
+        (
+            retracting,
+            wr.Deduplicate(by="k", event_time="t", within="1 hour"),
+            "it does not",
+        ),
+        (retracting, counts(deliver=wr.deliver.latest()), "was skipped"),
+    ):
+        with pytest.raises(BadTrigger, match=remedy):
+            near(emit=emit, allowed_lateness="1 second").then(second)
 
 
 def test_what_waits_for_messages_for_ever_is_not_followed() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import windrow as wr
 from windrow.core.errors import BadAggregate, BadWindow, ConfigurationError, RetentionMissing
+from windrow.core.time import to_datetime
 from windrow.stores.kv import MemoryKV
 from windrow.testing import TestDriver
 
@@ -43,7 +44,9 @@ def windows(tmp_path: Path, frame: Any, times: list[int], *, drain: bool = True)
         max_ahead=wr.forever,
     )
     messages = [{"t": t, "n": n} for n, t in enumerate(times)]
-    return {row["n"]: row["seen"] for row in told(tmp_path, over, messages, drain=drain)}
+    rows = told(tmp_path, over, messages, drain=drain)
+    assert all(row["t"] == to_datetime(times[row["n"]]) for row in rows)  # wherever its window lies
+    return {row["n"]: row["seen"] for row in rows}
 
 
 def values(
@@ -93,7 +96,8 @@ INDEX = {
 
 
 @pytest.mark.proves(
-    "Windows: around each message, by index and by time, past and future, open and closed ends"
+    "Windows: around each message, by index and by time, past and future, open and closed ends",
+    "Windows: around each message: the row has the time of the message, wherever its window lies",
 )
 @pytest.mark.parametrize("name", INDEX)
 def test_a_window_by_index_is_told_when_it_is_whole(name: str, tmp_path: Path) -> None:
@@ -114,6 +118,10 @@ TIME = {
         wr.range_between("-2 ms", 0, closed="left"),
         {0: [], 1: [0], 2: [0, 1], 3: [1, 2], 4: [2, 3]},
     ),
+    "two back and one ahead": (
+        ("-2 ms", "1 ms"),
+        {0: [0, 1], 1: [0, 1, 2], 2: [0, 1, 2, 3], 3: [1, 2, 3, 4], 4: [2, 3, 4]},
+    ),
     "to the future": ((0, "1 ms"), {0: [0, 1], 1: [1, 2], 2: [2, 3], 3: [3, 4], 4: [4]}),
     "wholly past": (("-2 ms", "-1 ms"), {0: [], 1: [0], 2: [0, 1], 3: [1, 2], 4: [2, 3]}),
     "wholly future": (("2 ms", "3 ms"), {0: [2, 3], 1: [3, 4], 2: [4], 3: [], 4: []}),
@@ -122,6 +130,9 @@ TIME = {
 
 
 @pytest.mark.parametrize("name", TIME)
+@pytest.mark.proves(
+    "Windows: around each message, by time: a row for every message, whatever is in its window"
+)
 def test_a_window_by_time_is_told_of_every_message(name: str, tmp_path: Path) -> None:
     frame, wanted = TIME[name]
     assert windows(tmp_path, frame, [i * MS for i in FIVE]) == wanted
@@ -135,6 +146,7 @@ def test_messages_of_one_moment_are_in_each_others_windows_by_time_and_in_order_
     assert windows(tmp_path / "b", (-1, 0), times) == {1: [0, 1], 2: [1, 2]}
 
 
+@pytest.mark.proves("Windows: around each message, ahead of it, told when all of them can be there")
 def test_windows_wait_until_the_watermark_is_past_their_end(tmp_path: Path) -> None:
     def some(name: str, frame: Any, times: list[int]) -> list[int]:
         return sorted(windows(tmp_path / name, frame, [t * S for t in times], drain=False))
@@ -262,6 +274,9 @@ def test_a_function_gets_the_messages_of_the_window_with_their_times_and_places(
     assert [row["slope"] for row in told(tmp_path, over, messages)] == [3.0, 5.0]
 
 
+@pytest.mark.proves(
+    "Windows: around each message, by index: none, a part or null where a window is not whole"
+)
 def test_messages_without_a_whole_window_are_counted(tmp_path: Path) -> None:
     over = wr.Over(event_time="t", agg={"n": wr.count().over(3)}, ttl=wr.forever, max_ahead=wr.forever)
     with over.open(str(tmp_path)) as op:
@@ -386,6 +401,27 @@ def test_messages_may_count_as_they_come_however_late(tmp_path: Path) -> None:
     ]
     # The watermark is 80 s past the message at 10, which is more than a minute: the one at 11 begins anew.
     assert arriving(tmp_path / "ttl", frame, [10, 90, 11], ttl="1 minute", by="k")[2] == [(2, [2])]
+
+
+def test_a_message_from_long_ago_waits_for_its_neighbours_like_any_other(tmp_path: Path) -> None:
+    """It is further behind the watermark than the ttl when it comes: that says nothing of what follows it."""
+    around = wr.rows_between(0, 1, order="position", partial="emit")
+    over = wr.Over(
+        event_time="t",
+        by="k",
+        frame=around,
+        agg={"seen": wr.collect_list("n")},
+        ttl="1 second",
+    )
+    with TestDriver(over, tmp_path) as driver:
+        driver.feed([{"t": 60 * S, "k": "b", "n": 0}])
+        for n in (1, 2, 3):
+            driver.feed([{"t": n * S, "k": "a", "n": n}])
+        driver.advance_event_time(62 * S)  # ends both lines
+        driver.feed([{"t": 4 * S, "k": "a", "n": 4}])
+        driver.drain()
+        driver.check()
+        assert [row["seen"] for row in driver.committed_panes()] == [[1, 2], [2, 3], [0], [3], [4]]
 
 
 def test_messages_that_count_as_they_come_are_not_mixed_with_event_time() -> None:

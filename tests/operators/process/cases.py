@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.operators.contract import Case, Drawn, Operator, S
+from tests.operators.contract import Case, Drawn, Operator, S, policies
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("i", pa.int64()), ("v", pa.int64())]
@@ -82,6 +82,7 @@ def cases(draw: st.DrawFn) -> Case:
         ttl=draw(st.sampled_from(["0 seconds", "1 second", "3 seconds", "10 seconds", wr.forever])),
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit()])),
         where=draw(st.sampled_from([None, None, wr.col("v") > 0, wr.lit(6) / wr.col("v") > 2])),
+        deliver=draw(policies("v")),
     )
     return Case(definition=definition, messages=rows.map(drawn), schema=SCHEMA)
 

@@ -23,8 +23,10 @@ from tests.operators.contract import Case, S
 
 
 @st.composite
-def sessions(draw: st.DrawFn, *, unbounded: bool = False, own_gaps: bool = True) -> Scaled:
-    """Any definition; unbounded: nothing is ever too late, and all is told in the end. own_gaps: of messages, too."""
+def sessions(draw: st.DrawFn, *, unbounded: bool = False, plain: bool = False) -> Scaled:
+    """Any definition; unbounded: nothing is ever too late, and all is told in the end. plain: without gaps of messages' own,
+    keys that are made, and filters.
+    """
 
     def pick(*options: Any) -> Any:
         return draw(st.sampled_from(options))
@@ -38,12 +40,12 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False, own_gaps: bool = True)
     kept, lateness = (None, None) if unbounded else (pick(None, 0, 8, 25), pick(None, None, 0, 4))
     if lateness is not None and kept is not None:
         lateness = min(lateness, kept)
-    gap, longest = pick(*map(units, (1, 2, 3, 5)), *([wr.col("v") * S] if own_gaps else [])), None
+    gap, longest = pick(*map(units, (1, 2, 3, 5)), *([] if plain else [wr.col("v") * S])), None
     names = draw(st.lists(st.sampled_from([*INCREMENTAL]), min_size=1, max_size=4, unique=True))
     modes = ["accumulating", "retracting"]
     if draw(st.integers(0, 3)) == 0:
         names.append(draw(st.sampled_from([*FULL])))
-        if isinstance(gap, timedelta) and not unbounded:
+        if not unbounded:
             longest = pick(None, units(3), units(7))
     if longest is None and not unbounded:
         modes.append("discarding")
@@ -59,11 +61,14 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False, own_gaps: bool = True)
     window, retention, by = (
         wr.session(gap, cut=cut, max_length=longest),
         None,
-        pick((), "k", "k", ("k", "g"), "f"),
+        pick((), "k", "k", ("k", "g"), "f", *([] if plain else [{"big": wr.col("v") > 1}])),
     )
-    if by and not set(names) & {*FULL} and not unbounded and draw(st.integers(0, 4)) == 0:
+    if by and not unbounded and draw(st.integers(0, 4)) == 0:
         window, lateness = wr.session(messages=pick(0, 1, 2, 4)), None
         retention = pick(wr.forever, wr.Retain(messages=4, per="job"))
+    elif longest is None and not unbounded:
+        sizes = {"windows": pick(None, None, 2), "messages": pick(None, None, 5)}
+        retention = wr.Retain(None if kept is None else units(kept), **sizes, per=pick("key", "job"))
     definition = wr.Aggregate(
         by=by,
         event_time="t",
@@ -78,6 +83,9 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False, own_gaps: bool = True)
         integer_overflow=pick("dead_letter", "decimal"),
         ids=None if unbounded else pick(None, None, wr.ids("u")),
         input=pick(None, None, None, "readings"),
+        where=None
+        if plain
+        else pick(None, None, None, wr.col("v") > 1, wr.lit(6) / wr.col("v") < 4, wr.col("x").is_valid()),
     )
     return Scaled(definition, base_us, unit_us, draw(st.booleans()))
 

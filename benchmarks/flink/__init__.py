@@ -1,20 +1,20 @@
-"""Flink's side: its SQL in a JVM of its own, which takes one query after the other. Jars come by Maven, once."""
+"""Flink's SQL in a JVM of its own, which takes one query after the other. Jars come by Maven, once."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from ..data import cache
 from ..harness import scratch
-from .queries import Query, result
-from .sides import Spent, cpu_seconds, measured
+from ..spent import Spent, cpu_seconds, measured
 
 _HERE = Path(__file__).parent
 _TOOLS = ("java", "javac", "mvn")
@@ -35,6 +35,20 @@ def lacking() -> list[str]:
     return [tool for tool in _TOOLS if shutil.which(tool) is None]
 
 
+@dataclass(frozen=True)
+class Events:
+    """What a query reads as `events`: a folder of Parquet files, in the order of their names.
+
+    columns: those that are read, with their types: INT, BIGINT, DOUBLE, STRING or TIMESTAMP, which is of milliseconds; event
+        time is the column `t`
+    watermark_ms: how far behind the largest time the watermark is
+    """
+
+    path: str
+    columns: Mapping[str, str]
+    watermark_ms: int
+
+
 class Flink:
     """A running JVM."""
 
@@ -42,25 +56,40 @@ class Flink:
         self._process = process
         self._expect("ready")
 
-    def run(self, query: Query, path: str, folder: str) -> tuple[Spent, pl.DataFrame]:
-        """One query, until its last window has fired."""
+    def run(
+        self, events: Events, statements: Sequence[str], columns: Sequence[str], folder: str
+    ) -> tuple[Spent, pl.DataFrame]:
+        """A query, the last of the statements, until all is read and told; the rows that stand in the end, times as
+        milliseconds."""
         assert self._process.stdin is not None
-        inputs = next(iter(query.plans.values())).inputs.values()
-        columns = ["kind", *dict.fromkeys(c for _, given in inputs for c in given)]
-        out = os.path.join(folder, "out.csv")
-        words = [path, ",".join(columns), out, os.path.join(folder, "state"), " ".join(query.flink.split())]
+        out = Path(folder, "out")
+        out.mkdir()
+        typed = ",".join(f"{name} {sql}" for name, sql in events.columns.items())
+        sql = ";".join(" ".join(s.split()) for s in statements)
+        words = [events.path, typed, str(events.watermark_ms), str(out), os.path.join(folder, "state"), sql]
         with measured(lambda: cpu_seconds([self._process.pid])) as spent:
             self._process.stdin.write("\t".join(words) + "\n")
             self._process.stdin.flush()
             self._expect("done")
-        rows = pl.read_csv(out, has_header=False, new_columns=list(query.columns))
-        times = pl.col("^window_end|t$").cast(pl.Datetime("ms")).dt.replace_time_zone("UTC")
-        return spent, result(query, rows.with_columns(times))
+        told = [f for f in out.iterdir() if f.stat().st_size]
+        rows = [pl.read_csv(f, has_header=False, new_columns=["kind", *columns]) for f in told]
+        return spent, _standing(pl.concat(rows))
 
     def _expect(self, word: str) -> None:
         assert self._process.stdout is not None
         said = self._process.stdout.readline().strip()
         assert said == word, f"Flink said {said!r}, not {word!r}: its errors are above"
+
+
+def _standing(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows that were told and not taken back."""
+    kind = pl.col("kind")
+    if rows.select((kind == "+I").all()).item():
+        return rows.drop("kind")
+    times = pl.when(kind.str.starts_with("+")).then(1).otherwise(-1).sum().alias("times")
+    counted = rows.group_by(pl.exclude("kind")).agg(times).filter(pl.col("times") != 0)
+    assert counted["times"].min() > 0, f"Flink took back what it had not told: {counted.sort('times').row(0)}"  # type: ignore[operator]
+    return counted.select(pl.exclude("times").repeat_by("times")).explode(pl.all())
 
 
 @contextmanager

@@ -1,17 +1,20 @@
 import java.io.BufferedReader;
 import java.io.BufferedWriter;
 import java.io.File;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.file.Files;
 import java.time.LocalDateTime;
 import java.time.ZoneOffset;
 import java.util.Collection;
-import java.util.List;
 import java.util.Optional;
 import java.util.TreeMap;
 import java.util.stream.Collectors;
-import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.connector.sink2.Sink;
+import org.apache.flink.api.connector.sink2.SinkWriter;
+import org.apache.flink.api.connector.sink2.WriterInitContext;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.file.src.FileSource;
 import org.apache.flink.connector.file.src.FileSourceSplit;
@@ -28,12 +31,12 @@ import org.apache.flink.table.runtime.typeutils.InternalTypeInfo;
 import org.apache.flink.table.types.DataType;
 import org.apache.flink.table.types.logical.RowType;
 import org.apache.flink.types.Row;
-import org.apache.flink.util.CloseableIterator;
 
 /**
  * Flink's SQL over a folder of Parquet files, in a cluster of two slots inside this process. Every line of standard input is
- * a query: the folder, its columns, where rows go, where state goes, and the SQL over the views person, auction and bid, with
- * tabs between them. Answers "done" when the last window has fired and all rows are written.
+ * a query: the folder, its columns with their types, the milliseconds of the watermark, the folder for rows, that for state,
+ * and statements over the view events with semicolons between them, of which the last is the query; with tabs between all
+ * of these. Answers "done" when all is read, the last window has fired and all rows are written, each behind its kind.
  */
 public final class Flink {
     public static void main(String[] arguments) throws Exception {
@@ -41,23 +44,24 @@ public final class Flink {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] given = line.split("\t");
-            run(given[0], given[1].split(","), given[2], given[3], given[4]);
+            run(given[0], given[1].split(","), given[2], given[3], given[4], given[5].split(";"));
             System.out.println("done");
         }
     }
 
-    private static void run(String events, String[] columns, String out, String state, String sql) throws Exception {
+    private static void run(
+            String events, String[] columns, String watermark, String out, String state, String[] statements)
+            throws Exception {
         StreamExecutionEnvironment environment =
                 StreamExecutionEnvironment.createLocalEnvironment(2, configuration(state));
         StreamTableEnvironment tables = StreamTableEnvironment.create(environment);
         Schema.Builder schema = Schema.newBuilder();
         for (String column : columns) {
-            schema.column(column, type(column));
+            schema.column(name(column), type(column));
         }
-        schema.watermark("t", "t - INTERVAL '4' SECOND");
-        RowType row = (RowType) DataTypes.ROW(
-                        IntStream.range(0, columns.length)
-                                .mapToObj(i -> DataTypes.FIELD(columns[i], type(columns[i])))
+        schema.watermark("t", "t - INTERVAL '" + Long.parseLong(watermark) / 1000.0 + "' SECOND");
+        RowType row = (RowType) DataTypes.ROW(Stream.of(columns)
+                                .map(column -> DataTypes.FIELD(name(column), type(column)))
                                 .collect(Collectors.toList()))
                 .getLogicalType();
         var format = new ParquetColumnarRowInputFormat<FileSourceSplit>(
@@ -68,21 +72,12 @@ public final class Flink {
         var stream = environment.fromSource(
                 builder.build(), WatermarkStrategy.noWatermarks(), "events", InternalTypeInfo.of(row));
         tables.createTemporaryView("events", stream, schema.build());
-        for (String view : List.of("person", "auction", "bid")) {
-            int kind = List.of("person", "auction", "bid").indexOf(view);
-            tables.executeSql("CREATE TEMPORARY VIEW " + view + " AS SELECT * FROM events WHERE kind = " + kind);
+        int last = statements.length - 1;
+        for (int i = 0; i < last; i++) {
+            tables.executeSql(statements[i]);
         }
-        try (CloseableIterator<Row> rows = tables.executeSql(sql).collect();
-                BufferedWriter file = Files.newBufferedWriter(java.nio.file.Path.of(out))) {
-            while (rows.hasNext()) {
-                Row told = rows.next();
-                for (int i = 0; i < told.getArity(); i++) {
-                    file.write(i == 0 ? "" : ",");
-                    file.write(text(told.getField(i)));
-                }
-                file.write("\n");
-            }
-        }
+        tables.toChangelogStream(tables.sqlQuery(statements[last])).sinkTo(new Lines(out));
+        environment.execute();
     }
 
     /** Times as milliseconds since the epoch. */
@@ -112,17 +107,58 @@ public final class Flink {
         return made;
     }
 
+    private static String name(String column) {
+        return column.split(" ")[0];
+    }
+
     private static DataType type(String column) {
-        switch (column) {
-            case "kind":
+        switch (column.split(" ")[1]) {
+            case "INT":
                 return DataTypes.INT();
-            case "t":
-                return DataTypes.TIMESTAMP(3);
-            case "name":
-            case "extra":
-                return DataTypes.STRING();
-            default:
+            case "BIGINT":
                 return DataTypes.BIGINT();
+            case "DOUBLE":
+                return DataTypes.DOUBLE();
+            case "TIMESTAMP":
+                return DataTypes.TIMESTAMP(3);
+            default:
+                return DataTypes.STRING();
+        }
+    }
+
+    /** Writes rows as lines, each task to a file of its own. */
+    private static final class Lines implements Sink<Row> {
+        private final String folder;
+
+        Lines(String folder) {
+            this.folder = folder;
+        }
+
+        @Override
+        public SinkWriter<Row> createWriter(WriterInitContext context) throws IOException {
+            int task = context.getTaskInfo().getIndexOfThisSubtask();
+            BufferedWriter file = Files.newBufferedWriter(java.nio.file.Path.of(folder, task + ".csv"));
+            return new SinkWriter<Row>() {
+                @Override
+                public void write(Row told, Context when) throws IOException {
+                    file.write(told.getKind().shortString());
+                    for (int i = 0; i < told.getArity(); i++) {
+                        file.write(",");
+                        file.write(text(told.getField(i)));
+                    }
+                    file.write("\n");
+                }
+
+                @Override
+                public void flush(boolean last) throws IOException {
+                    file.flush();
+                }
+
+                @Override
+                public void close() throws IOException {
+                    file.close();
+                }
+            };
         }
     }
 

@@ -1,0 +1,318 @@
+"""A join over time whose messages lie in columns (`stores/events.py`): where those that a step looks at lie together by time.
+
+These are the layouts of seed 003 that time leads; the order of their keys is that in which messages are given to whoever asks.
+State that was begun before that was so keeps a value for each message, and goes on as `JoinOperator` does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.errors import CorruptState
+from windrow.core.message_keys import Position
+from windrow.core.time import HOUR_US, SECOND_US
+from windrow.core.types import as_type
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.followed import Followed, followed_rows, places
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.output import Columns
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.spans import spans
+from windrow.operators.join.stored import BLOCKS, FORMER, LAYOUT
+from windrow.operators.join.tables import conform, ranks
+from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.progress import Progress
+from windrow.stores.events import TIME, Events, Wide, stretch_us
+from windrow.stores.kv import KV, Batch
+from windrow.stores.messages import Bound, compare
+
+#: Auxiliary keys: how long stretches are; which of a side are longer; what of a followed side has gone.
+WIDTH = b"\x00width"
+WIDE, GONE = (b"\x00wide0", b"\x00wide1"), (b"\x00gone0", b"\x00gone1")
+#: Steps whose messages are filed again have numbers that no other step has.
+AGAIN = 1 << 63
+#: Of more messages than that many times those of a step, the ones of other keys are left out first.
+_MANY = 4
+
+
+class BlockJoinOperator(JoinOperator):
+    """A join over time, its messages in columns."""
+
+    #: A message is in reach of no more stretches than this and one; how long they are where nothing bounds its reach.
+    _stretches, _endless_us = 8, HOUR_US
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        super().__init__(definition)
+        #: False where the state that was last looked at has a value for each message.
+        self._in_blocks = True
+
+    @property
+    def suits(self) -> bool:
+        """True if time leads: messages lie by it, and not by their keys."""
+        return not any(store.layout.fields_first for store in self._present)
+
+    def bind(self, kv: KV, progress: Progress) -> bool:
+        mark = kv.get(self.aux_cf, LAYOUT)
+        self._in_blocks = mark == BLOCKS or (mark is None and progress.step == 0)
+        self.stores = self._present
+        return False if self._in_blocks else super().bind(kv, progress)
+
+    def mark(self, batch: Batch, *, former: bool) -> None:
+        if self._in_blocks:
+            batch.put(self.aux_cf, LAYOUT, BLOCKS)
+        elif self._moved:
+            super().mark(batch, former=former)
+        else:
+            batch.put(self.aux_cf, LAYOUT, FORMER)
+
+    def _begin(self, kv: KV) -> Progress:
+        progress = super()._begin(kv)
+        if self._in_blocks and progress.step == 1 and kv.get(self.aux_cf, WIDTH) is None:
+            self._set_width(kv, self._usual_width())
+        return progress
+
+    def prepare(self, kv: KV, scratch: KV) -> None:
+        super().prepare(kv, scratch)
+        if self._in_blocks:
+            self._set_width(scratch, self._width(kv))
+
+    def _set_width(self, kv: KV, width_us: int) -> None:
+        batch = Batch()
+        batch.put(self.aux_cf, WIDTH, encode_i64(width_us))
+        kv.write(batch)
+
+    def _usual_width(self) -> int:
+        """How long stretches are in new state. What messages are kept for may change later, and this may not."""
+        definition = self.definition
+        before, after = spans(definition.left, definition.right, definition.within)
+        kept_us = definition.retention.time_us
+        if definition.within is not None:
+            span: int | None = definition.within.high_us - definition.within.low_us
+        elif before is not None and after is not None:
+            span = before + after
+        else:
+            span = None if kept_us is None else 2 * kept_us
+        return self._endless_us if span is None else min(max(span // self._stretches, SECOND_US), 1 << 62)
+
+    def _width(self, kv: KV) -> int:
+        """How long stretches are in this state, which may not say it: that was begun when it followed from the definition."""
+        packed = kv.get(self.aux_cf, WIDTH)
+        return self.stores[LEFT].bucket if packed is None else decode_i64(packed)
+
+    def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
+        """None where messages are not filed by them."""
+        return None if self._in_blocks else super().keys(rows, side, columns)
+
+    # -- what is filed ----------------------------------------------------------------------------------------------
+
+    def _wide(self, kv: KV, name: bytes) -> Wide | None:
+        packed = kv.get(self.aux_cf, name)
+        return None if packed is None else Wide(decode_i64(packed), decode_i64(packed, 8))
+
+    def _widened(self, kv: KV, name: bytes, usual_us: int, times: IntArray) -> int:
+        """How long stretches are for rows of these times: longer than usual where they lie far apart; `name` has it then."""
+        width_us = stretch_us(times, usual_us)
+        if width_us > usual_us:
+            known = self._wide(kv, name) or Wide(width_us, width_us)
+            width_us = max(width_us, known.width_us)
+            end_us = max(known.end_us, int(times.max()) + 1)
+            batch = Batch()
+            batch.put(self.aux_cf, name, encode_i64(width_us) + encode_i64(end_us))
+            kv.write(batch)
+        return width_us
+
+    def _events(self, kv: KV, side: int) -> Events:
+        """The messages of a side."""
+        return Events(self.stores[side].cf, self._width(kv), self._wide(kv, WIDE[side]))
+
+    def _followed(self, kv: KV, side: int) -> Followed:
+        """Those of them that have not gone."""
+        events = Events(self.open_cfs[side], self._width(kv), self._wide(kv, WIDE[side]))
+        return Followed(events, self.aux_cf, GONE[side])
+
+    def _add(self, kv: KV, side: int, cf: str, rows: pa.Table, number: int) -> None:
+        """File rows with their times."""
+        usual_us = self._width(kv)
+        width_us = self._widened(kv, WIDE[side], usual_us, rows.column(TIME).to_numpy())
+        Events(cf, usual_us).add(kv, rows, number, width_us=width_us)
+
+    def file_again(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
+    ) -> None:
+        if self._in_blocks:
+            self._add(kv, side, self.stores[side].cf, kept_rows(rows), AGAIN | step)
+        else:
+            super().file_again(kv, batch, side, rows, keys, step)
+
+    def _file(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
+    ) -> None:
+        if not self._in_blocks:
+            super()._file(kv, batch, side, rows, keys, matched)
+        elif len(rows):
+            step = self._step(kv)
+            self._add(kv, side, self.stores[side].cf, kept_rows(rows), step)
+            if side in self.followed:
+                self._add(kv, side, self.open_cfs[side], followed_rows(rows, matched, step), 2 * step)
+
+    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
+        if not self._in_blocks:
+            super()._note_matches(kv, side, rows, matched, new)
+            return
+        old = rows.take(np.unique(matched[matched >= new]))
+        first = old.take(np.flatnonzero(~self._followed(kv, side).matched(kv, old)))
+        if len(first):
+            step, matches = self._step(kv), np.ones(len(first), dtype=bool)
+            self._add(kv, side, self.open_cfs[side], followed_rows(first, matches, step), 2 * step + 1)
+
+    def _step(self, kv: KV) -> int:
+        """The number of the step that is made."""
+        return self.progress(kv).step + 1
+
+    # -- what is met ------------------------------------------------------------------------------------------------
+
+    def _partners(
+        self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
+    ) -> Slice:
+        if not self._in_blocks or not len(others):
+            return super()._partners(kv, side, others, keys, sides)
+        low, high = self.reach.partners(1 - side, others.times)
+        # What is out of retention lies there until its stretch is over: nobody meets it any more.
+        reached_us = self.progress(kv).watermark_us
+        low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
+        found = self._events(kv, side).read_near(kv, low, high)
+        if found is not None and len(found) > _MANY * len(others):
+            found = self._of_keys(kv, side, found, others, sides)
+        return as_slice(found, sides[side])
+
+    def _of_keys(self, kv: KV, side: int, found: pa.Table, others: Slice, sides: list[pa.Schema]) -> pa.Table:
+        """Without those whose first key none of the others has, if that costs less than to look at them."""
+        for key in self.inputs.called(kv, sides).keys[:1]:
+            mine, theirs, kind = key[1 + side], key[2 - side], key[3]
+            if not _is_plain(kind) or mine not in found.column_names:
+                continue
+            wanted = as_type(combine(others.table.column(theirs)), kind).unique()
+            found = found.filter(
+                pc.is_in(as_type(found.column(mine), kind), value_set=wanted, skip_nulls=True)
+            )
+        return found
+
+    def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+        if not self._in_blocks:
+            return super()._told(kv, rows, new)
+        told = np.zeros(len(rows), dtype=bool)
+        if self.definition.how == "semi":
+            told[new:] = self._followed(kv, LEFT).matched(kv, rows.take(np.arange(new, len(rows))))
+        return told
+
+    # -- what goes --------------------------------------------------------------------------------------------------
+
+    def _leave(
+        self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
+    ) -> pa.Table | None:
+        if not self._in_blocks:
+            return super()._leave(kv, side, watermark_us, sides, columns)
+        gone = self._followed(kv, side).leave(kv, self._leaves_before(side, watermark_us), self._step(kv))
+        if gone is None or not len(gone) or self.definition.how == "semi":
+            return None
+        times = gone.column(TIME).to_numpy()
+        found = self._events(kv, side).read_near(kv, times, times)
+        if found is None:
+            found = gone.slice(0, 0)
+        wanted, known = places(gone, found)
+        at = pc.index_in(pa.array(wanted), value_set=pa.array(known))
+        if at.null_count:
+            raise CorruptState(
+                f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
+            )
+        mine = as_slice(found.take(at), sides[side])
+        mine = mine.take(np.lexsort((ranks(mine), mine.times)))
+        return self._alone(kv, side, mine, sides, columns)
+
+    def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
+        if not self._in_blocks:
+            super()._forget(kv, before_us, watermark_us, done_us)
+            return
+        for side in (LEFT, RIGHT):
+            self._events(kv, side).forget(kv, self._floor(side, watermark_us, done_us))
+
+    def _cut(self, kv: KV, side: int, floor_us: int) -> None:
+        if not self._in_blocks:
+            super()._cut(kv, side, floor_us)
+            return
+        waiting = self._followed(kv, side).settle(kv) if side in self.followed else None
+
+        def gone(rows: pa.Table) -> BoolArray:
+            early = rows.column(TIME).to_numpy() < floor_us
+            return np.asarray(early if waiting is None else early & ~np.isin(*places(rows, waiting)))
+
+        self._events(kv, side).drop(kv, floor_us, gone)
+
+    # -- what is asked for ------------------------------------------------------------------------------------------
+
+    def _between(
+        self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None, sides: list[pa.Schema]
+    ) -> Slice:
+        """In the order of the keys that messages would have as values of their own."""
+        if not self._in_blocks:
+            return super()._between(kv, side, start, end, key, sides)
+        rows, keys = self._found(kv, side, start[0], end[0], key, sides), None
+        if self.stores[side].layout.has_fields:
+            columns = self.inputs.called(kv, sides)
+            keys = pa.array(JoinOperator.keys(self, rows, side, columns), pa.binary())
+            if key is not None:
+                mine = pc.equal(keys, pa.scalar(key, pa.binary()))
+                rows, keys = rows.take(np.flatnonzero(mine)), keys.filter(mine)
+        places = ranks(rows)
+        inside = np.ones(len(rows), dtype=bool)
+        for bound, sign in ((start, 1), (end, -1)):
+            for i in np.flatnonzero(rows.times == bound[0]).tolist() if bound[1] is not None else ():
+                inside[i] &= sign * compare(_position(rows, i), bound[1]) >= 0
+        order = [places, rows.times]
+        if keys is not None:
+            coded = keys.dictionary_encode()
+            fields = pc.rank(coded.dictionary).to_numpy()[coded.indices.to_numpy()] if len(keys) else places
+            order.insert(2 if self.stores[side].layout.fields_first else 1, fields)
+        chosen = np.lexsort(order)
+        return rows.take(chosen[inside[chosen]])
+
+    def _found(
+        self, kv: KV, side: int, first_us: int, last_us: int, key: bytes | None, sides: list[pa.Schema]
+    ) -> Slice:
+        """The messages from the first to the last of these times; others than those of the key may be among them."""
+        return as_slice(self._events(kv, side).read(kv, first_us, last_us + 1), sides[side])
+
+
+def _position(rows: Slice, row: int) -> Position:
+    source, partition, offset, ordinal = (rows.table.column(c)[row].as_py() for c in POSITION_COLUMNS)
+    return source, partition, offset, ordinal
+
+
+def kept_rows(rows: Slice) -> pa.Table:
+    """Messages as they are kept."""
+    return rows.table.append_column(TIME, pa.array(rows.times))
+
+
+def as_slice(found: pa.Table | None, schema: pa.Schema) -> Slice:
+    """Kept messages in the types that their columns have by now."""
+    if found is None:
+        return Slice(empty_rows(schema), np.zeros(0, dtype=np.int64))
+    return Slice(conform(found, schema), found.column(TIME).to_numpy())
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """True if keys of that type are equal where their values are."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_timestamp(kind)
+    )

@@ -1,0 +1,144 @@
+"""The join over sessions in the plainest possible Python: two messages match that are in one session.
+
+Which sessions there are, and what is too late for them, an aggregate's oracle says (`aggregate/session_oracle.py`): it takes
+the messages of both inputs, or of the one whose sessions they are; then those of the other are in the session that goes on at
+their time. Semantics "Joins", "Sessions"; seed 003 "Session Join Window Op".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windrow.core.inputs import Input
+from windrow.core.messages import JoinedRow, Message, Position, Timing
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.aggregate.session_oracle import SessionOracle
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.oracle import Held, JoinOracle
+from windrow.operators.join.windowing import KEY, TIME, windowing
+from windrow.operators.plain.cells import Key, SessionCell
+from windrow.operators.plain.oracle import Messages, Outcome
+
+SIDES = ("left", "right")
+
+
+class Sessions(SessionOracle):
+    """The sessions of a join; messages have the number of their key."""
+
+    def holding(self, key: int) -> list[SessionCell]:
+        """Those of a key."""
+        return [cell for cell in self._sorted() if cell.messages[0].payload[KEY] == key]
+
+    def is_closed(self, cell: SessionCell, watermark_us: int) -> bool:
+        return self._closed(cell, watermark_us)
+
+
+class SessionJoinOracle(JoinOracle):
+    """The expected behaviour of one `JoinDefinition` whose messages meet in sessions."""
+
+    def __init__(self, definition: JoinDefinition, schemas: Mapping[str, Any] | None = None) -> None:
+        super().__init__(definition, schemas)
+        self._sessions = Sessions(windowing(definition))
+        self._making = [SIDES[side] for side in definition.session_sides]
+        assert definition.sessions is not None
+        self._gap_us = definition.sessions.gap_us
+        self._keys: dict[Key, int] = {}
+        self._met: set[tuple[Position, Position]] = set()
+
+    def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
+        """Messages enter their sessions; then all that match and have not met yet do."""
+        now, taken = self._take_in(messages, now_us, watermark_us)
+        new = {side: [self._hold(side, m) for m in taken[self._source(side).name]] for side in SIDES}
+        self._enter(new, now, watermark_us)
+        for side in SIDES:
+            self._file(side, new[side])
+        rows: list[JoinedRow] = []
+        for a in sorted(self._held["left"], key=lambda m: m.position):
+            for b in sorted(self._held["right"], key=lambda m: m.position):
+                if (a.position, b.position) not in self._met and self._match(a, b):
+                    self._met.add((a.position, b.position))
+                    session = self._session_of("left", a)
+                    assert session is not None
+                    timing = Timing.LATE if session.end_us <= watermark_us else Timing.EARLY
+                    rows += self._matched(a, b, timing)
+        return Outcome(rows, sorted(self._dead, key=lambda letter: letter.position or ()))
+
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
+        self._sessions.advance(max(watermark_us, self.watermark_us), now_us)
+        return super().advance(watermark_us, now_us)
+
+    def kept(self, input: str) -> list[Message]:
+        """The messages of sessions that are in retention, and those of the other input that are, or may still be in one."""
+        side = "left" if self.definition.left.name == input else "right"
+        kept = [m for m in self._held[side] if self._in_retention(side, m, self.watermark_us)]
+        return [m.message for m in sorted(kept, key=lambda m: (m.time_us, m.position))]
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def _open_until(self, source: Input, time_us: int) -> float:
+        """Where both inputs make sessions, these decide."""
+        return float("inf") if self.definition.window is not None else super()._open_until(source, time_us)
+
+    def _enter(self, new: dict[str, list[Held]], now_us: int, watermark_us: int) -> None:
+        """Let messages enter their sessions. Those that do not are too late."""
+        entering = [m for side in self._making for m in new[side]]
+        rows = [Message({KEY: self._number(m.key), TIME: m.time_us}, m.position) for m in entering]
+        letters = self._sessions.ingest({"": rows}, now_us, watermark_us).dead if rows else []
+        lost = {letter.position: letter for letter in letters}
+        for side in self._making:
+            for message in new[side]:
+                letter = lost.get(message.position)
+                if letter is not None:
+                    self._bury(letter.reason, letter.detail, message.message, message.time_us)
+                    position = message.position
+                    self.counted.remove((position.source, position.partition, message.time_us))
+            new[side] = [m for m in new[side] if m.position not in lost]
+
+    def _number(self, key: Key) -> int:
+        return self._keys.setdefault(key, len(self._keys))
+
+    def _session_of(self, side: str, message: Held) -> SessionCell | None:
+        """The session that a message made, or that goes on at its time."""
+        for cell in self._sessions.holding(self._number(message.key)):
+            if side not in self._making and cell.first_us <= message.time_us < cell.end_us:
+                return cell
+            if any(m.position == message.position for m in cell.messages):
+                return cell
+        return None
+
+    def _match(self, left: Held, right: Held) -> bool:
+        session = self._session_of("left", left)
+        return (
+            session is not None
+            and session is self._session_of("right", right)
+            and super()._match(left, right)
+        )
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _hopeless(self, side: str, message: Held, watermark_us: int) -> bool:
+        """True where its session is closed, or none that goes on at its time can come any more."""
+        session = self._session_of(side, message)
+        if session is not None:
+            return self._sessions.is_closed(session, watermark_us)
+        if side in self._making or watermark_us == END_OF_TIME_US:
+            return True  # its session was closed, and is forgotten by now
+        return message.time_us + self._gap_us < self._too_late_us(watermark_us)
+
+    def _in_retention(self, side: str, message: Held, watermark_us: int) -> bool:
+        """True while it is kept for queries."""
+        kept = self.definition.retention.time_us
+        if kept is None or watermark_us == END_OF_TIME_US:
+            return watermark_us < END_OF_TIME_US
+        session = self._session_of(side, message)
+        if session is not None and session.end_us > watermark_us - kept:
+            return True
+        may_come = message.time_us + self._gap_us >= self._too_late_us(watermark_us)
+        return side not in self._making and (message.time_us >= watermark_us - kept or may_come)
+
+    def _drop(self, watermark_us: int) -> None:
+        for side in SIDES:
+            self._held[side] = [
+                m for m in self._held[side] if not m.done or self._in_retention(side, m, watermark_us)
+            ]

@@ -1,0 +1,125 @@
+"""What every batch asks of Spark, in few calls into the JVM.
+
+A call takes a part of a millisecond, and an object that it gives as long again when it goes. Spark's own wrappers make dozens
+of them for a frame. What is the same in every batch is made once for a context: columns, which are text until a frame reads
+them, and what goes with each Python function.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.util import PythonEvalType
+
+#: So many lists of columns are kept, newest first.
+KEPT = 64
+#: Functions that are larger travel as Spark's broadcasts.
+INLINE_BYTES = 1 << 18
+
+Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class _Known:
+    """Objects of the JVM that batches share."""
+
+    def __init__(self, sc: Any) -> None:
+        # They must not hold the context, of which this is a value.
+        self._jvm: Any = sc._jvm
+        self._lock = threading.Lock()
+        self._columns: OrderedDict[tuple[str, ...], Any] = OrderedDict()
+        self._types: dict[str, Any] = {}
+        self._given: tuple[dict[str, str], list[str]] | None = None
+        self._with_each: tuple[Any, Any, Any] = (None, None, None)
+        jvm = self._jvm
+        self._to_seq = jvm.PythonUtils.toSeq
+        self._simple = jvm.SimplePythonFunction
+        self._of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
+
+    def columns(self, texts: tuple[str, ...]) -> Any:
+        """A Seq of columns, each SQL text."""
+        with self._lock:
+            found = self._columns.pop(texts, None)
+            if found is None:
+                found = self._to_seq([F.expr(text)._jc for text in texts])
+            self._columns[texts] = found
+            while len(self._columns) > KEPT:
+                self._columns.popitem(last=False)
+            return found
+
+    def function(self, sc: Any, pickled: bytes, kind: T.StructType, eval_type: int) -> Any:
+        """A function of Python as Spark knows it."""
+        given = (dict(sc.environment), list(sc._python_includes))
+        if given != self._given:
+            environment = self._jvm.java.util.HashMap()
+            for name, value in given[0].items():
+                environment.put(name, value)
+            includes = self._jvm.java.util.ArrayList()
+            for path in given[1]:
+                includes.add(path)
+            self._given, self._with_each = given, (environment, includes, self._jvm.java.util.ArrayList())
+        environment, includes, broadcasts = self._with_each
+        name = kind.json()
+        if name not in self._types:
+            self._types[name] = self._jvm.org.apache.spark.sql.types.DataType.fromJson(name)
+        simple = self._simple(
+            bytearray(pickled),
+            environment,
+            includes,
+            sc.pythonExec,
+            sc.pythonVer,
+            broadcasts,
+            sc._javaAccumulator,
+        )
+        return self._of_python("windrow", simple, self._types[name], eval_type, True)
+
+
+_known: WeakKeyDictionary[SparkContext, _Known] = WeakKeyDictionary()
+
+
+def _of(df: DataFrame) -> _Known:
+    sc = df.sparkSession.sparkContext
+    if sc not in _known:
+        _known[sc] = _Known(sc)
+    return _known[sc]
+
+
+def select(df: DataFrame, *texts: str) -> DataFrame:
+    """As `df.selectExpr(...)`."""
+    return DataFrame(df._jdf.select(_of(df).columns(texts)), df.sparkSession)
+
+
+def grouped(df: DataFrame, by: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
+    """As `df.groupBy(...).agg(...)` of SQL text."""
+    known = _of(df)
+    first, *others = aggregates
+    groups = df._jdf.groupBy(known.columns(tuple(by)))
+    head = known.columns((first,)).head()
+    return DataFrame(groups.agg(head, known.columns(tuple(others))), df.sparkSession)
+
+
+def repartitioned(df: DataFrame, partitions: int, by: str) -> DataFrame:
+    """As `df.repartitionById(partitions, by)`."""
+    return DataFrame(df._jdf.repartitionById(partitions, _of(df).columns((by,)).head()), df.sparkSession)
+
+
+def mapped(df: DataFrame, columns: Sequence[str], function: Mapped, kind: T.StructType) -> DataFrame:
+    """As `df.mapInArrow(function, kind)`. columns: those of `df`, quoted."""
+    sc: Any = df.sparkSession.sparkContext
+    sc._pickled_broadcast_vars.clear()
+    pickled = bytes(CloudPickleSerializer().dumps((function, kind)))  # type: ignore[no-untyped-call]
+    if len(pickled) > INLINE_BYTES or len(list(sc._pickled_broadcast_vars)):
+        return df.mapInArrow(function, kind)
+    known = _of(df)
+    called = known.function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    applied = called.apply(known.columns(tuple(columns)))
+    return DataFrame(df._jdf.mapInArrow(applied, False, None), df.sparkSession)

@@ -1,0 +1,151 @@
+"""What sessions can be asked for beside their gap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import windrow as wr
+from windrow.operators.aggregate.sessions import SessionAggregator
+from windrow.testing import TestDriver
+
+S = 1_000_000
+
+
+def visits(**options: Any) -> wr.Aggregate:
+    given: dict[str, Any] = {
+        "by": "k",
+        "event_time": "t",
+        "window": wr.session("10 seconds"),
+        "agg": {"n": wr.count()},
+        "retention": "1 hour",
+        "watermark": wr.explicit(),
+        "max_ahead": wr.forever,
+        **options,
+    }
+    return wr.Aggregate(**given)
+
+
+@pytest.mark.proves("Windows: sessions of a filtered input, with keys and event time by expressions")
+def test_sessions_are_of_what_passes_by_keys_and_times_that_are_made(tmp_path: Path) -> None:
+    definition = visits(
+        by={"name": pc.utf8_lower(wr.col("who"))},
+        event_time=wr.col("ms") * 1000,
+        where=wr.col("kind") == "view",
+        watermark="0 seconds",
+        emit=wr.Emit.append(),
+    )
+    given = [(0, "Ann", "view"), (8_000, "ann", "view"), (16_000, "ANN", "ping"), (25_000, "ann", "view")]
+    with TestDriver(definition, tmp_path) as driver:
+        for ms, who, kind in given:
+            driver.feed([{"ms": ms, "who": who, "kind": kind}])
+        # The ping makes nothing longer, but time has passed with it.
+        told = [(p.key["name"], p.window.start_us // S, p.window.end_us // S, p["n"]) for p in driver.panes()]
+        assert told == [("ann", 0, 18, 2)]
+        assert driver.op.get_windows(key={"name": "ann"})[-1].messages == 1
+        driver.feed([{"ms": 60_000, "who": "bob", "kind": "ping"}])
+        assert driver.op.watermark == 60 * S
+        driver.check()
+
+
+@pytest.mark.parametrize(
+    "more", [{"where": wr.col("v") > 1}, {"by": {"k": pc.utf8_lower(wr.col("k"))}}], ids=["where", "made"]
+)
+def test_what_sql_cannot_see_of_a_row_is_not_left_to_it(more: dict[str, Any]) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])
+    assert visits().logic().pushdown(schema) is not None
+    assert visits(**more).logic().pushdown(schema) is None
+
+
+@pytest.mark.proves(
+    "Windows: sessions by size: the oldest go, with their last words, and nothing touches what was told"
+)
+@pytest.mark.parametrize("per", ["key", "job"])
+def test_sessions_beyond_a_number_go_and_what_could_touch_them_is_out_of_retention(
+    per: Any, tmp_path: Path
+) -> None:
+    definition = visits(retention=wr.Retain(windows=2, per=per), emit=wr.Emit(early=wr.every(100)))
+    with TestDriver(definition, tmp_path) as driver:
+        driver.feed([{"t": t * S, "k": "a"} for t in (0, 20, 40)])
+        driver.feed([])
+        assert [(p.window.start_us // S, p.is_last) for p in driver.panes()] == [(0, True)]  # type: ignore[union-attr]
+        driver.restart()
+        driver.feed([{"t": t * S, "k": "a"} for t in (10, 11)])
+        assert [letter.reason for letter in driver.dead_letters()] == ["out_of_retention"]
+        found = [(w.window.start_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
+        assert found == [(11, 2), (40, 1)]
+        driver.feed([{"t": 5 * S, "k": "b"}])
+        assert len(driver.dead_letters()) == (per == "job")
+        driver.check()
+
+
+@pytest.mark.proves("Windows: sessions by messages of others, with aggregations of kept messages")
+def test_sessions_by_messages_keep_them_for_a_median(tmp_path: Path) -> None:
+    definition = visits(
+        window=wr.session(messages=2),
+        agg={"middle": wr.median("v"), "newest": wr.latest("v")},
+        retention=wr.Retain(messages=3, per="job"),
+    )
+    with TestDriver(definition, tmp_path) as driver:
+        panes = []
+        for v, k in enumerate("abcadefa"):
+            driver.feed([{"t": (9 - v) * S, "k": k, "v": v}])
+            panes += driver.panes()
+            driver.restart()
+        told = [(p.key["k"], p.window.first, p.window.last, p["middle"], p["newest"]) for p in panes]
+        assert told[:3] == [("b", 2, 2, 1, 1), ("c", 3, 3, 2, 2), ("a", 1, 4, 1.5, 0)]
+        assert [m.payload["v"] for m in driver.op.get_messages(key={"k": "a"})][-1] == 7
+        driver.check()
+
+
+@pytest.mark.proves("Windows: sessions with a longest length, and gaps of the messages' own")
+def test_a_part_of_a_long_session_reaches_as_far_as_its_messages_do(tmp_path: Path) -> None:
+    definition = visits(
+        window=wr.session(wr.col("gap") * S, max_length="10 seconds"), agg={"middle": wr.median("gap")}
+    )
+    with TestDriver(definition, tmp_path) as driver:
+        driver.feed([{"t": t * S, "k": "a", "gap": gap} for t, gap in ((0, 9), (8, 30), (12, 2), (13, 4))])
+        driver.feed([{"t": 5 * S, "k": "a", "gap": 1}])
+        found = [(w.window.start_us // S, w.window.end_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
+        assert found == [(0, 10, 3), (12, 17, 2)]
+        driver.drain()
+        driver.check()
+
+
+def test_what_was_told_across_a_cut_is_taken_back_though_nothing_follows_the_cut(tmp_path: Path) -> None:
+    definition = visits(
+        window=wr.session("4 seconds", max_length="3 seconds"),
+        agg={"n": wr.count(), "middle": wr.median("v")},
+        emit=wr.Emit(early=wr.every_batch, mode="accumulating"),
+    )
+    with TestDriver(definition, tmp_path) as driver:
+        for t in (13, 11):
+            driver.feed([{"t": t * S, "k": "a", "v": t}])
+        told = [
+            (p.kind.value, p.window.start_us // S, p.window.end_us // S, p.values["n"])
+            for p in driver.check().panes
+        ]
+        assert sorted(told) == [("INSERT", 11, 14, 2), ("INSERT", 13, 16, 1), ("RETRACT", 13, 16, 1)]
+
+
+def test_sessions_of_many_keys_that_go_are_looked_for_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, near = [], SessionAggregator.near
+
+    def counted(self: SessionAggregator, step: Any, homes: Any, *more: Any) -> Any:
+        asked.append(len(homes))
+        return near(self, step, homes, *more)
+
+    keys = 60
+    with visits(retention=wr.Retain("1 day", windows=1, per="key")).open(str(tmp_path)) as op:
+        op.add_messages([{"k": f"k{k}", "t": k * 100 * S} for k in range(keys)])
+        monkeypatch.setattr(SessionAggregator, "near", counted)
+        op.add_messages([{"k": f"k{k}", "t": (k + keys) * 100 * S} for k in range(keys)])
+        op.next_offsets()
+        assert len(op.get_windows()) == keys
+    assert asked and max(asked) <= 4 * keys

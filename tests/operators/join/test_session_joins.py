@@ -1,0 +1,277 @@
+"""Joins over sessions, of both inputs and of one: what may be asked of them, what is refused, what follows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.core.errors import BadWindow, ConfigurationError, DefinitionChanged, RetentionMissing
+from windrow.core.time import SECOND_US as S
+from windrow.testing import ManualClock
+
+
+def visits(**changes: Any) -> wr.Join:
+    """Clicks and purchases of users, in common sessions."""
+    given = {"event_time": "t", "watermark": wr.explicit(), "max_ahead": wr.forever}
+    settings: dict[str, Any] = {
+        "left": wr.Input("clicks", **given),
+        "right": wr.Input("buys", **given),
+        "on": "user",
+        "window": wr.session("10 seconds"),
+        "retention": "1 minute",
+    }
+    return wr.Join(**{**settings, **changes})
+
+
+def of_clicks(**changes: Any) -> wr.Join:
+    clicks = wr.Input(
+        "clicks",
+        event_time="t",
+        watermark=wr.explicit(),
+        max_ahead=wr.forever,
+        window=wr.session("10 seconds"),
+    )
+    return visits(left=clicks, window=None, **changes)
+
+
+def click(second: int, user: str = "a") -> dict[str, Any]:
+    return {"t": second * S, "user": user, "page": f"/{second}"}
+
+
+def buy(second: int, user: str = "a") -> dict[str, Any]:
+    return {"t": second * S, "user": user, "item": second}
+
+
+def pairs(op: Any) -> list[tuple[str | None, int | None, str]]:
+    rows = op.get_result()
+    op.flush()
+    return [(row["page"], row.values.get("item"), row.timing.value) for row in rows]
+
+
+@pytest.mark.proves(
+    "Joins: in common sessions of both inputs, and in sessions of one (session join window operator)",
+    "Queries: windows and messages of a range, by session key, join keys, both or neither",
+)
+def test_sessions_of_a_join_and_their_messages_are_found_by_session_key_and_without(tmp_path: Path) -> None:
+    with visits().open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages(
+            {"clicks": [click(0), click(30), click(2, "b")], "buys": [buy(6), buy(31), buy(60, "b")]}
+        )
+        assert pairs(op) == [("/0", 6, "EARLY"), ("/30", 31, "EARLY")]
+
+        def sessions(input: str, *range_: int, key: Any = None) -> list[tuple[str, int, int, int]]:
+            start, end = (second * S for second in range_ or (0, 1000))
+            found = op.get_windows(start, end, key=key, input=input)
+            return [(w.key["user"], w.window.start_us // S, w.window.end_us // S, w.messages) for w in found]
+
+        assert sessions("clicks") == [("a", 0, 16, 1), ("b", 2, 12, 1), ("a", 30, 41, 1)]
+        assert sessions("buys", 10, 40, key="a") == [("a", 0, 16, 1), ("a", 30, 41, 1)]
+        assert sessions("buys", 16, 29, key="a") == []
+        assert [m.payload["page"] for m in op.get_messages(5 * S, 35 * S, key="a", input="clicks")] == ["/30"]
+        assert [m.payload["item"] for m in op.get_messages(input="buys")] == [6, 31, 60]
+        op.next_offsets()
+        with wr.read_state(str(tmp_path)) as state:
+            [why] = state.explain(6 * S, key="a")
+            assert {name: [p.offset for p in some] for name, some in why.inputs.items()} == {
+                "clicks": [0],
+                "buys": [0],
+            }
+            table = state.windows_table(input="clicks").to_pylist()
+            assert [row["user"] for row in table] == ["a", "b", "a"]
+
+
+@pytest.mark.proves("Lateness and retention: sessions of a join go with their messages")
+def test_messages_go_with_their_session_however_long_it_was(tmp_path: Path) -> None:
+    with visits().open(str(tmp_path), clock=ManualClock()) as op:
+        for second in range(0, 100, 10):
+            op.add_message(click(second), "clicks")
+            op.advance_watermark(second * S)
+        op.add_message(buy(100), "buys")
+        assert (
+            len(pairs(op)) == 10
+        )  # the first click is older than the retention, and its session is not over
+        op.advance_watermark(169 * S)
+        assert len(op.get_messages(input="clicks")) == 10
+        op.advance_watermark(170 * S)
+        assert op.get_messages(input="clicks") == op.get_windows(input="buys") == []
+        op.add_message(click(95), "clicks")
+        assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
+
+
+def test_a_null_in_a_key_meets_nobody_and_is_told_when_nobody_can_join_it(tmp_path: Path) -> None:
+    join = visits(how="left", allowed_lateness="0 seconds")
+    with join.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages({"clicks": [{**click(0), "user": None}], "buys": [{**buy(1), "user": None}]})
+        op.advance_watermark(12 * S)
+        assert pairs(op) == [("/0", None, "ON_TIME")]
+
+
+def test_what_a_condition_keeps_apart_in_a_session_of_the_other_input_waits_for_its_end(
+    tmp_path: Path,
+) -> None:
+    join = of_clicks(how="right", where=wr.col("page") == "/9", allowed_lateness="0 seconds")
+    with join.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages({"clicks": [click(0), click(8)], "buys": [buy(1), buy(40)]})
+        op.advance_watermark(17 * S)  # beyond the buy and a gap, and the session of clicks goes on
+        op.add_message(click(9, "b"), "clicks")
+        op.add_message(click(17), "clicks")
+        op.advance_watermark(28 * S)
+        assert pairs(op) == [(None, 1, "ON_TIME")]
+        op.advance_watermark(51 * S)
+        assert pairs(op) == [(None, 40, "ON_TIME")]
+
+
+@pytest.mark.parametrize("definition", [visits(), of_clicks()])
+def test_a_session_that_grows_reads_what_new_messages_meet_and_nothing_else(
+    definition: wr.Join, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Cost follows what changes: another click reads no clicks, and what has met is not met again."""
+    with definition.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages({"clicks": [click(n) for n in range(9)], "buys": [buy(9)]})
+        assert len(pairs(op)) == 9
+        logic = op.engine.logic
+        read: list[int] = []
+        for side in (0, 1):
+            store = logic.stores[side]
+            monkeypatch.setattr(store, "scan_spans", _noting(store.scan_spans, read, side))
+        op.add_message(click(10), "clicks")
+        assert pairs(op) == [("/10", 9, "EARLY")]
+        assert read == [1]
+        read.clear()
+        op.add_message(buy(11), "buys")
+        assert len(pairs(op)) == 10
+        assert read == [0]
+
+
+def test_who_was_alone_in_a_session_is_found_however_much_else_lies_beside_it(tmp_path: Path) -> None:
+    with visits(how="left", allowed_lateness="0 seconds").open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages([click(second, user) for second in range(60) for user in "bcd"], "clicks")
+        op.add_messages([click(0), click(9)], "clicks")
+        op.advance_watermark(20 * S)
+        assert pairs(op) == [("/0", None, "ON_TIME"), ("/9", None, "ON_TIME")]
+        op.add_message(buy(60, "b"), "buys")
+        assert len(pairs(op)) == 60
+        op.advance_watermark(71 * S)
+        assert len(pairs(op)) == 120
+
+
+def _noting(scan: Any, read: list[int], side: int) -> Any:
+    def noted(*args: Any, **options: Any) -> Any:
+        found = scan(*args, **options)
+        if found[0]:
+            read.append(side)
+        return found
+
+    return noted
+
+
+@pytest.mark.proves("Joins: over sessions, bounded by `within`, in a chain")
+def test_an_aggregate_follows_a_join_over_sessions_whose_pairs_are_bounded(tmp_path: Path) -> None:
+    totals = wr.Aggregate(
+        by="user",
+        event_time="clicks_t",
+        window=wr.tumbling("1 minute"),
+        agg={"n": wr.count()},
+        retention="1 hour",
+    )
+    with pytest.raises(BadWindow, match="within"):
+        visits().then(totals)
+    with pytest.raises(BadWindow, match="within"):
+        visits(how="left", within=("-1 minute", "1 minute")).then(totals)
+    chain = visits(within=("-1 minute", "1 minute"), name="pairs").then(totals)
+    with chain.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages({"clicks": [click(0), click(5)], "buys": [buy(6)]})
+        op.drain()
+        assert [row["n"] for row in op.get_result()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"on": ()}, BadWindow, "without keys"),
+        ({"retention": None}, RetentionMissing, "how long they are kept"),
+        ({"retention": wr.Retain("1 day", messages=10)}, BadWindow, "kept by time"),
+        ({"how": "asof"}, ConfigurationError, "asof"),
+        ({"window": wr.session("1 minute", max_length="1 hour")}, BadWindow, "cut="),
+        ({"window": wr.session(wr.col("gap"))}, BadWindow, "one gap"),
+        ({"window": wr.tumbling("1 minute")}, BadWindow, "give windows of other kinds to the inputs"),
+        ({"right": wr.Input("clicks", event_time="t", watermark=wr.explicit(), max_ahead=wr.forever)}, BadWindow, "two names"),
+        ({"right": wr.Input("buys", event_time="t", static=True)}, BadWindow, "static"),
+        ({"left": wr.Input("clicks", event_time="t", window=wr.session("5 s"))}, BadWindow, "together"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_sessions_is_refused_with_what_to_do(
+    changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        visits(**changes)
+
+
+def test_state_of_a_join_opens_with_the_sessions_that_it_was_begun_with_and_no_others(tmp_path: Path) -> None:
+    with visits().open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_message(click(0), "clicks")
+    with visits().open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_message(buy(9), "buys")
+        assert pairs(op) == [("/0", 9, "EARLY")]
+    with pytest.raises(DefinitionChanged):
+        visits(window=wr.session("11 seconds")).open(str(tmp_path), clock=ManualClock())
+
+
+def test_a_watermark_set_back_by_hand_lets_no_match_follow_a_row_that_said_there_was_none() -> None:
+    from windrow.stores.kv import MemoryKV
+
+    logic: Any = visits(how="left", allowed_lateness="0 seconds").logic()
+    kv = MemoryKV(logic.cfs())
+    logic.ingest(kv, {"clicks": _table([click(0), click(30)])}, 0)
+    assert len(logic.advance(kv, 20 * S, 0).panes) == 1
+    progress = logic.progress(kv)
+    logic.set_back(kv, progress, 5 * S)
+    assert logic.sessions.progress(kv).watermark_us == progress.watermark_us == 5 * S
+    assert len(list(kv.scan(logic.stores[0].cf))) == 1
+    assert logic.ingest(kv, {"buys": _table([buy(8), buy(31)])}, 0).dead is None
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(rows)
+
+
+def test_windows_of_a_range_are_found_by_the_messages_of_their_sessions(tmp_path: Path) -> None:
+    with visits(retention="1 day").open(str(tmp_path), clock=ManualClock()) as op:
+        times = [100 * n + i for n in range(30) for i in (0, 5, 9)]
+        op.add_messages({"clicks": [click(t, user) for t in times for user in "ab"], "buys": [buy(3)]})
+        op.advance_watermark(1_500 * S)
+        op.next_offsets()
+        read, view = [], op._view("windows", None, "clicks")
+        kept = view.logic.kept
+
+        def noted(*asked: Any) -> Any:
+            read.append(rows := kept(*asked))
+            return rows
+
+        view.logic.kept = noted
+        # Both bounds are inclusive, and an end is not in its session.
+        for low, high in (
+            (0, 0),
+            (210, 400),
+            (219, 399),
+            (218, 300),
+            (1_400, 1_600),
+            (2_950, 9_000),
+            (50, 60),
+        ):
+            wanted = [
+                (100 * n * S, (100 * n + 19) * S, user, 3)
+                for n in range(30)
+                if 100 * n <= high and 100 * n + 19 > low
+                for user in "ab"
+            ]
+            read.clear()
+            found = view.windows(low * S, high * S, None, "clicks")
+            assert [(i.window.start_us, i.window.end_us, i.key["user"], i.messages) for i in found] == wanted
+            assert sum(map(len, read)) == 3 * len(wanted)
+        assert len(view.windows(None, None, None, "clicks")) == 60

@@ -1,0 +1,90 @@
+"""Any aggregate over sessions says in each step what its oracle says: the two pure steps, without a job around them.
+
+What a job adds (files, crashes, lost messages) is the contract suite's. Each job has four sets of keys, the messages of which
+are as those of jobs of their own: what a step costs does not depend on them. WINDROW_DEEP=1 plays 20,000 jobs, so 80,000 sets.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.deep import usually
+from windrow.core.messages import DeadLetter, Message, Position
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.plain.watermark import InputsOracle
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.operators.steps.dead import to_letters
+from windrow.runners import tasks
+from windrow.stores.kv import MemoryKV, Overlay
+from windrow.testing.draw import BASE_US, SCHEMA, WRONG, Draw
+from windrow.testing.judge import Letter, difference, letters_differ
+from windrow.testing.scenario import ONLY
+
+JOBS, BLOCKS, SETS = usually(250, deep=20_000), 2, 4
+POSITIONS = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
+COLUMNS = pa.schema([*SCHEMA, *POSITIONS.items()])
+
+
+def table_of(messages: list[Message]) -> pa.Table:
+    """Messages as they travel."""
+    rows = [{**m.payload, **dict(zip(POSITIONS, m.position or (), strict=True))} for m in messages]
+    return pa.Table.from_pylist(rows, COLUMNS)
+
+
+def taken(chance: Random, draw: Draw) -> list[Message]:
+    """Messages of two partitions; what is wrong in one is its time."""
+    found: list[Message] = []
+    n = chance.choice([4, 6, 8, 12, 24])
+    for row in zip(*(draw.messages([ONLY], n) for _ in range(SETS)), strict=True):
+        for number, (_, payload) in enumerate(row):
+            key = None if payload["k"] is None else f"{payload['k']}{number}"
+            wrong = WRONG[0] if chance.random() < 0.04 else {}
+            position = Position(ONLY, chance.randrange(2), len(found))
+            found.append(Message({**payload, "k": key, **wrong}, position))
+    return found
+
+
+def placed(letters: list[DeadLetter]) -> list[Letter]:
+    return [(letter.reason, letter.position) for letter in letters]
+
+
+def play(seed: int) -> list[str]:
+    """Plays a job; gives what it told."""
+    chance = Random(seed)
+    draw = Draw(chance)
+    definition: Any = draw.aggregate("panes", window="session")
+    logic, oracle, marks = definition.logic(), definition.oracle(), InputsOracle(definition)
+    kv, now_us = MemoryKV(logic.cfs()), BASE_US
+    left, told = taken(chance, draw), list[str]()
+    while True:
+        some = sorted(left[: (size := SETS * chance.randint(2, 8))], key=lambda m: m.position or ())
+        del left[:size]
+        now_us += chance.randrange(4 * draw.unit_us)
+        ends = END_OF_TIME_US if not some else None
+        watermark_us = marks.advance(now_us, ends)
+        wanted = oracle.advance(watermark_us, now_us)
+        if some:
+            more = oracle.ingest(some, now_us, watermark_us)
+            marks.observe(oracle.counted, now_us)
+            wanted = type(wanted)(wanted.rows + more.rows, wanted.dead + more.dead)
+        over = Overlay(kv)
+        step = tasks.both_steps(logic, over, table_of(some), watermark_us, now_us)
+        kv.write(over.batch)
+        found = list(definition.values(logic.rows(step.panes, 0), "")) if step.panes else []
+        letters = [] if step.dead is None else to_letters(step.dead, 0)
+        how = difference(found, wanted.rows) or letters_differ(placed(letters), placed(wanted.dead))
+        assert how is None, f"job {seed}: {definition!r}, step of {some}: {how}"
+        told += map(str, found)
+        if ends is not None:
+            return told
+
+
+@pytest.mark.proves("Windows: sessions, any job in any cut as an oracle of lists and loops has it")
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_any_aggregate_over_sessions_says_what_its_oracle_says(block: int) -> None:
+    said = sum(len(play(seed)) > 3 for seed in range(block, JOBS, BLOCKS))
+    assert said > JOBS / BLOCKS / 2

@@ -1,0 +1,132 @@
+"""The simulator finds what is wrong in operators, too: what forgets, doubles or overlooks something fails in a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from tests.simulation.test_mutants import found_by
+from windrow.checkpoint import job as jobs
+from windrow.operators.delivering import Throttle
+from windrow.operators.join import sessions
+from windrow.operators.join_window import windows
+from windrow.operators.over.anchored_corrections import CorrectedAnchors
+from windrow.operators.over.marks import ToldRows
+from windrow.testing.draw import BASE_US, SCHEMA, Draw
+from windrow.testing.scenario import ONLY, Feed
+from windrow.testing.simulation import play
+
+PAIRS = wr.Join(
+    left=wr.Input("orders", event_time="t", watermark="2 seconds"),
+    right=wr.Input("parcels", event_time="t", watermark="2 seconds"),
+    on="k",
+    window=wr.session("2 seconds"),
+    how="full",
+    retention="30 seconds",
+    name="pairs",
+)
+BOTH = wr.CoGroup(
+    inputs=[wr.Input("orders", event_time="t"), wr.Input("parcels", event_time="t")],
+    by="k",
+    window=wr.tumbling("5 seconds"),
+    agg={"n": wr.count(), "orders": wr.sum("v").of("orders")},
+    retention="20 seconds",
+    name="both",
+)
+MARKED = wr.Over(
+    by="k",
+    event_time="t",
+    input="orders",
+    anchors=wr.Input("parcels", event_time="t"),
+    frame=wr.range_between("-5 seconds", "1 second"),
+    agg={"near": wr.count(), "total": wr.sum("v")},
+    allowed_lateness="20 seconds",
+    emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
+    name="marked",
+)
+LISTED = wr.JoinWindow(
+    by="k", event_time="t", window=wr.hopping("4 seconds", "2 seconds"), retention="30 seconds", name="listed"
+)
+FRESH = wr.Delivery(by="k", event_time="t", policy=wr.deliver.throttle("5 seconds"), name="fresh")
+
+
+def no_old_pairs(patch: pytest.MonkeyPatch) -> None:
+    """A message that joins two sessions brings nobody together but itself."""
+    patch.setattr(sessions, "several_parts", lambda changed: np.zeros(len(changed), dtype=bool))
+
+
+def the_first_input_alone_moves_the_watermark(patch: pytest.MonkeyPatch) -> None:
+    due = jobs.watermark_of
+
+    class First:
+        def __init__(self, definition: Any) -> None:
+            self.inputs, self.prefix = definition.inputs[:1], definition.prefix
+
+    patch.setattr(jobs, "watermark_of", lambda definition, *more: due(First(definition), *more))
+
+
+def late_messages_correct_no_anchor(patch: pytest.MonkeyPatch) -> None:
+    def hold(self: Any, anchors: pa.Table, rows: Any) -> Any:
+        return np.zeros(len(anchors), dtype=bool)
+
+    patch.setattr(CorrectedAnchors, "_hold", hold)
+
+
+def what_was_said_of_anchors_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ToldRows, "put", lambda self, *what: None)
+
+
+def every_window_tells_its_messages(patch: pytest.MonkeyPatch) -> None:
+    """And not the first that takes them alone."""
+    patch.setattr(windows, "_first", lambda row_of, starts: np.ones(len(row_of), dtype=bool))
+
+
+def a_throttle_forgets_what_it_took(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Throttle, "took", lambda self, *what: None)
+
+
+def a_throttle_never_ends(patch: pytest.MonkeyPatch) -> None:
+    """What it took is in its state when the interval is over."""
+    patch.setattr(Throttle, "forget", lambda self, kv, now_us, *, everything: None)
+    patch.setattr(Throttle, "rests", lambda self, kv, keys, now_us: self.last_us(kv, keys) > 0)
+
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+#: Each with a job whose seeds find it at once.
+MUTANTS: list[tuple[Mutate, Any]] = [
+    (no_old_pairs, PAIRS),
+    (the_first_input_alone_moves_the_watermark, BOTH),
+    (late_messages_correct_no_anchor, MARKED),
+    (what_was_said_of_anchors_is_forgotten, MARKED),
+    (every_window_tells_its_messages, LISTED),
+    (a_throttle_forgets_what_it_took, FRESH),
+    (a_throttle_never_ends, FRESH),
+]
+SEEDS = 40
+
+
+def of(definition: Any) -> Callable[[Random], Feed]:
+    """Draws messages for this job."""
+
+    def drawn(chance: Random) -> Feed:
+        names = [i.name for i in definition.inputs] if definition.by_input else [ONLY]
+        arrivals = Draw(chance).messages(names, chance.randint(14, 36))
+        return Feed((definition,), dict.fromkeys(names, SCHEMA), arrivals, BASE_US, 1_000_000)
+
+    return drawn
+
+
+@pytest.mark.proves("Tools: a seeded simulator of the commit protocol: drivers, shards, broker, disk, clock")
+@pytest.mark.parametrize(
+    ("mutate", "definition"), MUTANTS, ids=[mutate.__name__.replace("_", " ") for mutate, _ in MUTANTS]
+)
+def test_a_broken_operator_is_found(mutate: Mutate, definition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert play(0, job=of(definition), outlet=None, faults=()).failure is None
+    mutate(monkeypatch)
+    found_by(play(seed, job=of(definition)) for seed in range(SEEDS))

@@ -1,0 +1,305 @@
+"""Kept messages by a hash of their key: looked up, merged as they come, forgotten by ranges of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.counting import CountingKV
+from tests.deep import examples, usually
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.stores import keyed
+from windrow.stores.decoded import READS, TABLE_BYTES, Decoded
+from windrow.stores.events import TIME, Stretches, Wide
+from windrow.stores.keyed import FAN, HASH, KeyedEvents, hashes_of
+from windrow.stores.kv import Batch, MemoryKV
+
+STRETCH = 100
+#: (number, key, time)
+Row = tuple[int, int, int]
+
+
+@pytest.fixture(autouse=True)
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
+    """What no other test has left there."""
+    held = Decoded()
+    monkeypatch.setattr(keyed, "DECODED", held)
+    return held
+
+
+def store(wide: Wide | None = None) -> KeyedEvents:
+    return KeyedEvents("k", Stretches(STRETCH, wide))
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    numbers, keys, times = zip(*rows, strict=True)
+    hashes = pa.array(keys, pa.uint32())
+    return pa.table(
+        {
+            "x": pa.array(numbers),
+            "text": [f"row {n}" for n in numbers],
+            TIME: pa.array(times, pa.int64()),
+            HASH: hashes,
+        }
+    )
+
+
+def numbers(found: pa.Table | None) -> list[int]:
+    if found is None:
+        return []
+    assert found.column("text").to_pylist() == [f"row {n}" for n in found.column("x").to_pylist()]
+    return sorted(found.column("x").to_pylist())
+
+
+def look(events: KeyedEvents, kv: MemoryKV, asked: Sequence[tuple[int, int, int]]) -> list[int]:
+    keys, low, high = (np.array(column) for column in zip(*asked, strict=True))
+    return numbers(events.read_keys(kv, keys.astype(np.uint32), low, high))
+
+
+STEPS = st.one_of(
+    *[
+        st.tuples(
+            st.just("add"),
+            st.lists(st.tuples(st.integers(0, 6), st.integers(-50, 1_500)), min_size=1, max_size=40),
+            st.sampled_from([1, 1, 1, 4, 16]),
+        )
+    ] * 3,
+    st.tuples(
+        st.sampled_from(["forget", "drop"]),
+        st.lists(st.tuples(st.integers(0, 6), st.integers(-100, 1_600)), min_size=1, max_size=1),
+        st.just(1),
+    ),
+)  # fmt: skip
+ASKED = st.lists(
+    st.tuples(st.integers(0, 8), st.integers(-100, 1_600), st.integers(-100, 1_600)), min_size=1, max_size=6
+)
+
+
+@given(steps=st.lists(STEPS, min_size=2, max_size=24), asked=ASKED)
+@examples(60, deep=5_000)
+def test_whatever_was_filed_merged_and_forgotten_a_key_has_what_a_list_gives(
+    steps: list[tuple[str, list[tuple[int, int]], int]], asked: list[tuple[int, int, int]]
+) -> None:
+    kv, wide, listed, floor, many = MemoryKV(["k"]), None, list[Row](), -(1 << 40), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyed, "FAN", 3)
+        patch.setattr(keyed, "SMALL", 8)
+        patch.setattr(keyed, "BLOCK_BYTES", 256)
+        for number, (kind, given_, times) in enumerate(steps):
+            at = given_[0][1]
+            if kind == "add":
+                rows = [(many + i, key, t) for i, (key, t) in enumerate(given_)]
+                many += len(rows)
+                listed += [row for row in rows if row[2] >= floor]
+                width = STRETCH
+                if times > 1:
+                    width = max(STRETCH * times, 0 if wide is None else wide.width_us)
+                    end = (max(t for _, t in given_) // width + 1) * width
+                    wide = Wide(width, end if wide is None else max(end, wide.end_us))
+                store(wide).add(kv, table(rows), number, width_us=width)
+            elif kind == "forget":
+                floor = max(floor, at)
+                store(wide).forget(kv, floor)
+                listed = [row for row in listed if row[2] >= floor]
+            else:
+                store(wide).drop(kv, at, lambda rows, at=at: rows.column(TIME).to_numpy() < at)  # type: ignore[misc]
+                listed = [row for row in listed if row[2] >= at]
+            events = store(wide)
+            for low, high in ((floor, END_OF_TIME_US), (max(700, floor), 1_200)):
+                assert numbers(events.read(kv, low, high)) == [n for n, _, t in listed if low <= t < high]
+            some = [(key, max(low, floor), high) for key, low, high in asked]
+            got = look(events, kv, some)
+            assert len(set(got)) == len(got)
+            wanted = {n for n, key, t in listed if any(key == k and a <= t <= b for k, a, b in some)}
+            assert wanted <= set(got)
+            # Of one key those are given, too, that lie between what was asked for.
+            spans = {key: [(a, b) for k, a, b in some if k == key and a <= b] for key, *_ in some}
+            assert set(got) <= {
+                n for n, key, t in listed
+                if spans.get(key) and min(a for a, _ in spans[key]) <= t <= max(b for _, b in spans[key])
+            }  # fmt: skip
+
+
+def test_many_steps_of_few_rows_leave_few_values_and_are_written_a_few_times() -> None:
+    kv, events, most = CountingKV(["k"]), store(), 0
+    steps = usually(2_000, deep=10_000)
+    for number in range(steps):
+        events.add(kv, table([(number, number % 977, number % STRETCH)]), number)
+        if number % 97 == 0:
+            most = max(most, sum(key[:1] == b"i" for key, _ in kv.scan("k")))
+    assert most < 6 * FAN and kv.written < 40 * steps * 100
+    kv.clear()
+    assert len(look(events, kv, [(5, 0, STRETCH)])) == len(range(5, steps, 977))
+    assert kv.read["k"] < 6 * FAN * (keyed.BLOCK_BYTES + 2_000)
+    assert numbers(events.read(kv, START_OF_TIME_US, END_OF_TIME_US)) == list(range(steps))
+
+
+def test_a_key_among_many_costs_a_block_of_each_run() -> None:
+    kv, events = CountingKV(["k"]), store()
+    for number in range(4):
+        rows = [(number * 50_000 + i, i, 5) for i in range(50_000)]
+        events.add(kv, table(rows), number)
+    kv.clear()
+    assert look(events, kv, [(700, 0, 10)]) == [700 + 50_000 * n for n in range(4)]
+    assert kv.read["k"] < 4 * (2 * keyed.BLOCK_BYTES + 4 * 200 + 2_000)
+    kv.clear()
+    assert look(events, kv, [(700, 200, 300)]) == []  # of a stretch that has nothing
+    assert kv.read["k"] == 0
+
+
+def test_a_key_that_fills_blocks_and_shares_others_is_read_whole() -> None:
+    kv, events = MemoryKV(["k"]), store()
+    rows = [(n, key, 5) for n, key in enumerate([1] * 900 + [2] * 3_000 + [3] * 50 + [4] * 2_000)]
+    events.add(kv, table(rows), 1)
+    for key in range(6):
+        assert look(events, kv, [(key, 0, 10)]) == [n for n, k, _ in rows if k == key]
+
+
+def test_a_large_run_is_merged_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed, "LARGE_BYTES", 4_000)
+    kv, events = CountingKV(["k"]), store()
+    most = 0
+    for number in range(200):
+        before = kv.written
+        events.add(kv, table([(number * 10 + i, i, 5) for i in range(10)]), number)
+        most = max(most, kv.written - before)
+    assert most < 10_000
+    assert look(events, kv, [(3, 0, 10)]) == [10 * n + 3 for n in range(200)]
+
+
+def test_what_is_over_is_forgotten_by_two_ranges_and_nothing_is_written_where_nothing_is() -> None:
+    kv, events = MemoryKV(["k"]), store()
+    events.add(kv, table([(n, n, n * 10) for n in range(50)]), 1)
+    ranges: list[int] = []
+    write = kv.write
+
+    def noted(batch: Batch) -> None:
+        ranges.append(len(batch))
+        write(batch)
+
+    kv.write = noted  # type: ignore[method-assign]
+    events.forget(kv, 250)
+    events.forget(kv, 299)
+    assert ranges == [2]
+    assert numbers(events.read(kv, START_OF_TIME_US, END_OF_TIME_US)) == list(range(20, 50))
+    events.forget(kv, END_OF_TIME_US)
+    assert list(kv.scan("k")) == []
+
+
+def test_columns_that_came_later_or_widened_are_merged_in_one_type() -> None:
+    kv, events = MemoryKV(["k"]), store()
+    for number in range(FAN):
+        kind = pa.int32() if number < 2 else pa.float64()
+        rows = pa.table({"x": pa.array([number], kind), TIME: [1], HASH: pa.array([7], pa.uint32())})
+        if number > 1:
+            rows = rows.append_column("y", pa.array(["new"]))
+        events.add(kv, rows, number)
+    [(_, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == b"i"]
+    assert value[0] == 2
+    found = events.read_keys(kv, np.array([7], dtype=np.uint32), np.array([0]), np.array([9]))
+    assert found is not None and sorted(found.column("x").to_pylist()) == [float(n) for n in range(FAN)]
+    assert found.filter(found.column("x").to_numpy() > 1).column("y").to_pylist() == ["new", "new"]
+
+
+def test_hashes_are_these_for_good() -> None:
+    assert hashes_of([b"", b"a", b"\x11\x80\x00"]).tolist() == [46947589, 1426945110, 943895325]
+
+
+@pytest.mark.parametrize(
+    ("letter", "damage", "error"),
+    [
+        (b"i", lambda value: b"\x03" + value[1:], NewerFormat),
+        (b"i", lambda value: value[:40], CorruptState),
+        (b"i", lambda value: value[:20], CorruptState),
+        (b"b", lambda value: value[:20], CorruptState),
+        (b"b", None, CorruptState),
+    ],
+)
+def test_a_newer_format_and_damage_are_told(letter: bytes, damage: Any, error: type[Exception]) -> None:
+    kv, events = MemoryKV(["k"]), store()
+    events.add(kv, table([(1, 1, 1), (2, 1, 1)]), 1)
+    [(key, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == letter]
+    batch = Batch()
+    if damage is None:
+        batch.delete("k", key)
+    else:
+        batch.put("k", key, damage(value))
+    kv.write(batch)
+    with pytest.raises(error):
+        look(events, kv, [(1, 0, 10)])
+
+
+def test_a_run_of_format_1_does_not_say_which_bytes_it_has_and_is_read(decoded: Decoded) -> None:
+    kv, events = MemoryKV(["k"]), store()
+    rows = table([(n, n, 1) for n in range(5)])
+    events.add(kv, rows, 1)
+    [(key, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == b"i"]
+    head = 33  # of one block: u8, u32, u32, i64, i64, u32, and a hash
+    schema = rows.schema.serialize().to_pybytes()
+    assert value[head + 16 :] == schema
+    batch = Batch()
+    batch.put("k", key, b"\x01" + value[1:head] + schema)
+    kv.write(batch)
+    for _ in range(2):
+        assert look(events, kv, [(3, 0, 10), (4, 0, 10)]) == [3, 4]
+    assert len(decoded) == 0
+    for number in range(2, FAN + 1):
+        events.add(kv, table([(10 * number, 3, 1)]), number)
+    assert [value[0] for key, value in kv.scan("k") if key[:1] == b"i"] == [2]
+    assert look(events, kv, [(3, 0, 10)]) == [3, 20, 30, 40]
+
+
+def test_what_is_held_of_a_run_follows_its_bytes_and_not_its_number() -> None:
+    """Two attempts of one step, of which the first was given up after it was read."""
+    for x in (1, 2, 1):
+        kv, events = MemoryKV(["k"]), store()
+        events.add(kv, table([(x, 7, 5)]), 1)
+        for _ in range(2):
+            assert look(events, kv, [(7, 0, 10)]) == [x]
+
+
+def test_a_run_that_is_looked_at_much_is_read_once_and_one_of_which_little_is_asked_is_not_held(
+    decoded: Decoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "BLOCK_BYTES", 1)
+    kv, events = MemoryKV(["k"]), store()
+    events.add(kv, table([(n, n, 1) for n in range(64)]), 1)  # 4 blocks
+    asked: list[int] = []
+    read = kv.multi_get
+    monkeypatch.setattr(kv, "multi_get", lambda cf, names: (asked.append(len(names)), read(cf, names))[1])
+    for _ in range(2):
+        assert look(events, kv, [(20, 0, 10)]) == [20]
+    assert (asked, len(decoded)) == ([1, 1], 0)
+    for _ in range(2):
+        assert look(events, kv, [(20, 0, 10), (40, 0, 10)]) == [20, 40]
+    assert look(events, kv, [(20, 0, 10)]) == [20]
+    assert (asked, len(decoded)) == ([1, 1, 4], 1)
+    for number in range(2, FAN + 1):
+        events.add(kv, table([(100 * number, 20, 1)]), number)
+    assert len(decoded) == 0  # merged
+    assert look(events, kv, [(20, 0, 10)]) == [20, *(100 * number for number in range(2, FAN + 1))]
+
+
+def test_what_is_asked_for_stays_and_what_nobody_asks_for_makes_room() -> None:
+    rows = table([(1, 1, 1)])
+    size = int(rows.nbytes) + TABLE_BYTES
+    held = Decoded(2 * size)
+    for digest in (b"a", b"b", b"c"):
+        held.put(digest, rows)
+    assert [held.get(digest) is not None for digest in (b"a", b"b", b"c")] == [True, True, False]
+    assert not held.has_room(0)
+    for _ in range(READS):
+        held.begin()
+        assert held.get(b"b") is not None
+    held.begin()
+    assert (len(held), held.get(b"a"), held.has_room(0)) == (1, None, True)
+    held.forget(b"b")
+    held.forget(b"b")
+    assert (len(held), held.has_room(2 * size - TABLE_BYTES)) == (0, True)
