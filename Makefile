@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # Rooms of tests in four processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
-PYTEST := $(BIN)/pytest -n 4 --dist loadscope --no-loadscope-reorder --durations 20
+PYTEST := $(BIN)/pytest -n 4 --dist loadscope --no-loadscope-reorder --durations 20 -rR
 
 # Processes that keep no bytecode compile all they import anew, each of them.
 export PYTHONDONTWRITEBYTECODE :=

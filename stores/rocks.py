@@ -406,9 +406,13 @@ def _options(memtable_bytes: int, create: bool, cf: str) -> rocksdict.Options:
 
 
 def _is_passing(error: Exception) -> bool:
-    """True if the store is in use elsewhere, or was given another column family since we looked."""
+    """True if the store is in use elsewhere, or was given another column family since we looked.
+
+    Each who opens it, or tries to, takes away old logs of RocksDB: another may have done so first.
+    """
     text = str(error)
-    return (text.startswith("IO error") and "/LOCK:" in text) or "Column families not opened" in text
+    in_use = "/LOCK:" in text or ("/LOG.old." in text and "No such file" in text)
+    return (text.startswith("IO error") and in_use) or "Column families not opened" in text
 
 
 def _translate(error: Exception, path: str) -> Exception:

@@ -166,6 +166,13 @@ def test_a_store_of_another_process_is_waited_for(tmp_path: Path) -> None:
         RocksKV(tmp_path, CFS, lock_wait_s=60).close()
 
 
+def test_many_processes_take_turns_at_one_store(tmp_path: Path) -> None:
+    """Each takes away RocksDB's old logs when it opens: that another was first is not a damaged store."""
+    turns = "import sys; from windrow.stores.rocks import RocksKV\nfor _ in range(150): RocksKV(sys.argv[1], ('data',)).close()"
+    others = [subprocess.Popen([sys.executable, "-c", turns, str(tmp_path)]) for _ in range(4)]
+    assert [other.wait() for other in others] == [0, 0, 0, 0]
+
+
 def test_closing_releases_the_lock_whatever_is_still_referenced(tmp_path: Path) -> None:
     kv = RocksKV(tmp_path, CFS)
     kv.write(batch("data", *(bytes([i]) for i in range(100))))
