@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.deep import DEEP
 
-# A slow machine is not a wrong result. What `make test` says of a commit must not depend on the draw: it tries the same examples
+# A slow machine is not a wrong result. What `make test` says of a commit must not depend on luck: it tries the same examples
 # each time, `make test-deep` others each time.
 settings.register_profile(
     "windrow",
