@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -191,13 +191,7 @@ def instant(text: str | None, *, numbers: bool = False) -> int | None:
         return None
     if text.lstrip("-").isdigit() and (numbers or len(text) != 4):
         return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{text!r} is no time: write it as 2013-07-01 05:00 (UTC, unless it names a zone), or as microseconds"
-        ) from error
-    return instant_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return instant_us(text, zone=UTC)
 
 
 def _bound(text: str | None, *, numbers: bool) -> Any:

@@ -157,6 +157,12 @@ class Aggregation:
         """The plain columns among the arguments."""
         return tuple(a for a in self.args if isinstance(a, str))
 
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its arguments that are expressions, and its filter."""
+        uses = tuple(a for a in self.args if isinstance(a, Expr))
+        return uses if self.condition is None else (*uses, self.condition)
+
     def describe(self) -> str:
         """What goes into the fingerprint."""
         text = repr(self)

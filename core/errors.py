@@ -168,7 +168,7 @@ class DuplicateColumn(ConfigurationError):
 class BadInstant(ConfigurationError):
     """What is given for a moment is none, or lies beyond the years 1 to 9999.
 
-    Remedy: Give an aware `datetime`, or microseconds since the epoch as a whole number.
+    Remedy: Give an aware `datetime`, text such as `"2013-07-01 05:10Z"`, or microseconds since the epoch as a whole number.
     """
 
     code = "WR116"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -50,6 +50,19 @@ class Expr:
         """True if the expression names the column; of odd names it may be so though it does not."""
         return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(self.expression)) is not None
 
+    def lacks(self, names: Iterable[str]) -> bool:
+        """True if it takes a column that is none of these."""
+        schema = pa.schema([(name, pa.null()) for name in names])
+        for changed in self._guesses(schema):
+            try:
+                self._over(changed(schema.empty_table()))
+            except pa.ArrowException as error:
+                if _NO_SUCH in str(error):
+                    return True
+            else:
+                return False
+        return False  # of columns of other types than are guessed
+
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame."""
         try:
@@ -91,6 +104,8 @@ class Expr:
         return value.to_table(use_threads=False).column("value")
 
 
+#: What Arrow says where there is no such column.
+_NO_SUCH = "No match for FieldRef"
 #: What a column without a type is taken for, in turn, and how many of them are guessed by themselves.
 _KINDS = (
     pa.null(),

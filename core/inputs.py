@@ -127,3 +127,10 @@ def make_input(
         )
     rest = (time_zone, ahead_us, positions, static, event_time_unit)
     return Input(name, event_time, window, marked, *rest, where=where, by=keys, deliver=policy)
+
+
+def which(name: str | None, inputs: Sequence[Input], whose: str) -> str:
+    """Why no input is meant by that name. whose: the operator that has these inputs."""
+    names = [given.name for given in inputs]
+    called = f"input {name!r} is none of {whose!r}" if name is not None else f"{whose!r} has several inputs"
+    return f"{called}: say which, of {names}, e.g. input={names[0]!r}"

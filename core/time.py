@@ -7,7 +7,7 @@ speaks integers with `_us` in their names.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
 from windrow.core.errors import BadDuration, BadInstant, NaiveDatetime
@@ -42,7 +42,7 @@ TIME_UNITS: dict[str, tuple[int, int]] = {
 }  # fmt: skip
 TimeUnit = Literal["s", "ms", "us", "ns"]
 Duration = timedelta | str
-Instant = datetime | int
+Instant = datetime | int | str
 
 
 def duration_us(value: Duration, what: str = "duration") -> int:
@@ -89,15 +89,21 @@ def _within_time(us: int, value: Duration, what: str) -> int:
     return us
 
 
-def instant_us(value: Instant, what: str = "time") -> int:
-    """Microseconds since the epoch of an aware `datetime`; a whole number is taken as such already.
+def instant_us(value: Instant, what: str = "time", zone: tzinfo | None = None) -> int:
+    """Microseconds since the epoch of a `datetime`, or of text in ISO 8601; a whole number is taken as such already.
 
-    Raises `NaiveDatetime` for a datetime without a zone, `BadInstant` for what is neither, or fits no 64 bits.
+    zone: of times that name none. Raises `NaiveDatetime` where there is none, `BadInstant` for what is no time, or fits no 64
+    bits.
     """
+    if isinstance(value, str):
+        value = _written(value, what)
     if isinstance(value, datetime):
+        if value.tzinfo is None and zone is not None:
+            value = value.replace(tzinfo=zone)
         if value.tzinfo is None:
             raise NaiveDatetime(
-                f"{what} {value!r} has no time zone: use an aware datetime, e.g. tzinfo=timezone.utc"
+                f"{what} {value!r} has no time zone: use an aware datetime, e.g. tzinfo=timezone.utc, or text such as "
+                "'2013-07-01 05:10Z'"
             )
         return (value - _EPOCH) // timedelta(microseconds=1)
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
@@ -107,6 +113,16 @@ def instant_us(value: Instant, what: str = "time") -> int:
             f"from {START_OF_TIME_US} to {END_OF_TIME_US}"
         )
     return number
+
+
+def _written(text: str, what: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInstant(
+            f"{what} {text!r:.100} is no time: write it as '2013-07-01 05:10Z', or use an aware datetime, or microseconds "
+            "since the epoch as a whole number"
+        ) from None
 
 
 def to_datetime(time_us: int) -> datetime:

@@ -217,12 +217,8 @@ class OneInput(Definition):
                 f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time {self.event_time!r}; "
                 f"use event_time={self.event_time!r}"
             )
-        told = self.told_columns
-        for column in taker.columns:
-            if told is not None and column not in told:
-                raise UnknownColumn(
-                    f"column {column!r} of {taker.name!r} is none of {self.name!r}, whose rows have {list(told)}"
-                )
+        if self.told_columns is not None:
+            taker.check_columns(self.told_columns, f"{self.name!r}, whose rows")
 
     def behind_us(self, event_time: str) -> int:
         return 0

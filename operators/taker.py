@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from windrow.core.errors import UnknownColumn
+from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 
 
@@ -18,7 +21,18 @@ class Taker:
     keeps: str = "aggregates and joins over time take messages back, it does not"
     #: How late what it takes may be.
     allowed_lateness_us: int = 0
+    #: Its expressions over columns, beside the filter of the input.
+    uses: tuple[Expr, ...] = ()
 
     @property
     def event_time(self) -> str:
         return self.input.event_time
+
+    def check_columns(self, told: Sequence[str], whose: str, remedy: str = "") -> None:
+        """Refuse columns that the rows that it takes do not have. told: those that they have; whose: whose rows they are."""
+        lacking = next((f"column {column!r}" for column in self.columns if column not in told), None)
+        if lacking is None:
+            uses = (*self.input.asked, *self.uses)
+            lacking = next((f"a column in {use!r}" for use in uses if use.lacks(told)), None)
+        if lacking is not None:
+            raise UnknownColumn(f"{lacking} of {self.name!r} is none of {whose} have {list(told)}{remedy}")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray
 from windrow.core.errors import BadInstant, ConfigurationError
-from windrow.core.inputs import Input
+from windrow.core.inputs import Input, which
 from windrow.core.keys import encode_equal
 from windrow.core.messages import Position, StoredMessage, TupleWindow, Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
@@ -74,8 +74,7 @@ class View(ABC):
         inputs: tuple[Input, ...] = self.definition.inputs
         found = [i for i in inputs if name in (None, i.name)]
         if len(found) != 1:
-            names = [i.name for i in inputs]
-            raise ConfigurationError(f"input {name!r} of {self.definition.name!r}: say which, of {names}")
+            raise ConfigurationError(which(name, inputs, self.definition.name))
         return found[0]
 
     def source_prefix(self, input: str) -> str:

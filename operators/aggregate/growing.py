@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.core.time import START_OF_TIME_US, duration_us
 from windrow.core.windows import Session
-from windrow.operators.aggregations.needs import expressions_of, keeps_whole, lacks
+from windrow.operators.aggregations.needs import keeps_whole
 from windrow.operators.growth import Before, Growth, fingerprint_of
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[st
     for other, us in stays.items():
         for column in definition.agg[other].columns:
             known[column] = min(us, known.get(column, never_us))
-    uses = expressions_of(aggregation)
+    uses = aggregation.expressions
     columns = [*aggregation.columns, *(c for c in known if any(use.mentions(c) for use in uses))]
     found_us = max([START_OF_TIME_US, *(known.get(c, never_us) for c in columns)])
-    if any(lacks(use, known) for use in uses):
+    if any(use.lacks(known) for use in uses):
         found_us = never_us
     return min(found_us, whole_us)
 

@@ -58,7 +58,8 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
             )
         wanted[WINDOW_START] = None
     late_us = definition.allowed_lateness_us
-    return Taker(definition.name, definition.inputs[0], tuple(wanted), _keeps(definition), late_us)
+    uses = tuple(e for a in definition.agg.values() for e in a.expressions)
+    return Taker(definition.name, definition.inputs[0], tuple(wanted), _keeps(definition), late_us, uses)
 
 
 def _keeps(definition: AggregateDefinition) -> str:
@@ -124,12 +125,8 @@ def check_followed(first: AggregateDefinition, second: Taker) -> None:
             f"column {clash[0]!r} of {first.name!r} would clash with the column of that name that {second.name!r} gets (panes "
             f"bring {', '.join(WINDOW_COLUMNS)} beside keys and aggregates): rename it"
         )
-    for column in second.columns:
-        if column not in (*made, *WINDOW_COLUMNS):
-            raise UnknownColumn(
-                f"column {column!r} of {second.name!r} is none of {first.name!r}, whose panes have "
-                f"{[*made, *WINDOW_COLUMNS]}: add it to by= or agg= of {first.name!r}"
-            )
+    remedy = f": add it to by= or agg= of {first.name!r}"
+    second.check_columns((*made, *WINDOW_COLUMNS), f"{first.name!r}, whose panes", remedy)
 
 
 def _trouble(first: AggregateDefinition, second: Taker) -> str:

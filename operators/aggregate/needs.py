@@ -12,7 +12,6 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.own_gaps import gap_refusal
 from windrow.operators.aggregations.needs import (
     check_columns,
-    expressions_of,
     keeps_whole,
     mentioned,
     refusal_of,
@@ -47,7 +46,7 @@ class AggregateNeeds:
         for needed in self.definition.needs:
             if needed not in columns:
                 raise missing(f"column {needed!r} of {self.definition.name!r}", columns)
-        makes, beside = self.definition.makes, [e for a in self._beside.values() for e in expressions_of(a)]
+        makes, beside = self.definition.makes, [e for a in self._beside.values() for e in a.expressions]
         try:
             seen = made_schema(makes, pa.schema(columns.items()))
             for expression in beside:

@@ -32,7 +32,7 @@ def refusal_of(
     types = {**known, name: kind}
     options = {"integer_overflow": definition.integer_overflow}
     for aggregation in definition.agg.values():
-        uses = expressions_of(aggregation)
+        uses = aggregation.expressions
         if name not in aggregation.columns and not any(u.mentions(name) for u in uses):
             continue
         if any(pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()):
@@ -54,27 +54,10 @@ def refusal_of(
 
 def mentioned(aggregations: Iterable[Aggregation], names: Iterable[str]) -> set[str]:
     """Those of the names that stand in an expression."""
-    uses = [u for a in aggregations for u in expressions_of(a)]
+    uses = [u for a in aggregations for u in a.expressions]
     return {n for n in names if any(u.mentions(n) for u in uses)}
-
-
-def expressions_of(aggregation: Aggregation) -> list[Expr]:
-    """Its arguments that are expressions, and its filter."""
-    uses = [a for a in aggregation.args if isinstance(a, Expr)]
-    return uses if aggregation.condition is None else [*uses, aggregation.condition]
 
 
 def keeps_whole(aggregation: Aggregation) -> bool:
     """True if messages are kept with all of their columns for it, where messages are kept."""
-    return aggregation.kind == "table_function" or bool(expressions_of(aggregation))
-
-
-def lacks(expression: Expr, names: Iterable[str]) -> bool:
-    """True if it takes a column that is none of these."""
-    try:
-        expression.evaluate(pa.schema([(name, pa.null()) for name in names]).empty_table())
-    except UnknownColumn:
-        return True
-    except TypeClash:
-        return False  # of a column without a type
-    return False
+    return aggregation.kind == "table_function" or bool(aggregation.expressions)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from windrow.core.aggregation import Aggregation
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.aggregations.needs import expressions_of, lacks
 
 if TYPE_CHECKING:
     from windrow.operators.cogroup.definition import CoGroupDefinition
@@ -33,9 +32,9 @@ def kept_since_us(definition: CoGroupDefinition, alias: str, since: Mapping[str,
     found_us = max([START_OF_TIME_US, *(known.get(place, never_us) for place in _places(definition, own))])
     for input, part in _parts(definition, own):
         there = {name: us for (of, name), us in known.items() if of == input}
-        for use in expressions_of(part):
+        for use in part.expressions:
             found_us = max([found_us, *(us for name, us in there.items() if use.mentions(name))])
-            found_us = never_us if lacks(use, there) else found_us
+            found_us = never_us if use.lacks(there) else found_us
     return min(found_us, whole_us)
 
 

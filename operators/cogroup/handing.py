@@ -39,9 +39,9 @@ def taker(definition: CoGroupDefinition, before: str) -> Taker:
             f"ids={definition.ids!r} of {definition.name!r}, which follows {before!r}: the rows of {before!r} are told once "
             "each, and have no ids; leave it out"
         )
-    wanted = dict.fromkeys(definition.keys(given))
-    for aggregation in definition.agg.values():
-        part = aggregation.part(before)
-        wanted.update(dict.fromkeys(() if part is None else part.columns))
+    mine = [part for a in definition.agg.values() if (part := a.part(before)) is not None]
+    wanted = dict.fromkeys([*definition.keys(given), *(c for part in mine for c in part.columns)])
     why = "it takes the rows of several inputs, and takes none of them back"
-    return Taker(definition.name, given, tuple(wanted), why)
+    return Taker(
+        definition.name, given, tuple(wanted), why, uses=tuple(e for p in mine for e in p.expressions)
+    )

@@ -24,7 +24,6 @@ from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, show_instant
 from windrow.core.types import as_type, widened
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.aggregations.needs import expressions_of
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.over.lines import Lines, ordered
@@ -129,7 +128,7 @@ class AnchoredOvers(OneInputLogic):
 
     def take(self, work: Work, rows: Slice) -> Slice:
         for aggregation in self.definition.agg.values():
-            for expression in expressions_of(aggregation):
+            for expression in aggregation.expressions:
                 expression.evaluate(rows.table)  # a message on which it raises does not count
         kept = rows.table.select([*kept_columns(self.readings[0], work.schema), *POSITION_COLUMNS])
         self.events.add(work.kv, kept.append_column(TIME, pa.array(rows.times)), work.progress.step)

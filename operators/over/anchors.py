@@ -19,6 +19,7 @@ from windrow.core.errors import (
     RetentionMissing,
     UnknownColumn,
 )
+from windrow.core.expressions import Expr
 from windrow.core.frames import RangeBetween, make_frame
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark, bounded
@@ -219,7 +220,10 @@ def taker(over: OverDefinition, before: str) -> Taker:
             f"anchors={anchors!r} of {over.name!r} are the rows of {before!r}, whose watermark and places they have: leave "
             "watermark= and positions= out"
         )
-    return Taker(over.name, anchors, over.columns_of(anchors)[1:])
+    moments = over.span.moments.values() if isinstance(over.span, Between) else ()
+    named = [*over.by, *(over.select or ()), *(m for m in moments if isinstance(m, str))]
+    uses = tuple(m for m in moments if isinstance(m, Expr))
+    return Taker(over.name, anchors, tuple(dict.fromkeys(named)), uses=uses)
 
 
 def check_followed(over: OverDefinition, second: Taker) -> None:
@@ -230,12 +234,8 @@ def check_followed(over: OverDefinition, second: Taker) -> None:
             f"event_time={second.event_time!r} of {second.name!r}: a row of {over.name!r} has the time of its anchor; use "
             f"event_time={time!r}"
         )
-    told = over.told_columns
-    for column in second.columns:
-        if told is not None and column not in told:
-            raise UnknownColumn(
-                f"column {column!r} of {second.name!r} is none of {over.name!r}, whose rows have {list(told)}"
-            )
+    if over.told_columns is not None:
+        second.check_columns(over.told_columns, f"{over.name!r}, whose rows")
     if behind_us(over) >= UNBOUNDED_US:
         raise ConfigurationError(
             f"{second.name!r} follows {over.name!r}, whose windows may end any time after their anchors: its watermark "

@@ -220,7 +220,11 @@ class OverDefinition(OneInput):
     def taker(self, before: str) -> Taker:
         if isinstance(self.anchors, Input) and before != self.input_name:
             return around.taker(self, before)
-        return super().taker(before)
+        taker = super().taker(before)
+        selected = self.select if self.anchors is None and self.select is not None else ()
+        columns = (*taker.columns, *selected, *(c for a in self.agg.values() for c in a.columns))
+        uses = tuple(e for a in self.agg.values() for e in a.expressions)
+        return replace(taker, columns=tuple(dict.fromkeys(columns)), uses=uses)
 
     def of_handed_rows(self, given: Input) -> Self:
         if isinstance(self.anchors, Input) and given.name == self.anchors.name:

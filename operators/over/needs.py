@@ -10,7 +10,7 @@ from windrow.core.between import Between
 from windrow.core.errors import ReservedColumn, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.types import as_type, widened
-from windrow.operators.aggregations.needs import check_columns, expressions_of, mentioned, refusal_of
+from windrow.operators.aggregations.needs import check_columns, mentioned, refusal_of
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.steps.groups import combine
@@ -157,7 +157,7 @@ def kept_columns(definition: OverDefinition, schema: pa.Schema) -> list[str]:
 
 def _all_columns(definition: OverDefinition) -> bool:
     return definition.select is None or any(
-        a.kind == "table_function" or expressions_of(a) for a in definition.agg.values()
+        a.kind == "table_function" or a.expressions for a in definition.agg.values()
     )
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.errors import InputError
-from windrow.core.inputs import Input
+from windrow.core.inputs import Input, which
 from windrow.core.messages import Message
 from windrow.core.types import concat, plain_type
 from windrow.operators.steps.columns import SOURCE
@@ -41,9 +41,7 @@ class Intake:
         for given in self.inputs:
             if given.name == name:
                 return given
-        raise InputError(
-            f"input {name!r} of {self.definition.name!r}: say which, of {[i.name for i in self.inputs]}"
-        )
+        raise InputError(which(name, self.inputs, self.definition.name))
 
     def many(
         self, messages: Many | Mapping[str, Many], input: str | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
@@ -149,8 +149,7 @@ def _instant(text: str | None) -> int | None:
         return None
     if text.lstrip("-").isdigit():
         return int(text)
-    moment = datetime.fromisoformat(text)
-    return instant_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return instant_us(text, zone=UTC)
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

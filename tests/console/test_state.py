@@ -82,7 +82,7 @@ def test_messages_of_one_input_of_a_join(windrow: Run, tmp_path: Path) -> None:
         told = [(w.messages, w.fired) for w in state.get_windows(input="payments")]
     assert [(r["messages"], r["fired"]) for r in lines] == told != []
     code, _, err = windrow("windows", tmp_path / "job")
-    assert code == 1 and "input None of 'join': say which, of ['orders', 'payments']" in err
+    assert code == 1 and "'join' has several inputs: say which, of ['orders', 'payments']" in err
 
 
 @pytest.mark.proves(

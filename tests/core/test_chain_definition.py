@@ -40,6 +40,25 @@ def later(side: str = "right", **changes: Any) -> wr.Join:
     return wr.Join(left=left, right=right, **settings)
 
 
+def around(**changes: Any) -> wr.Over:
+    options: dict[str, Any] = {"agg": {"m": wr.sum("n")}, **changes}
+    return wr.Over(by="k", event_time="window_time", frame=("-1 s", 0), name="two", **options)
+
+
+def driven(frame: Any) -> wr.Over:
+    rows = wr.Input("one", event_time="window_time")
+    agg = {"m": wr.count()}
+    return wr.Over(
+        event_time="t", input="c", anchors=rows, frame=frame, agg=agg, retention="1 day", name="two"
+    )
+
+
+def test_expressions_over_what_is_told_are_taken() -> None:
+    parted = wr.sum(wr.col("n") * wr.col("window_start").cast("int64")).where(wr.col("k").is_valid())
+    assert one().then(two(agg={"x": parted}, where=wr.col("window_end") > wr.col("window_start")))
+    assert one().then(driven(wr.between("window_start", wr.col("window_end"))))
+
+
 def test_a_chain_is_a_value_that_prints_as_what_builds_it() -> None:
     chain = one().then(two())
     assert chain == wr.chain(one(), two()) and hash(chain) == hash(wr.chain(one(), two()))
@@ -193,6 +212,24 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         lambda: one().then(two(positions=wr.positions("n"))), e.ConfigurationError, ["positions=", "leave it out"],
     ),
     "ids of its own": (lambda: one().then(two(ids=wr.ids("n"))), e.ConfigurationError, ["ids=", "leave it out"]),
+    "a column in an expression": (
+        lambda: one().then(two(agg={"x": wr.sum(wr.col("x") + wr.col("n"))})), e.UnknownColumn, ["(x, n)", "['k', 'n'"],
+    ),
+    "a column in the filter of an aggregation": (
+        lambda: one().then(two(agg={"x": wr.sum("n").where(wr.col("x") > 0)})), e.UnknownColumn, ["(x > 0)", "'two'"],
+    ),
+    "a column in a filter": (lambda: one().then(two(where=wr.col("x") > 0)), e.UnknownColumn, ["(x > 0)", "'two'"]),
+    "a column in a guarantee": (
+        lambda: one().then(two(deliver=wr.deliver.latest().guarantee(wr.col("x")))), e.UnknownColumn, ["a column in x"],
+    ),
+    "a column around a row": (lambda: one().then(around(agg={"x": wr.sum("x")})), e.UnknownColumn, ["'x'", "'two'"]),
+    "a selected column": (lambda: one().then(around(select="x")), e.UnknownColumn, ["'x'", "'two'"]),
+    "a column that bounds windows": (
+        lambda: one().then(driven(wr.between("x", "window_end"))), e.UnknownColumn, ["column 'x'", "'two'"],
+    ),
+    "a column in what bounds windows": (
+        lambda: one().then(driven(wr.between("window_start", wr.col("x")))), e.UnknownColumn, ["in x of 'two'"],
+    ),
     "another event time": (lambda: one().then(two(event_time="t")), e.UnknownColumn, ["'t'", "event_time='window_time'"]),
     "a clash": (
         lambda: one(agg={"window_start": wr.count()}).then(two()), e.ReservedColumn, ["'window_start'", "'one'", "rename"],

@@ -121,10 +121,24 @@ def test_instants_are_shown_no_finer_than_needed(us: int, text: str) -> None:
 
 @pytest.mark.parametrize("value", ["10", 1.5, 10.0, None, True, 2**63, -(2**63) - 1, b"1", 10**400])
 def test_what_is_no_moment_is_refused_by_name(value: object) -> None:
-    with pytest.raises(BadInstant, match=r"watermark .* is no time: use an aware datetime, or microseconds"):
+    with pytest.raises(BadInstant, match=r"watermark .* is no time: .* an aware datetime, or microseconds"):
         t.instant_us(value, "watermark")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, -(2**63), 2**63 - 1, np.int64(7), np.int32(-7)])
 def test_a_whole_number_is_a_moment(value: int) -> None:
     assert t.instant_us(value) == value and type(t.instant_us(value)) is int
+
+
+TEXTS = ["1970-01-02T00:00:00Z", "1970-01-02 01:00+01:00", "1970-01-02 00:00:00.000000+00:00"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_that_names_its_zone_is_a_moment(text: str) -> None:
+    assert t.instant_us(text) == 86_400_000_000
+
+
+def test_text_without_a_zone_is_refused_where_none_is_meant() -> None:
+    with pytest.raises(NaiveDatetime, match=r"start datetime.datetime\(1970.*has no time zone"):
+        t.instant_us("1970-01-02", "start")
+    assert t.instant_us("1970-01-02", zone=UTC) == 86_400_000_000

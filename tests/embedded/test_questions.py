@@ -151,3 +151,13 @@ def test_leading_columns_find_the_messages_of_a_join_window(tmp_path: Path) -> N
         assert len(op.get_messages(key="x")) == 6
         with pytest.raises(e.ConfigurationError, match=r"has 4 values.*\['k', 'i', 'j'\]"):
             op.get_messages(key=("x", 1, "p", 0))
+
+
+@pytest.mark.proves("Queries: times in questions as text, as in messages")
+def test_a_question_takes_times_as_text(tmp_path: Path) -> None:
+    with aggregate(wr.tumbling("10 s"), ()).open(str(tmp_path), clock=ManualClock()) as op:
+        for one in messages():
+            op.add_message(one)
+        begin, end = "1970-01-01 00:00:10Z", "1970-01-01T01:00:20+01:00"
+        assert op.get_windows(begin, end) == op.get_windows(10 * S, 20 * S) != []
+        assert op.get_messages((begin, 0), end) == op.get_messages((10 * S, 0), 20 * S) != []

@@ -296,7 +296,7 @@ def test_a_query_that_means_nothing_is_refused(tmp_path: Path) -> None:
             state.get_messages()
     with wr.read_state(str(tmp_path / "job")) as state:
         with pytest.raises(
-            e.ConfigurationError, match=r"input 'left' of 'aggregate': say which, of \['aggregate'\]"
+            e.ConfigurationError, match=r"input 'left' is none of 'aggregate': say which, of \['aggregate'\]"
         ):
             state.get_messages(input="left")
         with pytest.raises(e.ConfigurationError, match="keeps no messages"):
