@@ -159,10 +159,10 @@ def test_windows_and_messages_of_any_part_can_be_asked_for(tmp_path: Path) -> No
         assert [w.values for w in op.get_windows()] == [{"m": 4.0}]
         assert len(op.get_messages(input="a")) == len(op.get_messages(operator="two")) == 1
         assert op.get_messages() == op.get_messages(operator="two")  # the last that keeps some
-        with pytest.raises(ConfigurationError, match=r"input None.*\['a', 'b'\]"):
+        with pytest.raises(ConfigurationError, match=r"several inputs.*\['a', 'b'\]"):
             op.get_messages(operator="one")
         assert [w.messages for w in op.get_windows(operator="one", input="b")] == [1]
-        with pytest.raises(ConfigurationError, match=r"input None.*\['a', 'b'\]"):
+        with pytest.raises(ConfigurationError, match=r"several inputs.*\['a', 'b'\]"):
             op.get_windows(operator="one")
         with pytest.raises(ConfigurationError, match=r"'three'.*\['one', 'two'\]"):
             op.get_windows(operator="three")

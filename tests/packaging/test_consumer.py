@@ -15,7 +15,7 @@ CHECKED = Path(__file__).parents[2] / ".mypy_cache"
 MISTAKES = [
     ('event_time="departure"', "event_time=3"),
     ("window=wr.hopping(", "window=str("),
-    ("op.get_windows(moment, moment", 'op.get_windows("noon", moment'),
+    ("op.get_windows(moment, moment", "op.get_windows(12.0, moment"),
     ("letters: list[wr.DeadLetter]", "letters: list[str]"),
 ]
 
