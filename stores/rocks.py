@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import time
 import weakref
@@ -123,7 +124,7 @@ class RocksKV:
                     raise CorruptState(
                         f"the store {self.path} has data files but no CURRENT: it would open as an empty one"
                     ) from error
-                if not _is_passing(error):
+                if not _is_passing(error, self.path):
                     raise _translate(error, self.path) from error
                 if time.monotonic() >= deadline:
                     raise StateLocked(
@@ -405,14 +406,24 @@ def _options(memtable_bytes: int, create: bool, cf: str) -> rocksdict.Options:
     return options
 
 
-def _is_passing(error: Exception) -> bool:
+def _is_passing(error: Exception, path: str) -> bool:
     """True if the store is in use elsewhere, or was given another column family since we looked.
 
-    Each who opens it, or tries to, takes away old logs of RocksDB: another may have done so first.
+    Each who opens it, or tries to, takes away old logs of RocksDB: another may have done so first. Who opens it writes a new
+    manifest, and takes away the one that CURRENT said when we began to look.
     """
     text = str(error)
-    in_use = "/LOCK:" in text or ("/LOG.old." in text and "No such file" in text)
+    gone = "No such file" in text
+    in_use = "/LOCK:" in text or (gone and "/LOG.old." in text)
+    if gone and (manifest := re.search(r"/(MANIFEST-\d+): No such file", text)):
+        in_use = manifest[1] != _manifest(path)
     return (text.startswith("IO error") and in_use) or "Column families not opened" in text
+
+
+def _manifest(path: str) -> str:
+    """The manifest that counts."""
+    with open(os.path.join(path, "CURRENT")) as file:
+        return file.read().strip()
 
 
 def _translate(error: Exception, path: str) -> Exception:

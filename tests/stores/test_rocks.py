@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import rocksdict
 
+from tests.deep import usually
 from windrow.core.errors import CorruptState, StateError, StateLocked
 from windrow.stores import rocks
 from windrow.stores.kv import Batch
@@ -167,10 +168,44 @@ def test_a_store_of_another_process_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_many_processes_take_turns_at_one_store(tmp_path: Path) -> None:
-    """Each takes away RocksDB's old logs when it opens: that another was first is not a damaged store."""
-    turns = "import sys; from windrow.stores.rocks import RocksKV\nfor _ in range(150): RocksKV(sys.argv[1], ('data',)).close()"
-    others = [subprocess.Popen([sys.executable, "-c", turns, str(tmp_path)]) for _ in range(4)]
+    """What one takes away while it opens, another was about to look at: that is not a damaged store."""
+    turns = (
+        "import sys; from windrow.stores.rocks import RocksKV\n"
+        "for _ in range(int(sys.argv[2])): RocksKV(sys.argv[1], ('data',), lock_wait_s=250).close()"
+    )
+    command = [sys.executable, "-c", turns, str(tmp_path), str(usually(30, deep=500))]
+    others = [subprocess.Popen(command) for _ in range(4)]
     assert [other.wait() for other in others] == [0, 0, 0, 0]
+
+
+def test_a_manifest_that_another_replaced_meanwhile_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen once in a thousand openings: it was looked up in CURRENT before, and read after."""
+    with RocksKV(tmp_path, CFS) as kv:
+        kv.write(batch("data", b"k"))
+    current, families = tmp_path / "CURRENT", rocks._families
+    there, looked = current.read_text(), []
+
+    def replaced(path: str) -> set[str]:
+        looked.append(path)
+        current.write_text(there if len(looked) > 1 else "MANIFEST-000001\n")
+        try:
+            return families(path)
+        finally:
+            current.write_text(there)
+
+    monkeypatch.setattr(rocks, "_families", replaced)
+    with RocksKV(tmp_path, CFS) as kv:
+        assert kv.get("data", b"k") == b"v"
+    assert len(looked) == 2
+
+
+def test_the_manifest_that_current_names_is_missed_at_once(tmp_path: Path) -> None:
+    RocksKV(tmp_path, CFS).close()
+    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
+    with pytest.raises(CorruptState, match="is damaged: .*MANIFEST-000001: No such file"):
+        RocksKV(tmp_path, CFS, lock_wait_s=300)
 
 
 def test_closing_releases_the_lock_whatever_is_still_referenced(tmp_path: Path) -> None:
