@@ -374,9 +374,9 @@ class TupleSessionView(SessionView):
             return partial(self.numbered, window=alone(start, end))
         return super().asked(start, end)
 
-    def numbered(self, kv: KV, window: TupleWindow) -> Slice | None:
+    def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
         """Kept messages of these numbers, which are of all keys."""
-        rows = super().between(kv, (window.first, None), (window.last, None))
+        rows = super().between(kv, (window.first, None), (window.last, None), **fields)
         if rows is None:
             return None
         numbers = moments(rows)

@@ -23,7 +23,7 @@ from windrow.core.messages import JoinedRow
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import DAY_US, Duration, TimeUnit
-from windrow.core.windows import Calendar, Hopping, Inherited, Tumbling, TupleSession, WindowSpec
+from windrow.core.windows import Calendar, Hopping, Inherited, Tumbling, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.aggregate.panes import make_window
@@ -54,7 +54,7 @@ class JoinWindowDefinition(OneInput):
 
     by: key columns (one name or several), each key with windows of its own; () for no key. Sessions are of these keys
     event_time: the column of event time
-    window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
+    window: wr.tumbling, wr.hopping, wr.calendar, wr.session (by pauses or by messages of others), wr.tuples or wr.global_window
     retention: how long windows and their messages are kept past the watermark ("7 days"), wr.Retain(...) by size too, or
         wr.forever
     join_keys: the columns by which kept messages are looked up (one name or several): they lie together by these
@@ -111,8 +111,8 @@ class JoinWindowDefinition(OneInput):
         deliver: Policy | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        if isinstance(window, Inherited | TupleSession):
-            raise BadWindow(f"{window!r} of a join window: messages have windows by their times, name one")
+        if isinstance(window, Inherited):
+            raise BadWindow(f"{window!r} of a join window: no operator before it has windows, name one")
         joined = check.names(
             join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()"
         )
@@ -161,6 +161,9 @@ class JoinWindowDefinition(OneInput):
     def periods(self) -> frozenset[int] | None:
         return self.emit.periods
 
+    def one_shard(self) -> str | None:
+        return super().one_shard() or self.windowing.one_shard()
+
     def columns_of(self, given: Input) -> tuple[str, ...]:
         return (*super().columns_of(given), *self.join_keys)
 
@@ -176,7 +179,7 @@ class JoinWindowDefinition(OneInput):
 
     def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
         """The window as a value too."""
-        tuples = self.windowing.tuple_window
+        tuples = self.windowing.numbered
         if len(rows) == 0:
             return
         window = rows.column("window").combine_chunks()
@@ -208,10 +211,15 @@ class JoinWindowDefinition(OneInput):
         return delivering(JoinWindows(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
-        from windrow.operators.join_window.oracle import JoinWindowOracle, SessionJoinWindowOracle
+        from windrow.operators.join_window.oracle import (
+            JoinWindowOracle,
+            SessionJoinWindowOracle,
+            TupleSessionJoinWindowOracle,
+        )
         from windrow.operators.plain.delivering import delivering
 
-        oracle = SessionJoinWindowOracle(self) if self.windowing.session else JoinWindowOracle(self)
+        of_sessions = TupleSessionJoinWindowOracle if self.windowing.numbered else SessionJoinWindowOracle
+        oracle = of_sessions(self) if self.windowing.session else JoinWindowOracle(self)
         return delivering(self, oracle, schemas)
 
 

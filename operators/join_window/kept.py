@@ -20,7 +20,7 @@ from windrow.core.errors import CorruptState
 from windrow.core.time import SECOND_US
 from windrow.core.types import concat
 from windrow.core.windows import Hopping, Session, Tumbling
-from windrow.operators.aggregate.history import History
+from windrow.operators.aggregate.history import NUMBERS, History
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.join_window.definition import NEW, JoinWindowDefinition
 from windrow.operators.one_input import conformed
@@ -57,6 +57,8 @@ class Kept(History):
         self._reads = True
 
     def _bucket(self, definition: JoinWindowDefinition) -> int:
+        if self.by_number:
+            return NUMBERS
         match definition.window:
             case Tumbling(size_us=span_us) | Hopping(size_us=span_us) | Session(gap=int(span_us)):
                 return min(max(span_us // _PARTS, SECOND_US), HOUR_US)

@@ -94,7 +94,7 @@ class JoinWindows(Logic):
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         """The columns of its rows over an input of these columns."""
-        kind = TUPLE_WINDOW_TYPE if self.windows.definition.tuple_window else TIME_WINDOW_TYPE
+        kind = TUPLE_WINDOW_TYPE if self.windows.definition.numbered else TIME_WINDOW_TYPE
         return [pa.field(WINDOW, kind), *schema]
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:

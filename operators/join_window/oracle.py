@@ -13,6 +13,7 @@ from windrow.core.messages import JoinedRow, Message, Position, Timing, TupleWin
 from windrow.core.time import to_datetime
 from windrow.operators.aggregate.oracle import AggregateOracle
 from windrow.operators.aggregate.session_oracle import SessionOracle
+from windrow.operators.aggregate.tuple_session_oracle import TupleSessionOracle
 from windrow.operators.join_window.definition import JoinWindowDefinition
 from windrow.operators.plain.cells import Cell, Key, SessionCell, Taken
 from windrow.operators.plain.times import shown
@@ -43,7 +44,8 @@ class JoinWindowOracle(AggregateOracle):
 
     def _emit(self, cell: Cell, timing: Timing, *args: Any, **more: Any) -> list[Any]:
         new = list(cell.pending)
-        return _rows(self.definition, cell, new, timing) if super()._emit(cell, timing, *args, **more) else []
+        told = super()._emit(cell, timing, *args, **more)
+        return _rows(self.definition, shown(cell.window), new, timing) if told else []
 
     def kept(self, input: str) -> list[Message] | None:
         retention = self.definition.retention
@@ -70,13 +72,12 @@ class SessionJoinWindowOracle(SessionOracle):
 
     def _tell(self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False) -> list[Any]:
         new = list(cell.pending)
-        return (
-            _rows(self.definition, cell, new, timing) if super()._tell(cell, timing, is_last, closing) else []
-        )
+        told = super()._tell(cell, timing, is_last, closing)
+        return _rows(self.definition, self._shown(cell.window), new, timing) if told else []
 
     def kept(self, input: str) -> list[Message] | None:
         windows = [info.window for info in self.windows()]
-        return _messages(cell for cell in self._sorted() if shown(cell.window) in windows)
+        return _messages(cell for cell in self._sorted() if self._shown(cell.window) in windows)
 
     def handed(self, row: Any) -> dict[str, Any]:
         return _handed(row)
@@ -86,12 +87,14 @@ class SessionJoinWindowOracle(SessionOracle):
         return ()
 
 
-def _rows(definition: Any, cell: Cell, new: list[Taken], timing: Timing) -> list[JoinedRow]:
+class TupleSessionJoinWindowOracle(SessionJoinWindowOracle, TupleSessionOracle):
+    """The same over sessions by messages of others."""
+
+
+def _rows(definition: Any, window: Window | TupleWindow, new: list[Taken], timing: Timing) -> list[JoinedRow]:
     """Messages of a window, in the order of their positions."""
     return [
-        JoinedRow(
-            {"window": shown(cell.window), **m.payload, definition.event_time: to_datetime(m.time_us)}, timing
-        )
+        JoinedRow({"window": window, **m.payload, definition.event_time: to_datetime(m.time_us)}, timing)
         for m in sorted(new, key=lambda m: m.position)
     ]
 

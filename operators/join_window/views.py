@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windrow.core.messages import WindowInfo
 from windrow.core.time import Instant
-from windrow.operators.aggregate.views import AggregateView, SessionView, TupleView
+from windrow.operators.aggregate.views import view_of
 from windrow.operators.join_window.windows import of_view
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.steps.intake import Slice
@@ -32,8 +32,7 @@ class JoinWindowView(OneInputView):
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
         super().__init__(logic, stores, watermark_us, prefix)
         windowing = logic.windows.definition
-        kind = SessionView if windowing.session else TupleView if windowing.tuple_window else AggregateView
-        self._windows = kind(of_view(logic.windows), stores, watermark_us, prefix)
+        self._windows = view_of(windowing)(of_view(logic.windows), stores, watermark_us, prefix)
         self._windows.definition = windowing._changed(agg={})
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:

@@ -16,6 +16,7 @@ from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.aggregate.needs import AggregateNeeds
 from windrow.operators.aggregate.sessions import SessionAggregator
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
+from windrow.operators.aggregate.tuple_sessions import TupleSessionAggregator
 from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.join_window.definition import JoinWindowDefinition
@@ -82,14 +83,25 @@ class SessionWindows(_Telling, SessionAggregator):
         return self.filed.gathered(kv, state, self.calculation)
 
 
-AnyWindows = TimeWindows | TupleWindows | SessionWindows
-W = TypeVar("W", TimeWindows, TupleWindows, SessionWindows)
+class TupleSessionWindows(_Telling, TupleSessionAggregator):
+    """Sessions by messages of others."""
+
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return TupleSessionAggregator.take(of_one_step(self), kv, table, now_us)
+
+    def values(self, kv: KV, state: pa.Table, panes: pa.Table | None = None) -> Values:
+        return self.filed.gathered(kv, state, self.calculation)
+
+
+AnyWindows = TimeWindows | TupleWindows | SessionWindows | TupleSessionWindows
+W = TypeVar("W", TimeWindows, TupleWindows, SessionWindows, TupleSessionWindows)
 
 
 def windows_of(definition: JoinWindowDefinition) -> AnyWindows:
     """What files messages into the windows of a definition."""
     if definition.windowing.session:
-        return SessionWindows(definition)
+        numbered = definition.windowing.numbered
+        return TupleSessionWindows(definition) if numbered else SessionWindows(definition)
     return TupleWindows(definition) if definition.windowing.tuple_window else TimeWindows(definition)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.operators.contract import Case, Drawn, Operator, S, policies
-from windrow.core.windows import Tuples
+from windrow.core.windows import Tuples, TupleSession
 
 SCHEMA = pa.schema(
     [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("i", pa.int64()), ("v", pa.int64())]
@@ -29,6 +29,8 @@ WINDOWS = (
     wr.tuples(3),
     wr.tuples(2, step=1),
     wr.tuples(5, step=2),
+    wr.session(messages=0),
+    wr.session(messages=2),
 )
 TRIGGERS = (wr.every_batch, wr.every_batch, wr.never, wr.every(2), wr.every("5 seconds"))
 
@@ -58,6 +60,8 @@ def kept(draw: st.DrawFn, window: Any) -> tuple[Any, Any]:
     if isinstance(window, Tuples):
         counts = (wr.Retain(windows=2), wr.Retain(messages=6), wr.Retain(windows=3, per="job"))
         return draw(st.sampled_from([wr.forever, *counts])), None
+    if isinstance(window, TupleSession):
+        return draw(st.sampled_from([wr.forever, wr.Retain(messages=4, per="job")])), None
     if window == wr.global_window():
         return wr.forever, None
     time = draw(st.sampled_from([None, "0 seconds", "2 seconds", "5 seconds"]))
@@ -75,7 +79,7 @@ def cases(draw: st.DrawFn) -> Case:
     ids = draw(st.sampled_from([None, None, None, wr.ids("i")]))
     where = [None, None, None, wr.lit(6) / wr.col("v") > 2]
     definition = wr.JoinWindow(
-        by=draw(st.sampled_from([(), "k", ("k",)])),
+        by=draw(st.sampled_from(["k", ("k",)] if isinstance(window, TupleSession) else [(), "k", ("k",)])),
         event_time="t",
         window=window,
         retention=retention,

@@ -228,6 +228,51 @@ def test_windows_are_asked_for_without_a_look_at_what_they_have_to_tell(
         assert len(op.get_messages(key="a")) == 3
 
 
+@pytest.mark.proves(
+    "Windows: of a join: sessions by messages of others (SAMZA-552's tuple session)",
+    "Queries: windows and messages of a range, by session key, join keys, both or neither",
+)
+def test_a_session_by_messages_of_others_tells_what_waits_when_so_many_others_have_come(
+    tmp_path: Any,
+) -> None:
+    """SAMZA-552: "for tuple-based window, it is a max number of messages w/o the corresponding session_key"."""
+    definition = wr.JoinWindow(
+        by="k",
+        event_time="t",
+        window=wr.session(messages=2),
+        join_keys="i",
+        retention=wr.Retain(messages=3, per="job"),
+        emit=wr.Emit(early=wr.every(2)),
+    )
+    with definition.open(str(tmp_path), clock=ManualClock()) as op:
+
+        def add(*keys: str) -> list[tuple[int, str, tuple[int, int]]]:
+            """(message, timing, numbers of the window) of each row."""
+            for k in keys:
+                number = len(sent)
+                sent.append(k)
+                op.add_message({"t": 0, "k": k, "n": number + 1, "i": number % 2})
+            rows = op.get_result()
+            op.flush()
+            return [(row["n"], row.timing.value, (row["window"].first, row["window"].last)) for row in rows]
+
+        sent: list[str] = []
+        assert add("a", "b", "c") == []
+        assert add("a") == [(1, "EARLY", (1, 4)), (4, "EARLY", (1, 4))]
+        assert [(w.key["k"], w.window.first, w.window.last) for w in op.get_windows(key="a")] == [("a", 1, 4)]
+        assert add("d", "e") == [(2, "ON_TIME", (2, 2)), (3, "ON_TIME", (3, 3))]
+        [window] = op.get_windows(key="a")
+        assert [m.payload["n"] for m in op.get_messages(window.window, key=window.key)] == [1, 4]
+        assert [m.payload["n"] for m in op.get_messages(key=("a", 1))] == [4]
+        assert [m.payload["n"] for m in op.get_messages(key={"i": 1})] == [4, 2, 6]  # by key
+        # With the seventh the session of "a" is over; nothing of it had to be told yet.
+        assert add("f", "a") == [(5, "ON_TIME", (5, 5))]
+        assert [w.window.first for w in op.get_windows(key="a")] == [1, 8]
+        add("b", "b")
+        assert [w.window.first for w in op.get_windows(key="a")] == [8]
+        assert [m.payload["n"] for m in op.get_messages(key="a")] == [8]
+
+
 def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_windows(
     tmp_path: Any,
 ) -> None:
@@ -251,7 +296,8 @@ def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_
         ({"by": "k", "join_keys": ("i", "k")}, "twice"),
         ({"retention": None}, "retention"),
         ({"window": wr.sliding("1 minute")}, "wr.tumbling"),
-        ({"by": "k", "window": wr.session(messages=3), "retention": wr.forever}, "by their times"),
+        ({"by": "k", "window": wr.inherited()}, "no operator before it has windows"),
+        ({"window": wr.session(messages=3), "retention": wr.forever}, "name a key"),
         ({"event_time": 3}, "event_time"),
     ],
 )
