@@ -23,6 +23,7 @@ from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
 from windrow.stores.pages import (
+    HASH,
     PAGE_ROWS,
     Head,
     Packed,
@@ -411,6 +412,8 @@ def _hashes_by_start(
         return [np.zeros(0, dtype=np.uint64)] * len(starts)
     of = _places(starts, keys)
     few = np.bincount(of, minlength=len(starts)) < 2 * np.array(pages, dtype=np.int64)
+    if HASH in keys.column_names:  # which cost nothing, and may have been chosen by their pages
+        few[:] = True
     if not few.all():
         chosen = few[of]
         keys, of = keys.filter(pa.array(chosen)), of[chosen]

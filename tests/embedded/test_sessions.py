@@ -177,6 +177,26 @@ def test_few_sessions_that_end_among_many_are_one_slice(monkeypatch: pytest.Monk
         assert max(reads) < 40
 
 
+def test_a_slice_of_sessions_that_end_reads_its_own_pages_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "SESSIONS_AT_ONCE", 400)
+    with TestDriver(visits()) as driver:
+        driver.feed(rows(*((0, f"k{i}") for i in range(2_000))))
+        logic, held = driver.op.engine.logic, []
+        near = logic.store.near
+
+        def spy(*args: Any) -> Any:
+            found = near(*args)
+            held.append(0 if found.rows is None else len(found.rows))
+            return found
+
+        monkeypatch.setattr(logic.store, "near", spy)
+        driver.advance_event_time(50 * S)
+        assert len(held) > 5
+        assert max(held) < 400
+        driver.drain()
+        driver.check()
+
+
 @pytest.mark.parametrize("before", [wr.Emit.append(), wr.Emit(early=wr.every_batch, late=wr.never)])
 def test_another_emission_finds_what_waits(before: wr.Emit, tmp_path: Path) -> None:
     clock = ManualClock()
