@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from windrow.core.errors import ConfigurationError
 from windrow.core.logs import get_logger
 from windrow.core.time import MINUTE_US, show_instant
 
@@ -27,6 +28,15 @@ def _steady_ns() -> int:
     """Time since some moment, which nobody sets; the time that a machine sleeps counts, where its system can tell."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)
+
+
+def clock_of(given: Clock | None) -> Clock:
+    """What `clock=` says: by default the machine's."""
+    if given is not None and (isinstance(given, type) or not hasattr(given, "now_us")):
+        raise ConfigurationError(
+            f"clock={given!r}: use a windrow.testing.ManualClock, or an object with now_us(), microseconds since the epoch"
+        )
+    return SystemClock() if given is None else given
 
 
 class SystemClock:

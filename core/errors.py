@@ -7,6 +7,9 @@ docstrings.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Self
+
 
 class WindrowError(Exception):
     """Base of all errors of windrow.
@@ -111,10 +114,21 @@ class BadTrigger(ConfigurationError):
 class UnknownColumn(ConfigurationError):
     """A name that is no column of the input.
 
+    column, of: the name, and who names it, where one column is missing
+
     Remedy: Compare it with the columns that the message lists.
     """
 
     code = "WR108"
+
+    def __init__(self, message: str, column: str | None = None, of: str = "") -> None:
+        super().__init__(message)
+        self.column, self.of = column, of
+
+    @classmethod
+    def lacking(cls, column: str, of: str, names: Iterable[str]) -> Self:
+        """That an input has columns with these names, and not that one."""
+        return cls(f"column {column!r} of {of} is not in the input, which has {list(names)}", column, of)
 
 
 class BadAggregate(ConfigurationError):
@@ -212,7 +226,7 @@ class NewerFormat(StateError):
 
 
 class StateLocked(StateError):
-    """Another process has the store open.
+    """Another process has the store open, and what was called needs it alone. (`open` does not: it takes the job over.)
 
     Remedy: Stop that process. One that was killed may take a moment to let go.
     """

@@ -79,6 +79,9 @@ class Expr:
                 return self._over(changed(table))  # raises again where values are to blame
         decimals = any(pa.types.is_decimal(t) for t in table.schema.types)
         remedy = "; beside decimals write numbers as decimals, Decimal('2')" if decimals else ""
+        unknown = _NO_COLUMN.match(str(refusal))
+        if unknown is not None:
+            raise UnknownColumn.lacking(unknown[1], repr(self), table.column_names) from None
         raise UnknownColumn(
             f"expression {self} cannot be evaluated over {table.column_names}: {refusal}{remedy}"
         ) from None
@@ -104,8 +107,16 @@ class Expr:
         return value.to_table(use_threads=False).column("value")
 
 
-#: What Arrow says where there is no such column.
+#: What Arrow says where there is no such column, and where it has a plain name.
 _NO_SUCH = "No match for FieldRef"
+_NO_COLUMN = re.compile(rf"{_NO_SUCH}\.Name\((.+?)\) in ")
+
+
+def names_no_column(error: UnknownColumn) -> bool:
+    """True if an expression could not be evaluated because it names what is no column, nor a field of one."""
+    return error.column is not None or _NO_SUCH in error.message
+
+
 #: What a column without a type is taken for, in turn, and how many of them are guessed by themselves.
 _KINDS = (
     pa.null(),

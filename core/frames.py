@@ -100,6 +100,11 @@ def rows_between(
     check_one_of(closed, CLOSED, "closed")
     check_one_of(partial, PARTIAL, "partial")
     check_one_of(order, ORDERS, "order")
+    if isinstance(end, Forever):
+        raise BadWindow(
+            f"rows_between({start!r}, wr.forever): each row would wait for the end of the input; say for how many messages, "
+            f"e.g. rows_between({start!r}, 2)"
+        )
     _whole(end)
     if isinstance(start, Forever):
         if end != 0 or closed != "both":

@@ -170,9 +170,15 @@ def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *,
         time up to which input is complete, in microseconds, or None. What it gives may go back; the watermark does not
     name: by which it is known in the fingerprint and when a definition is printed
 
+    Raises `BadWatermark` (WR110) where it is no function.
+
     >>> custom(lambda marks, now_us: min(marks.values(), default=None), name="slowest")
     wr.custom(name='slowest')
     """
+    if not callable(function):
+        raise BadWatermark(
+            f"wr.custom({function!r}): use a function of {{(source, partition): largest event time}} and now"
+        )
     return Watermark("custom", function=function, name=name)
 
 

@@ -34,9 +34,17 @@ def positions(offset: str, *, partition: str | None = None, source: str | None =
     partition: a column of ints; without it all rows are of partition 0
     source: a column of text, e.g. a topic's name
 
+    Raises `ConfigurationError` (WR100) where one is no name.
+
     >>> positions("offset", partition="partition", source="topic")
     wr.positions('offset', partition='partition', source='topic')
     """
+    columns = [c for c in (offset, partition, source) if c is not None]
+    if offset is None or not all(isinstance(c, str) for c in columns):
+        said = Positions(offset, partition, source)
+        raise ConfigurationError(
+            f"{said!r}: name columns, as in wr.positions('offset', partition='part', source='topic')"
+        )
     return Positions(offset, partition, source)
 
 

@@ -83,7 +83,7 @@ class OneInput(Definition):
             named = "use wr.positions('offset', partition='part', source='topic')"
             check.of_type(positions, Positions, "positions", named)
         if len(set(by)) != len(by):
-            raise ConfigurationError(f"by={by!r} names a column twice")
+            raise ConfigurationError(f"by={by!r} names a column twice: name each once")
         if given["null_keys"] not in ("group", "dead_letter"):
             raise ConfigurationError(f"null_keys={given['null_keys']!r}: use 'group' or 'dead_letter'")
         if zone is not None:

@@ -26,7 +26,7 @@ from windrow.core.errors import (
     RetentionTooShort,
     UnknownColumn,
 )
-from windrow.core.expressions import Expression
+from windrow.core.expressions import Expression, names_no_column
 from windrow.core.policy import (
     RESERVED_COLUMNS,
     Forever,
@@ -159,7 +159,7 @@ def _checked(
             positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
         )
     if len(set(keys)) != len(keys):
-        raise ConfigurationError(f"by={keys!r} names a column twice")
+        raise ConfigurationError(f"by={keys!r} names a column twice: name each once")
     if not isinstance(window, WindowSpec):
         raise BadWindow(
             f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples, wr.global_window, or in a "
@@ -220,7 +220,7 @@ def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> N
             try:
                 leaf.condition.evaluate(nothing)
             except UnknownColumn as error:
-                if "No match for FieldRef" in error.message:
+                if names_no_column(error):
                     raise BadTrigger(
                         f"{leaf!r} names a column that no pane has: its columns are {list(columns)}"
                     ) from None
@@ -356,6 +356,6 @@ def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) 
         )
     if isinstance(window, Global) and retention.time_us is not None:
         raise RetentionMissing(
-            f"{window!r} never ends, so it cannot expire by time: use retention=wr.forever"
+            f"{window!r} never ends, so it cannot expire by time, as retention={retention!r} says: use retention=wr.forever"
         )
     return retention

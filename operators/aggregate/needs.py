@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.expressions import names_no_column
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.own_gaps import gap_refusal
 from windrow.operators.aggregations.needs import (
@@ -16,7 +17,7 @@ from windrow.operators.aggregations.needs import (
     mentioned,
     refusal_of,
 )
-from windrow.operators.steps.learning import key_refusal, missing
+from windrow.operators.steps.learning import key_refusal, missing, unseen
 from windrow.operators.steps.making import made_schema, raw
 
 
@@ -52,7 +53,7 @@ class AggregateNeeds:
             for expression in beside:
                 expression.evaluate(seen.empty_table())
         except UnknownColumn as error:
-            raise missing(error.message, columns) from None
+            raise unseen(error, columns) from None
         except TypeClash:
             return  # of a column without a type
         # Also of what came to the state, whose columns no message may have had yet.
@@ -81,12 +82,9 @@ class AggregateNeeds:
                 of_others = any(
                     pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()
                 )
+                no_column = isinstance(error, UnknownColumn) and names_no_column(error)
                 # What is made of others may not be known yet.
-                return (
-                    None
-                    if of_others or not uses or "No match for FieldRef" in error.message
-                    else error.message
-                )
+                return None if of_others or not uses or no_column else error.message
             for key in dict(makes):
                 refusal = key_refusal(key, seen.field(key).type) if key in self.keys else None
                 if refusal is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -96,9 +95,7 @@ class Calculation:
         if isinstance(argument, Expr):
             return combine(argument.evaluate(table))
         if argument not in table.column_names:
-            raise UnknownColumn(
-                f"{aggregation!r}: column {argument!r} is not in the input, which has {user_columns(table)}"
-            )
+            raise UnknownColumn.lacking(argument, repr(aggregation), user_columns(table))
         return combine(table.column(argument))
 
     @property
@@ -347,10 +344,9 @@ def _with_those_of(expression: Expr, schema: pa.Schema) -> pa.Schema:
             expression.evaluate(schema.empty_table())
             return schema
         except UnknownColumn as error:
-            missing = re.search(r"No match for FieldRef\.Name\((.+?)\)", error.message)
-            if missing is None:
+            if error.column is None:
                 raise
-            schema = schema.append(pa.field(missing[1], pa.null()))
+            schema = schema.append(pa.field(error.column, pa.null()))
 
 
 def values_differ(left: pa.Array, right: pa.Array) -> BoolArray:

@@ -12,7 +12,7 @@ from windrow.core.expressions import Expr
 from windrow.operators.aggregations import KERNELS
 from windrow.operators.aggregations.calculation import Aggregating, Calculation
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import missing
+from windrow.operators.steps.learning import unseen
 
 
 def check_columns(definition: Aggregating, columns: Mapping[str, pa.DataType]) -> None:
@@ -20,7 +20,7 @@ def check_columns(definition: Aggregating, columns: Mapping[str, pa.DataType]) -
     try:
         Calculation(definition, pa.schema(columns.items()))
     except UnknownColumn as error:
-        raise missing(error.message, columns) from None
+        raise unseen(error, columns) from None
     except TypeClash:
         return  # of a column without a type
 

@@ -116,7 +116,9 @@ def _check_keys(by: Sequence[str], inputs: Sequence[Input]) -> None:
                 f"by={given.by!r} of input {given.name!r} and by={tuple(by)!r}: name as many columns, in the same order"
             )
         if given.by is not None and len(set(given.by)) != len(given.by):
-            raise ConfigurationError(f"by={given.by!r} of input {given.name!r} names a column twice")
+            raise ConfigurationError(
+                f"by={given.by!r} of input {given.name!r} names a column twice: name each once"
+            )
     for key in by:
         if is_ours(key, [i.name for i in inputs]):
             raise ReservedColumn(f"key {key!r} is called as a column of ours: call it otherwise")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial, reduce
@@ -30,8 +29,6 @@ from windrow.operators.steps.columns import POSITION_COLUMNS, SOURCE, STEP
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.labels import STAMP
-
-_NAMED = re.compile(r"FieldRef\.Name\((.+?)\)")
 
 
 class OfInput(Expr):
@@ -77,8 +74,10 @@ class OfInput(Expr):
         try:
             return self.plain.evaluate(rows)
         except UnknownColumn as error:
-            called = _NAMED.sub(lambda found: f"FieldRef.Name({column(found[1], self.input)})", error.message)
-            raise UnknownColumn(called) from None
+            if error.column is None:
+                raise
+            names = [n for n in rows.column_names if n != TIME]
+            raise UnknownColumn.lacking(column(error.column, self.input), error.of, names) from None
 
 
 def _truth(values: pa.ChunkedArray) -> Any:

@@ -200,13 +200,13 @@ def _lateness(
 def _keys(on: str | Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     remedy = "name a column, several as on=('id', 'site'), or {left name: right name}"
     listed = check.names(on, "on", remedy)
-    if isinstance(on, Mapping):
-        check.names(on.values(), "on", remedy)
+    if isinstance(on, Mapping) and not all(isinstance(name, str) for name in on.values()):
+        raise ConfigurationError(f"on={on!r}: {remedy}")
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in listed)
     for column in (0, 1):
         names = [p[column] for p in pairs]
         if len(set(names)) != len(names):
-            raise ConfigurationError(f"on={on!r} names a column twice")
+            raise ConfigurationError(f"on={on!r} names a column twice: name each once")
     return pairs
 
 

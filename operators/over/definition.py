@@ -36,7 +36,8 @@ class OverDefinition(OneInput):
     event_time: the column of event time
     agg: name -> aggregation, e.g. {"mean": wr.avg("x"), "so_far": wr.count().over()}; `.over(...)` gives one a frame of its
         own: `.over(10)` the last ten messages, `.over("10 seconds")` those of the last ten seconds, `.over()` all so far
-    frame: of the others: wr.rows_between(-2, 0), wr.range_between("-2 seconds", "1 second"), or a pair of these ends
+    frame: of the others: wr.rows_between(-2, 0), wr.range_between("-2 seconds", "1 second"), a pair of these ends, or what
+        `.over` takes: 10, "10 seconds"
     ttl: where messages are counted: neighbours are no further apart in event time than this, and so long a quiet key is
         remembered; or wr.forever
     select: the columns of a message that its row has, beside key and event time; by default all
@@ -89,7 +90,7 @@ class OverDefinition(OneInput):
         by: str | Sequence[str] = (),
         event_time: str,
         agg: Mapping[str, Aggregation],
-        frame: Frame | Between | tuple[Any, Any] | None = None,
+        frame: Frame | Between | tuple[Any, Any] | int | Duration | None = None,
         ttl: Duration | Forever | None = None,
         select: str | Sequence[str] | None = None,
         watermark: Duration | Watermark = "0 seconds",

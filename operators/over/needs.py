@@ -14,7 +14,7 @@ from windrow.operators.aggregations.needs import check_columns, mentioned, refus
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import missing
+from windrow.operators.steps.learning import unseen
 
 
 class OverNeeds(WholeMessages):
@@ -85,7 +85,7 @@ class MarkerNeeds(OverNeeds):
                 try:
                     moment.evaluate(pa.schema(types.items()).empty_table())
                 except UnknownColumn as error:
-                    raise missing(error.message, types) from None
+                    raise unseen(error, types) from None
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = list(names)

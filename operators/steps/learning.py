@@ -71,13 +71,18 @@ def missing(what: str, names: Iterable[str]) -> UnknownColumn:
     )
 
 
+def unseen(error: UnknownColumn, names: Iterable[str]) -> UnknownColumn:
+    """The same of messages, which have these columns so far; itself where it says more than that one is missing."""
+    return error if error.column is None else missing(f"column {error.column!r} of {error.of}", names)
+
+
 def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> None:
     """Raise `UnknownColumn` where a filter is of a column that neither the stream nor messages with these names have."""
     types = dict.fromkeys(names, pa.null()) | {f.name: f.type for f in known or ()}
     try:
         where.evaluate(pa.schema(types.items()).empty_table())
     except UnknownColumn as error:
-        raise missing(error.message, types) from None
+        raise unseen(error, types) from None
 
 
 class Needs(Protocol):

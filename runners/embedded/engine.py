@@ -21,7 +21,7 @@ from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.pane_files import PaneFiles, Sink, mapped_rows
 from windrow.connectors.sinks import as_sink
-from windrow.core.clock import Clock, SystemClock
+from windrow.core.clock import Clock, clock_of
 from windrow.core.errors import CorruptState, Fenced, StateError
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
@@ -79,7 +79,7 @@ class Engine:
         self.broken_by: BaseException | None = None
         #: Messages that were added one by one and not looked at yet, with the `now` of each, and what is wrong with it.
         self.waiting: list[Waiting] = []
-        self.clock = clock or SystemClock()
+        self.clock = clock_of(clock)
         self.definitions = definition.apart
         self.sinks = sinks_of(self.definitions, sink, dead_letters)
         letters = None if dead_letters is None else as_sink(dead_letters)

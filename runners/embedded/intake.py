@@ -71,6 +71,8 @@ class Intake:
     ) -> tuple[pa.Table, Passed]:
         """New messages of an input as a slice; their sources carry the input's name."""
         if isinstance(messages, pa.Table):
+            if len(messages):
+                self.check(given, messages.column_names, beside)
             return self._placed_table(given, messages)
         if messages:
             self.check(given, {name for m in messages for name in m.payload}, beside)

@@ -392,7 +392,7 @@ class Embedded:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the directory as it is: what is staged is lost, as in a crash."""
+        """Let go of the directory as it is: what is staged is lost, as in a crash. So does a `with` that an error leaves."""
         self.engine.abandon()
 
     def __enter__(self) -> Self:

@@ -26,7 +26,7 @@ from windrow.connectors.kafka.reading import cluster_of
 from windrow.connectors.kafka.source import KafkaSource
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core import check
-from windrow.core.clock import Clock, SystemClock
+from windrow.core.clock import Clock, clock_of
 from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
@@ -87,7 +87,7 @@ class BatchFunction:
             for definition in self.definitions:
                 check_shards(definition, shards)
         self.shards = shards
-        self.clock = clock or SystemClock()
+        self.clock = clock_of(clock)
         if local_dir is not None:
             local_path(local_dir, "local_dir")  # a variable or `~` in it is the executors'
         self.local_dir = local_dir

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from windrow.core.clock import LASTS_US, STEP_US, SystemClock
+from windrow.core.clock import LASTS_US, STEP_US, SystemClock, clock_of
+from windrow.core.errors import ConfigurationError
 from windrow.core.time import DAY_US, SECOND_US
 
 YEAR_US = 365 * DAY_US
@@ -65,3 +66,10 @@ def test_the_machine_s_own_clock_passes() -> None:
     clock = SystemClock()
     assert clock.now_us() <= clock.now_us()
     assert repr(clock) == "SystemClock()"
+
+
+@pytest.mark.parametrize("given", [5, "now", SystemClock])
+def test_what_is_no_clock_is_refused_with_the_value_and_the_remedy(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"ManualClock, or an object with now_us\(\)") as refused:
+        clock_of(given)  # type: ignore[arg-type]
+    assert repr(given) in refused.value.message

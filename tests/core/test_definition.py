@@ -273,7 +273,7 @@ def test_only_percentiles_and_functions_of_the_messages_keep_messages() -> None:
 
 TUPLES = {"window": wr.tuples(3)}
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
-    "a key twice": (lambda: define(by=("a", "a")), e.ConfigurationError, ["('a', 'a')", "twice"]),
+    "a key twice": (lambda: define(by=("a", "a")), e.ConfigurationError, ["('a', 'a')", "twice", "once"]),
     "no window": (lambda: define(window="1 hour"), e.BadWindow, ["'1 hour'", "wr.tumbling"]),
     "a name with a slash": (lambda: define(name="a/b"), e.ConfigurationError, ["'a/b'", "1 to 64 letters"]),
     "no aggregation": (lambda: define(agg={}), e.BadAggregate, ["empty", "wr.count()"]),
@@ -440,6 +440,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a Python type returned": (
         lambda: wr.aggregate_function(name="f", returns=int), e.BadAggregate, ["<class 'int'>", "pa.int64()"],  # type: ignore[arg-type]
     ),
+    "a window without end kept for a day": (
+        lambda: define(window=wr.global_window(), retention="1 day"),
+        e.RetentionMissing, ["wr.global_window()", "retention=", "'1 day'", "wr.forever"],
+    ),
+    "a watermark of no function": (lambda: wr.custom(5, name="x"), e.BadWatermark, ["wr.custom(5)", "a function"]),  # type: ignore[arg-type]
+    "positions by a number": (lambda: wr.positions(5), e.ConfigurationError, ["wr.positions(5)", "wr.positions('offset'"]),  # type: ignore[arg-type]
     "tuples with gaps": (lambda: wr.tuples(2, step=3), e.BadWindow, ["step 3", "size 2"]),
 }  # fmt: skip
 

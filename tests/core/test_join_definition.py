@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
     "a condition as text": (lambda: made(where="a > b"), e.ConfigurationError, ["where='a > b'", "wr.col('value') >"]),
     "one bound": (lambda: made(within="1 hour"), e.BadWindow, ["within='1 hour'", "within=('-1 hour', '1 hour')"]),
     "on a number": (lambda: made(on=5), e.ConfigurationError, ["on=5", "{left name: right name}"]),
-    "on numbers": (lambda: made(on={"id": 5}), e.ConfigurationError, ["5", "{left name: right name}"]),
+    "on numbers": (lambda: made(on={"id": 5}), e.ConfigurationError, ["on={'id': 5}", "{left name: right name}"]),
     "emit as text": (lambda: made(emit="append"), e.BadTrigger, ["emit='append'", "wr.Emit("]),
     "fewer letters than none": (lambda: made(dead_letter_limit=-1), e.ConfigurationError, ["dead_letter_limit=-1"]),
     "positions as text": (lambda: side("a", positions="o"), e.ConfigurationError, ["positions='o'", "wr.positions('offset'"]),

@@ -240,7 +240,7 @@ def page() -> str:
     for group, (module, names) in MODULES.items():
         text.append(f"\n## {group}\n")
         for name in names:
-            text += entries(f"wr.{group.lower()}", name, getattr(module, name))
+            text += entries(f"wr.{module.__name__.rpartition('.')[2]}", name, getattr(module, name))
     text.append(
         "\n## For tests of jobs\n\nFrom `windrow.testing`; [how to use them](../howto/testing-a-job.md).\n"
     )

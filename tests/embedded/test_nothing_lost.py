@@ -2,6 +2,7 @@
 
 import gc
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,11 +171,13 @@ def test_what_is_no_message_is_refused_at_the_call(location: str, given: Any, to
 )
 def test_a_column_that_no_message_has_is_said_at_the_first_call(location: str, wrong: wr.Aggregate) -> None:
     with wrong.open(location, clock=ManualClock()) as op:
-        for feed in (lambda: op.add_message(message(0)), lambda: op.add_messages([message(0), message(1)])):
-            with pytest.raises(
-                e.UnknownColumn, match=r"is in no message so far, which have \['k', 't', 'v'\]"
-            ):
-                feed()
+        table = pa.table({"k": ["a"], "t": [0], "v": [0]})
+        for given in (message(0), [message(0), message(1)], table):
+            feed = op.add_message if isinstance(given, wr.Message) else op.add_messages
+            with pytest.raises(e.UnknownColumn) as refused:
+                feed(given)  # type: ignore[arg-type]
+            told = r"column '(key|time|vv|order)' of .+ is in no message so far, which have \['k', 't', 'v'\]: use one of "
+            assert re.match(told, refused.value.message) and refused.value.message.count("which ha") == 1
         assert op.next_offsets() == {} and op.counters == {}
 
 

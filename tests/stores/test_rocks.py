@@ -204,7 +204,7 @@ def test_a_manifest_that_another_replaced_meanwhile_is_no_damage(
 def test_the_manifest_that_current_names_is_missed_at_once(tmp_path: Path) -> None:
     RocksKV(tmp_path, CFS).close()
     (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
-    with pytest.raises(CorruptState, match="is damaged: .*MANIFEST-000001: No such file"):
+    with pytest.raises(CorruptState, match=r"is damaged: .*MANIFEST-000001: No such file"):
         RocksKV(tmp_path, CFS, lock_wait_s=300)
 
 

@@ -330,6 +330,10 @@ FRAMES: dict[str, tuple[Any, str]] = {
     "too many": (lambda: wr.rows_between(-(10**7), 0), "1_000_000"),
     "no beginning and a future": (lambda: wr.rows_between(wr.forever, 1), r"rows_between\(wr.forever, 0\)"),
     "no end": (lambda: wr.range_between("-1 s", wr.forever), "two ends"),
+    "no last message": (
+        lambda: wr.rows_between(0, wr.forever),
+        r"wait for the end of the input.*rows_between\(0, 2\)",
+    ),
     "no messages": (lambda: wr.count().over(0), "1 or more"),
     "future by mistake": (lambda: wr.count().over("-1 s"), "0 or more"),
     "no frame": (lambda: wr.count().over(1.5), "is no frame"),
