@@ -86,6 +86,16 @@ class Session:
     max_length_us: int | None = None
 
     @property
+    def own_gap(self) -> Expr | None:
+        """What gives each message its own gap, where they have such."""
+        return self.gap if isinstance(self.gap, Expr) else None
+
+    @property
+    def sure_us(self) -> int:
+        """How much longer than its time any message makes its session last: nothing is sure of a gap of its own."""
+        return 0 if isinstance(self.gap, Expr) else self.gap
+
+    @property
     def gap_us(self) -> int:
         """The gap of all messages. Raises `BadWindow` where each has its own."""
         if isinstance(self.gap, Expr):

@@ -244,17 +244,21 @@ class MessageStore:
             kv, (start_time, None), (end_time - 1, None), key, key_prefix=key_prefix, keys=keys
         )
 
+    def spans(self, keys: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]) -> list[Pair]:
+        """Where each key has what is of start <= time < end. Fields come first."""
+        if not self.layout.fields_first:
+            raise ValueError(f"the layout {self.layout.name} does not begin with the fields")
+        spans = zip((key + FIELDS_END for key in keys), starts, ends, strict=True)
+        return [(head + encode_i64(start), head + encode_i64(end)) for head, start, end in spans]
+
     def scan_spans(
         self, kv: KV, keys: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]
     ) -> tuple[list[bytes], list[bytes], list[int]]:
         """(keys, values, how many of each span): of each key what has start <= time < end. Fields come first."""
-        if not self.layout.fields_first:
-            raise ValueError(f"the layout {self.layout.name} does not begin with the fields")
-        found: list[Pair] = []
-        counts = []
-        for key, start, end in zip(keys, starts, ends, strict=True):
-            head, before = key + FIELDS_END, len(found)
-            found.extend(kv.scan(self.cf, head + encode_i64(start), head + encode_i64(end)))
+        found, counts = list[Pair](), []
+        for low, high in self.spans(keys, starts, ends):
+            before = len(found)
+            found.extend(kv.scan(self.cf, low, high))
             counts.append(len(found) - before)
         return [key for key, _ in found], [value for _, value in found], counts
 

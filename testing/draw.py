@@ -275,9 +275,8 @@ class Draw:
         if how == "asof":
             windows, sessions = (None, None), None
         if sessions is not None:
-            spec = wr.session(
-                self.units(self.pick(1, 2, 4)), cut=self.pick(None, None, wr.tumbling(self.units(9)))
-            )
+            gap = self.pick(*map(self.units, (1, 2, 4)), (wr.col("g") + 1) * self.unit_us)
+            spec = wr.session(gap, cut=self.pick(None, None, wr.tumbling(self.units(9))))
             windows = (spec if sessions[0] else None, spec if sessions[1] else None)
         common = sessions == (True, True)
         options: dict[str, Any] = {
@@ -285,7 +284,9 @@ class Draw:
             "on": self.pick("k", "k", ("k", "g"), *([] if sessions else [()])),
             "window": windows[0] if common else None,
             "within": within if windows == (None, None) else self.pick(within, None),
-            "retention": self.pick(None, self.units(20), self.units(40)),
+            "retention": self.pick(
+                None, self.units(20), self.units(40), *([self._retention(False, True)] if sessions else [])
+            ),
             "allowed_lateness": self.pick(None, None, self.units(0), self.units(4)),
             "emit": self.pick(None, None, wr.Emit(early=wr.every(self.units(4)), late=wr.every_batch)),
             **given,

@@ -114,8 +114,7 @@ class AggregateDefinition(Definition):
     @property
     def own_gap(self) -> Expr | None:
         """What gives each message its own gap, of sessions that have such."""
-        gap = self.window.gap if isinstance(self.window, Session) else None
-        return gap if isinstance(gap, Expr) else None
+        return self.window.own_gap if isinstance(self.window, Session) else None
 
     @property
     def inherited(self) -> bool:

@@ -347,8 +347,8 @@ class WindowAggregator(Ticking, Grouping):
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
         """Drop what the size limits put out of retention; returns what it had still to say."""
         by_start: dict[int, dict[bytes, int | None]] = {}
-        for key, start, _, hashed in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
-            by_start.setdefault(start, {})[key] = hashed
+        for gone in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
+            by_start.setdefault(gone.start, {})[gone.key] = gone.hashed
         if not by_start:
             return []
         emit = self.definition.emit

@@ -10,7 +10,7 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import names_no_column
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.own_gaps import gap_refusal
+from windrow.operators.aggregate.own_gaps import gap_refused
 from windrow.operators.aggregations.needs import (
     check_columns,
     keeps_whole,
@@ -91,14 +91,4 @@ class AggregateNeeds:
                     return refusal
             types = {f.name: f.type for f in seen}
         whole = self.definition._changed(agg={**self._beside, **self.definition.agg})
-        return refusal_of(whole, name, types[name], types) or self._gap_refusal(types)
-
-    def _gap_refusal(self, types: Mapping[str, pa.DataType]) -> str | None:
-        """Why sessions cannot have the gap that their expression gives over columns of these types."""
-        gap = self.definition.own_gap
-        if gap is None or any(pa.types.is_null(k) and gap.mentions(n) for n, k in types.items()):
-            return None
-        try:
-            return gap_refusal(gap, gap.evaluate(pa.schema(list(types.items())).empty_table()).type)
-        except (UnknownColumn, TypeClash):
-            return None  # not all of its columns are known yet
+        return refusal_of(whole, name, types[name], types) or gap_refused(self.definition.own_gap, types)

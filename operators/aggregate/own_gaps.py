@@ -6,11 +6,13 @@ so that the gap that reaches furthest decides. A gap of zero counts as a microse
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.errors import TypeClash
+from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.windows import LAST_END_US
 from windrow.operators.steps.dead import MALFORMED, DeadLetters
@@ -51,6 +53,16 @@ def gap_refusal(gap: Expr, kind: pa.DataType) -> str | None:
         f"the gap of sessions, {gap}, is of type {kind}: gaps are durations, or microseconds as integers; make one of it, e.g. "
         "(wr.col('seconds') * 1_000_000).cast('int64')"
     )
+
+
+def gap_refused(gap: Expr | None, types: Mapping[str, pa.DataType]) -> str | None:
+    """Why sessions cannot have the gap that an expression gives over columns of these types."""
+    if gap is None or any(pa.types.is_null(k) and gap.mentions(n) for n, k in types.items()):
+        return None
+    try:
+        return gap_refusal(gap, gap.evaluate(pa.schema(list(types.items())).empty_table()).type)
+    except (UnknownColumn, TypeClash):
+        return None  # not all of its columns are known yet
 
 
 def _microseconds(column: pa.Array) -> tuple[IntArray, BoolArray]:

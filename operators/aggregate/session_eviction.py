@@ -6,7 +6,7 @@ or before the end of one that went, of its key or of any, is out of retention: s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +16,12 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import Never
 from windrow.core.types import concat
 from windrow.operators.aggregate.session_filing import Filed
-from windrow.operators.aggregate.session_history import forget_messages
+from windrow.operators.aggregate.session_history import forget_sessions
 from windrow.operators.aggregate.session_rows import Step, Stored, live, taken
+from windrow.operators.aggregate.size_limits import Gone
 from windrow.operators.steps.columns import EARLY, END, LATE, MESSAGES, PENDING, START
 from windrow.operators.steps.groups import combine
+from windrow.stores.kv import KV
 from windrow.stores.pages import hashes_of
 from windrow.stores.sessions import HOME, HOT
 from windrow.stores.spread import Hashes
@@ -28,8 +30,7 @@ from windrow.stores.windows import Near
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
 
-#: Of each that goes: its encoded key where limits are per key, its start, its end.
-Gone = Collection[tuple[bytes, int, int]]
+NONE = np.zeros(0, dtype=bool)
 
 
 def count(logic: SessionAggregator, step: Step, filed: Filed) -> None:
@@ -49,12 +50,9 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
     found = list(logic.limits.evict(step.kv, logic.told_from(step.told_us)))
     if not found:
         return []
-    windows = [(key, start, end) for key, start, end, _ in found]
-    gone = set(windows)
-    stored = logic.near(step, *_places(logic, step, windows, [hashed for *_, hashed in found]))
+    stored, goes = _stored(logic, step, found)
     if stored is None:
         return []
-    goes = _goes(logic, stored.rows(by).sessions, gone)
     rows = stored.rows(by, goes)
     ends, pending = (combine(rows.sessions.column(c)).to_numpy() for c in (END, PENDING))
     early, open_ = ~logic.has_passed(ends, watermark_us), ends >= step.closed_us
@@ -66,36 +64,63 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
     assert stored.near.rows is not None
     others = taken(stored.near.rows, stored.others(goes))
     logic.store.put(step.kv, stored.near, others, lambda some: live(some, by, step.told_us))
+    step.result.evicted.append(rows.sessions)
     if logic.history is not None:
-        forget_messages(logic.history, step.kv, logic.store)
+        forget_sessions(logic.history, step.kv, logic.store, rows.sessions)
     return said
 
 
-def _places(
-    logic: SessionAggregator, step: Step, gone: Gone, hashes: list[int | None]
-) -> tuple[IntArray, Hashes]:
-    """(homes, numbers of keys) where these sessions may lie. hashes: of the key of each, in their order"""
-    homes = logic.store.home(np.array([end for *_, end in gone], dtype=np.int64))
-    known = [hashed for hashed in hashes if hashed is not None]
-    if len(known) == len(hashes):
-        of_keys = np.array(known, dtype=np.uint64)
-        # Each where it ended, or where those are that may still grow: not every key at every home.
-        homes, of_keys = np.r_[homes, np.full(len(homes), HOT, dtype=np.int64)], np.r_[of_keys, of_keys]
-        order = np.lexsort((of_keys, homes))
-        homes, of_keys = homes[order], of_keys[order]
-        first = np.r_[True, (homes[1:] != homes[:-1]) | (of_keys[1:] != of_keys[:-1])]
-        return homes[first], of_keys[first]
+def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tuple[Stored | None, BoolArray]:
+    """(rows of keys of which sessions go, true for those sessions)."""
+    gone = {(one.key, one.start, one.end) for one in found}
+    listed = _listed(logic, step.kv, found)
+    if listed is not None:
+        stored = logic.near(step, *_places(logic, listed))
+        goes = NONE if stored is None else _goes(logic, stored.rows(logic.definition.by).sessions, gone)
+        # Of sessions that a former version counted, or that began before limits, the keys may not be listed.
+        if logic.limits.by or _messages(stored, goes) == sum(one.messages for one in found):
+            return stored, goes
     there = {bucket.home for bucket in logic.store.buckets(step.kv)}
-    stored = logic.read(step.kv, [HOT, *sorted(there & set(homes.tolist()))], step.told_us)
-    if stored is None:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+    homes = set(logic.store.home(np.array([one.end for one in found], dtype=np.int64)).tolist())
+    rows = logic.read(step.kv, [HOT, *sorted(there & homes)], step.told_us)
+    if rows is None:
+        return None, NONE
     by = logic.definition.by
-    sessions = Stored.of(Near(stored, {}), by, step.told_us).rows(by).sessions
+    sessions = Stored.of(Near(rows, {}), by, step.told_us).rows(by).sessions
     sessions = sessions.filter(pa.array(_goes(logic, sessions, gone)))
-    return combine(sessions.column(HOME)).to_numpy(), hashes_of(sessions.select([START, *by]), by)
+    places = combine(sessions.column(HOME)).to_numpy(), hashes_of(sessions.select([START, *by]), by)
+    stored = logic.near(step, *places)
+    return stored, NONE if stored is None else _goes(logic, stored.rows(by).sessions, gone)
 
 
-def _goes(logic: SessionAggregator, sessions: pa.Table, gone: Gone) -> BoolArray:
+def _listed(logic: SessionAggregator, kv: KV, found: Sequence[Gone]) -> list[tuple[int, int]] | None:
+    """(end, number of the key) of sessions that go; None where their keys are not known."""
+    if logic.limits.keys:
+        return [(one.end, key) for one in found for key in logic.limits.keys_of(kv, one.start, one.end)]
+    known = [(one.end, one.hashed) for one in found if one.hashed is not None]
+    return known if len(known) == len(found) else None
+
+
+def _places(logic: SessionAggregator, listed: Sequence[tuple[int, int]]) -> tuple[IntArray, Hashes]:
+    """(homes, numbers of keys) where sessions may lie: where each ended, or where those are that may still grow."""
+    homes = logic.store.home(np.array([end for end, _ in listed], dtype=np.int64))
+    of_keys = np.array([key for _, key in listed], dtype=np.uint64)
+    homes, of_keys = np.r_[homes, np.full(len(homes), HOT, dtype=np.int64)], np.r_[of_keys, of_keys]
+    order = np.lexsort((of_keys, homes))
+    homes, of_keys = homes[order], of_keys[order]
+    first = np.ones(len(homes), dtype=bool)
+    first[1:] = (homes[1:] != homes[:-1]) | (of_keys[1:] != of_keys[:-1])
+    return homes[first], of_keys[first]
+
+
+def _messages(stored: Stored | None, which: BoolArray) -> int:
+    """How many messages these of the sessions have."""
+    return 0 if stored is None else int(stored.values(MESSAGES)[which].sum())
+
+
+def _goes(
+    logic: SessionAggregator, sessions: pa.Table, gone: Collection[tuple[bytes, int, int]]
+) -> BoolArray:
     """True for sessions that are among those."""
     fields = [sessions.column(b) for b in logic.limits.by]
     keys = logic.limits.encode(fields) if fields else [b""] * len(sessions)

@@ -20,7 +20,7 @@ from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Batch
 from windrow.stores.sessions import HOT, SessionStore
 
 
@@ -92,6 +92,18 @@ def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> 
 def forget_messages(history: History, kv: KV, store: SessionStore) -> None:
     """Forget what is older than all sessions that are kept."""
     history.drop(kv, first_kept(kv, store, history.definition.by))
+
+
+def forget_sessions(history: History, kv: KV, store: SessionStore, gone: pa.Table) -> None:
+    """Forget the messages of these sessions."""
+    if history.fields != history.definition.by or not history.store.layout.fields_first:
+        return forget_messages(history, kv, store)  # they do not lie together
+    keys = history.encode([gone.column(b) for b in history.fields])
+    starts, ends = (combine(gone.column(column)).to_pylist() for column in (START, END))
+    batch = Batch()
+    for low, high in history.store.spans(keys, starts, ends):
+        batch.delete_range(history.cf, low, high)
+    kv.write(batch)
 
 
 def first_kept(kv: KV, store: SessionStore, by: tuple[str, ...]) -> int:

@@ -8,6 +8,7 @@ Auxiliary keys, of the retained windows of a key (per job: of all, under no key)
     k<key>                       msgpack [floor, windows, messages]
     w<key><end i64><start i64>   messages of a window, u64
     x<end i64><key><start i64>   nothing: the same by end, where limits are per key
+    y<end i64><start i64><hash>  nothing: the key of a session of that window, as pages have it, u64, where limits are per job
     \0sizes                      nothing: all is kept so
     t<key>                       marks those that changed since the last `advance`: hash of the key, u64, as pages have it
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgpack
 import numpy as np
@@ -35,7 +37,19 @@ from windrow.operators.steps.groups import Groups, combine
 from windrow.stores.kv import KV, Batch
 from windrow.stores.pages import hashes_of
 
-_COUNTED, _TOUCHED, _WINDOW, _ENDS, _ROWS = b"k", b"t", b"w", b"x", b"\x00sizes"
+_COUNTED, _TOUCHED, _WINDOW, _ENDS, _KEYS, _ROWS = b"k", b"t", b"w", b"x", b"y", b"\x00sizes"
+
+
+class Gone(NamedTuple):
+    """A window that is beyond the limits. key: encoded, b"" where they are per job; hashed: how pages know that key, None where
+    limits are per job, or a former version had touched it; messages: of all that have this window.
+    """
+
+    key: bytes
+    start: int
+    end: int
+    hashed: int | None
+    messages: int
 
 
 @dataclass
@@ -62,6 +76,8 @@ class SizeLimits:
         retention = definition.retention
         self.windows, self.messages = retention.windows, retention.messages
         self.by = definition.by if retention.per == "key" else ()
+        #: The keys by which sessions are looked for, where limits are per job.
+        self.keys = () if self.by else definition.by
         self.aux_cf = aux_cf
         self.encode: Encode = encode_equal
 
@@ -125,6 +141,24 @@ class SizeLimits:
         groups = Groups([rows.column(n) for n in names if n != MESSAGES], len(rows))
         more = np.bincount(groups.codes, messages, groups.size).astype(np.int64)
         self._change(kv, rows.take(pa.array(groups.first_rows)), more)
+        if self.keys:
+            self._note_keys(kv, before, after)
+
+    def _note_keys(self, kv: KV, before: pa.Table | None, after: pa.Table) -> None:
+        """Which keys have sessions of which windows, in the place of those that were."""
+        batch, there = Batch(), _names_of_keys(after, self.keys)
+        if before is not None:
+            batch.delete_many(self.aux_cf, sorted(_names_of_keys(before, self.keys) - there))
+        batch.put_many(self.aux_cf, sorted(there), [b""] * len(there))
+        kv.write(batch)
+
+    def keys_of(self, kv: KV, start: int, end: int) -> list[int]:
+        """Of sessions of a window that went, where limits are per job: how pages know their keys. They are known no more."""
+        head, batch = _KEYS + encode_i64(end) + encode_i64(start), Batch()
+        found = [decode_u64(name, len(head)) for name, _ in kv.scan(self.aux_cf, head, prefix_end(head))]
+        batch.delete_range(self.aux_cf, head, head + b"\xff" * 9)
+        kv.write(batch)
+        return found
 
     def _change(self, kv: KV, windows: pa.Table, more: IntArray) -> None:
         """more: how many messages each of these windows has more, or less."""
@@ -157,18 +191,17 @@ class SizeLimits:
         for name, value in kv.scan(self.aux_cf, _COUNTED, b"l"):
             batch.put(self.aux_cf, name, Counted(Counted.load(value).floor).dump())
         batch.delete_range(self.aux_cf, _WINDOW, _ENDS)
+        batch.delete_range(self.aux_cf, _KEYS, b"z")
         kv.write(batch)
 
-    def evict(self, kv: KV, retention_floor_us: int) -> Iterator[tuple[bytes, int, int, int | None]]:
-        """(encoded key, start, end, hash of the key) of each window that is beyond the limits; the floors rise accordingly. No
-        hash where limits are not per key, or a former version had touched it.
-        """
+    def evict(self, kv: KV, retention_floor_us: int) -> Iterator[Gone]:
+        """Each window that is beyond the limits; the floors rise accordingly."""
         touched = [(k[1:], v) for k, v in kv.scan(self.aux_cf, _TOUCHED, b"u")]
         if not touched:
             return
         self._modernise(kv)
         batch = Batch()
-        gone: list[tuple[bytes, int, int, int | None]] = []
+        gone: list[Gone] = []
         for key, value in touched:
             counted = Counted.load(kv.get(self.aux_cf, _COUNTED + key))
             for end, start, messages in self._oldest(kv, key):
@@ -178,7 +211,8 @@ class SizeLimits:
                 self._remove(batch, key, end, start, messages, counted)
                 if not expired:
                     counted.floor = max(counted.floor, end)
-                    gone.append((key, start, end, decode_u64(value) if value and self.by else None))
+                    hashed = decode_u64(value) if value and self.by else None
+                    gone.append(Gone(key, start, end, hashed, messages))
             batch.put(self.aux_cf, _COUNTED + key, counted.dump())
             if self.by and not counted.windows:
                 # Nothing but its floor is left of it: that is looked at when no window could be below it any more.
@@ -209,6 +243,8 @@ class SizeLimits:
                 batch.put(self.aux_cf, _COUNTED + key, counted.dump())
         if self.by and keys:
             batch.delete_range(self.aux_cf, low, high)
+        if self.keys:
+            batch.delete_range(self.aux_cf, _KEYS, _KEYS + encode_i64(retention_floor_us) + b"\xff")
         kv.write(batch)
 
     def _too_much(self, counted: Counted) -> bool:
@@ -255,6 +291,15 @@ class SizeLimits:
 
 def _row(key: bytes, end: int, start: int) -> bytes:
     return _WINDOW + key + encode_i64(end) + encode_i64(start)
+
+
+def _names_of_keys(sessions: pa.Table, by: tuple[str, ...]) -> set[bytes]:
+    columns = (combine(sessions.column(c)).to_pylist() for c in (END, START))
+    hashes = hashes_of(sessions, by).tolist()
+    return {
+        _KEYS + encode_i64(end) + encode_i64(start) + encode_u64(hashed)
+        for end, start, hashed in zip(*columns, hashes, strict=True)
+    }
 
 
 def _by_end(key: bytes, end: int, start: int) -> bytes:

@@ -101,6 +101,11 @@ class JoinDefinition(Definition):
         return self.window or next((window for window in own if isinstance(window, Session)), None)
 
     @property
+    def own_gap(self) -> Expr | None:
+        """What gives each message that makes sessions its own gap, where they have such."""
+        return None if self.sessions is None else self.sessions.own_gap
+
+    @property
     def session_sides(self) -> tuple[int, ...]:
         """The sides, left is 0, whose messages make the sessions."""
         sides = enumerate((self.left, self.right))
@@ -109,7 +114,7 @@ class JoinDefinition(Definition):
     @property
     def sizes(self) -> str | None:
         """What messages are counted by where their number is limited: "key", or "job" for those of a whole input."""
-        if self.retention.messages is None:
+        if self.retention.messages is None or self.sessions is not None:  # which go as one
             return None
         return self.retention.per if self.on else "job"
 

@@ -254,9 +254,11 @@ def _kept(
     before, after = spans(left, right, within)
     if isinstance(retention, Forever):
         return None
-    sizes = isinstance(retention, Retention) and retention.messages is not None
+    sessions = window or next((s.window for s in (left, right) if isinstance(s.window, Session)), None)
+    windows = isinstance(retention, Retention) and retention.windows is not None
+    sizes = windows or (isinstance(retention, Retention) and retention.messages is not None)
     if isinstance(retention, Retention):
-        if retention.windows is not None or (retention.time_us is None and not sizes):
+        if (windows and sessions is None) or (retention.time_us is None and not sizes):
             raise RetentionMissing(
                 f"a join keeps messages by time and by their number, not by {retention!r}: use retention='1 day', or "
                 "wr.Retain('1 day', messages=1000)"
@@ -275,7 +277,6 @@ def _kept(
         return None
     if (before is None or after is None) and sizes:
         return None
-    sessions = window or next((s.window for s in (left, right) if isinstance(s.window, Session)), None)
     if sessions is not None:
         raise RetentionMissing(
             f"{sessions!r} sets no bound to how long sessions are: say how long they are kept when they have ended, "
@@ -290,8 +291,8 @@ def _kept(
 
 
 def _sizes(retention: Any, left: Input, right: Input) -> dict[str, Any]:
-    """How many messages are kept, where that is limited."""
-    if not isinstance(retention, Retention) or retention.messages is None:
+    """How many messages, or sessions, are kept, where that is limited."""
+    if not isinstance(retention, Retention) or (retention.messages, retention.windows) == (None, None):
         return {}
     if left.name == right.name:
         raise BadWindow(
@@ -302,7 +303,7 @@ def _sizes(retention: Any, left: Input, right: Input) -> dict[str, Any]:
             f"{retention!r} beside {left.window!r} and {right.window!r}: windows of rows are a number of messages already, "
             "leave one of them out"
         )
-    return {"messages": retention.messages, "per": retention.per}
+    return {"windows": retention.windows, "messages": retention.messages, "per": retention.per}
 
 
 def _is_small(left: Input, right: Input, within: Within | None) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from windrow.core.errors import BadWindow
+from windrow.core.errors import BadWindow, RetentionMissing
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention
+from windrow.core.time import DAY_US
 from windrow.core.windows import Session
 
 
@@ -31,7 +33,6 @@ def check_sessions(
         )
     [session] = sessions
     assert isinstance(session, Session)
-    _ = session.gap_us  # refuses one that each message has of its own
     if session.max_length_us is not None:
         raise BadWindow(
             f"{session!r} of a join: a message that comes late would move every cut after it, and rows of a join are not taken "
@@ -55,7 +56,9 @@ def check_sessions(
                 f"input {given.name!r} is static, and {session!r} ends with the watermark, which it does not hold: leave "
                 "static=True out"
             )
-    if isinstance(retention, Retention) and retention.messages is not None:
-        raise BadWindow(
-            f"{session!r} is kept by time, not by {retention!r}: use retention='7 days', or wr.forever"
+    sized = isinstance(retention, Retention) and (retention.windows, retention.messages) != (None, None)
+    if sized and retention.time_us is None and window is None:
+        raise RetentionMissing(
+            f"{retention!r} counts the sessions of {session!r}, and not the messages of the other input that are in none: say "
+            f"how long these are kept, {replace(retention, time_us=DAY_US)!r}"
         )

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import widened
+from windrow.operators.aggregate.own_gaps import gap_refused
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Names, prefixes
 from windrow.operators.steps.learning import check_filter, key_refusal, missing
@@ -25,7 +26,9 @@ class JoinNeeds:
         self._input = given.name
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
-        self._asked = given.asked
+        #: What gives messages gaps of their own.
+        self._gap = definition.own_gap if side in definition.session_sides else None
+        self._asked = (*given.asked, *(() if self._gap is None else (self._gap,)))
         #: Keys and event time.
         self.required = {given.event_time, *(pair[side] for pair in definition.on)}
         self._prefixes = {prefixes(definition)[side]}
@@ -96,4 +99,4 @@ class JoinNeeds:
                     other = known.get(partner, other)
                 if widened(kind, other) is None:
                     return f"key {name!r} is {kind}, its partner {partner!r} is {other}, which cannot be compared"
-        return None
+        return gap_refused(self._gap, {**known, name: kind})

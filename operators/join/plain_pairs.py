@@ -87,7 +87,7 @@ def open_until(source: Input, time_us: float) -> float:
     if isinstance(source.window, (Tumbling, Hopping)) and time_us != inf:
         return windows_of(source.window, int(time_us))[-1].end_us
     if isinstance(source.window, Session):
-        return time_us + source.window.gap_us + 1
+        return time_us + source.window.sure_us + 1
     return time_us + 1
 
 

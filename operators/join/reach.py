@@ -28,7 +28,7 @@ class Reach:
         endless = definition.retention.time_us is None or definition.sessions is not None
         far = UNBOUNDED_US if endless else definition.retention.time_us or 0
         #: How much longer than its time a message of a side is taken, whose own session goes on.
-        self._longer = tuple(w.gap_us if isinstance(w, Session) else 0 for w in windows)
+        self._longer = tuple(w.sure_us if isinstance(w, Session) else 0 for w in windows)
         #: True if a message goes when nothing can take it back any more, and no sooner.
         self._lasts = definition.takes_back
         self._low, self._high = -far, far  # of the right time less the left one

@@ -87,13 +87,15 @@ class JoinSessions(SessionAggregator):
         self._end(kv, progress, result, refused)
         return (_changed(concat(result.panes)) if result.panes else None), refused
 
-    def closing(self, kv: KV, watermark_us: int, now_us: int) -> pa.Table | None:
-        """The sessions that close as the watermark advances."""
-        panes = self.advance(kv, watermark_us, now_us).panes
+    def closing(self, kv: KV, watermark_us: int, now_us: int) -> tuple[pa.Table | None, pa.Table | None]:
+        """(the sessions that close as the watermark advances, those that went by their number, open ones among both)."""
+        result = self.advance(kv, watermark_us, now_us)
+        panes = result.panes
         if watermark_us == END_OF_TIME_US:  # though they may be kept for ever
             self.store.clear(kv)
             self.store.release()
-        return concat(panes).select([*_EXTENT, COUNT]) if panes else None
+        closed = concat(panes).select([*_EXTENT, COUNT]) if panes else None
+        return closed, concat([gone.select(_EXTENT) for gone in result.evicted]) if result.evicted else None
 
     def at(self, kv: KV, keys: pa.Array, times: IntArray) -> tuple[pa.Table, IntArray]:
         """(some sessions, which of them goes on at each of these times of these keys, or NOBODY)."""

@@ -19,6 +19,7 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.keys import FIELDS_END
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
+from windrow.operators.aggregate.own_gaps import GAP, with_gaps
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.output import NOBODY, Columns
@@ -44,6 +45,7 @@ from windrow.stores.messages import Bound
 
 #: No more than so many times the messages of closed sessions are looked at, to see which of them are followed.
 _BESIDE = 8
+NO_GAPS = np.zeros(0, dtype=np.int64)
 
 
 class SessionJoinOperator(JoinOperator):
@@ -52,9 +54,9 @@ class SessionJoinOperator(JoinOperator):
     def __init__(self, definition: JoinDefinition) -> None:
         super().__init__(definition)
         self.sessions = JoinSessions(windowing(definition))
-        self.making = definition.session_sides
+        self.making, self.own_gap = definition.session_sides, definition.own_gap
         assert definition.sessions is not None
-        self.gap_us = definition.sessions.gap_us
+        self.gap_us = definition.sessions.sure_us
 
     @property
     def common(self) -> bool:
@@ -82,9 +84,10 @@ class SessionJoinOperator(JoinOperator):
         dead = DeadLetters(self.definition.dead_letter_limit)
         sides = self.inputs.schemas(kv)
         new, heard = self._given(kv, progress, tables, now_us, sides, dead)
+        gaps = self._gaps(new, dead)
         columns = self.inputs.called(kv, sides)
         keys = [pa.array(self.keys(new[side], side, columns), pa.binary()) for side in (LEFT, RIGHT)]
-        changed = self._enter(kv, new, keys, now_us, dead)
+        changed = self._enter(kv, new, keys, gaps, now_us, dead)
         for side in (LEFT, RIGHT):
             result.marks.update(further(event_time_marks(new[side]), heard[side]))
         if len(new[LEFT]) or len(new[RIGHT]):
@@ -95,15 +98,34 @@ class SessionJoinOperator(JoinOperator):
         """Where both inputs make sessions, these decide."""
         return rows if self.common else super()._on_time(side, rows, watermark_us, dead)
 
+    def _gaps(self, new: list[Slice], dead: DeadLetters) -> list[IntArray]:
+        """The gaps of messages that make sessions, side by side, where they have their own; of `new` stay those that have."""
+        if self.own_gap is None:
+            return []
+        found = []
+        for side in self.making:
+            dead.input = self.definition.inputs[side].name
+            rows = with_gaps(self.own_gap, new[side], dead) if len(new[side]) else None
+            found.append(NO_GAPS if rows is None else combine(rows.table.column(GAP)).to_numpy())
+            if rows is not None:
+                new[side] = Slice(rows.table.drop_columns([GAP]), rows.times)
+        return found
+
     def _enter(
-        self, kv: KV, new: list[Slice], keys: list[pa.Array], now_us: int, dead: DeadLetters
+        self,
+        kv: KV,
+        new: list[Slice],
+        keys: list[pa.Array],
+        gaps: list[IntArray],
+        now_us: int,
+        dead: DeadLetters,
     ) -> Changed:
         """Let messages enter their sessions; of `new`, and their keys, stay those that did. What became of sessions that hold
         some of them.
         """
         changed = None
         if any(len(new[side]) for side in self.making):
-            changed, refused = self.sessions.enter(kv, self._entering(new, keys), now_us)
+            changed, refused = self.sessions.enter(kv, self._entering(new, keys, gaps), now_us)
             first = np.cumsum([0, *(len(new[side]) for side in self.making)])
             for at, side in enumerate(self.making):
                 lost = np.zeros(len(new[side]), dtype=bool)
@@ -120,7 +142,7 @@ class SessionJoinOperator(JoinOperator):
             changed = Changed(no_sessions(), nobody.astype(bool), no_sessions(), nobody)
         return changed if self.common else self._with_visited(kv, changed, new, keys)
 
-    def _entering(self, new: Sequence[Slice], keys: Sequence[pa.Array]) -> Slice:
+    def _entering(self, new: Sequence[Slice], keys: Sequence[pa.Array], gaps: Sequence[IntArray]) -> Slice:
         """The messages that make sessions, as these take them."""
         parts = []
         for side in self.making:
@@ -131,6 +153,8 @@ class SessionJoinOperator(JoinOperator):
             parts.append(made)
         times = np.concatenate([new[side].times for side in self.making])
         table = concat(parts)
+        if gaps:
+            table = table.append_column(GAP, pa.array(np.concatenate(gaps)))
         return Slice(table.append_column(ROW, pa.array(np.arange(len(times), dtype=np.int64))), times)
 
     def _with_visited(
@@ -234,7 +258,7 @@ class SessionJoinOperator(JoinOperator):
         columns: Columns,
     ) -> Iterator[pa.Table | None]:
         """What messages tell whose session closes, or that none can hold any more."""
-        closed = self.sessions.closing(kv, watermark_us, now_us)
+        closed, evicted = self.sessions.closing(kv, watermark_us, now_us)
         before_us, done_us = self.done(progress.watermark_us), self.done(watermark_us)
         for side in self.followed:
             gone = [] if closed is None else self._leaving(kv, side, closed)
@@ -242,6 +266,13 @@ class SessionJoinOperator(JoinOperator):
                 gone += self._never_in_one(kv, side, before_us, done_us, sides, columns)
             lonely = [stored for _, stored in sorted(gone)]
             yield self._last_words(kv, side, lonely, sides, columns)
+        if evicted is not None:
+            starts, ends = (column.tolist() for column in extent(evicted))
+            batch = Batch()
+            for store in self.stores:
+                for low, high in store.spans(evicted.column(KEY).to_pylist(), starts, ends):
+                    batch.delete_range(store.cf, low, high)
+            kv.write(batch)
 
     def _leaving(self, kv: KV, side: int, closed: pa.Table) -> list[tuple[bytes, bytes]]:
         """(place, key in the store) of the messages of closed sessions that matched nobody; they are followed no more."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from windrow.core.errors import UnknownColumn
 from windrow.core.keys import encode_equal
 from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
-from windrow.core.time import END_OF_TIME_US, HOUR_US, SECOND_US, START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, SECOND_US, START_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.core.windows import Rows
 from windrow.operators.join.columns import NAMES, SCHEMAS, InputColumns
@@ -116,7 +116,8 @@ class StoredSides(Logic):
     def _bucket(self) -> int:
         """Messages are freed so many microseconds at a time, where fields come first."""
         if self.definition.sessions is not None:
-            return min(max(self.definition.sessions.gap_us // 8, SECOND_US), HOUR_US)
+            gap_us = MINUTE_US if self.definition.own_gap is not None else self.definition.sessions.sure_us
+            return min(max(gap_us // 8, SECOND_US), HOUR_US)
         before, after = spans(self.definition.left, self.definition.right, self.definition.within)
         if self.definition.within is not None:
             span: int | None = self.definition.within.high_us - self.definition.within.low_us

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from windrow.core.aggregations import count
 from windrow.core.emit import Emit, every_batch
+from windrow.core.expressions import Expr, col
 from windrow.core.policy import explicit, forever
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.join.definition import JoinDefinition
 
-#: Its columns: the keys of a message as one, and its event time; how many messages a session has.
-KEY, TIME, COUNT = "key", "time", "n"
+#: Its columns: the keys of a message as one, its event time, and its gap in microseconds where it has its own; how many
+#: messages a session has.
+KEY, TIME, GAP, COUNT = "key", "time", "gap", "n"
 
 
 def windowing(join: JoinDefinition) -> AggregateDefinition:
@@ -19,7 +23,7 @@ def windowing(join: JoinDefinition) -> AggregateDefinition:
     made = normalise(
         by=KEY,
         event_time=TIME,
-        window=join.sessions,
+        window=join.sessions if join.own_gap is None else replace(join.sessions, gap=Expr(col(GAP))),
         agg={COUNT: count()},
         retention=forever,
         watermark=explicit(),

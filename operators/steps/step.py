@@ -22,6 +22,8 @@ class StepResult:
     counts: dict[str, int] = field(default_factory=dict)
     #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
     ended: set[tuple[int, bytes]] = field(default_factory=set)
+    #: Sessions that went by their number, and what they hold with them.
+    evicted: list[pa.Table] = field(default_factory=list)
     #: Panes of operators inside a chain, by name.
     inner: dict[str, list[pa.Table]] = field(default_factory=dict)
 
@@ -43,6 +45,7 @@ class StepResult:
             {p: max(t, self.marks.get(p, t)) for p, t in {**self.marks, **later.marks}.items()},
             counts,
             self.ended | later.ended,
+            self.evicted + later.evicted,
             {n: self.inner.get(n, []) + later.inner.get(n, []) for n in {**self.inner, **later.inner}},
         )
 

@@ -132,20 +132,24 @@ def test_what_was_told_across_a_cut_is_taken_back_though_nothing_follows_the_cut
         assert sorted(told) == [("INSERT", 11, 14, 2), ("INSERT", 13, 16, 1), ("RETRACT", 13, 16, 1)]
 
 
+@pytest.mark.parametrize("per", ["key", "job"])
 def test_sessions_of_many_keys_that_go_are_looked_for_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    per: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, near = [], SessionAggregator.near
+    monkeypatch.setattr(SessionAggregator, "read", None)  # which reads all of them
 
     def counted(self: SessionAggregator, step: Any, homes: Any, *more: Any) -> Any:
         asked.append(len(homes))
         return near(self, step, homes, *more)
 
     keys = 60
-    with visits(retention=wr.Retain("1 day", windows=1, per="key")).open(str(tmp_path)) as op:
+    windows = 1 if per == "key" else keys
+    with visits(retention=wr.Retain("1 day", windows=windows, per=per)).open(str(tmp_path)) as op:
         op.add_messages([{"k": f"k{k}", "t": k * 100 * S} for k in range(keys)])
         monkeypatch.setattr(SessionAggregator, "near", counted)
         op.add_messages([{"k": f"k{k}", "t": (k + keys) * 100 * S} for k in range(keys)])
         op.next_offsets()
+        monkeypatch.undo()
         assert len(op.get_windows()) == keys
     assert asked and max(asked) <= 4 * keys

@@ -109,7 +109,9 @@ def cases(
     sessions = pick("both", "left", "right", None, None, None, None) if how != "asof" else None
     spec = None
     if sessions is not None:
-        spec = wr.session(units(pick(1, 2, 4)), cut=pick(None, None, wr.tumbling(units(7))))
+        own = [wr.col("g") * unit_us, wr.lit(6) / wr.col("v") * unit_us]
+        gap = pick(units(1), units(2), units(4), *own)
+        spec = wr.session(gap, cut=pick(None, None, wr.tumbling(units(7))))
         windows = [spec if sessions == side else None for side in ("left", "right")]
     alone = pick(True, False, False, False) and sessions is None
     filters = pick(
@@ -165,6 +167,10 @@ def cases(
         counted_windows = any(isinstance(w, type(wr.rows(1))) for w in windows)
         if pick(False, False, True) and rows and not (alone or spec or counted_windows):
             asked = wr.Retain(kept, messages=pick(1, 2, 3), per=pick("key", "job"))
+        if spec is not None and pick(False, False, True):
+            asked = wr.Retain(
+                kept, windows=pick(None, 1, 2), messages=pick(None, 2, 4), per=pick("key", "job")
+            )
         try:
             late = None if lateness is None else units(lateness)
             return JoinCase(

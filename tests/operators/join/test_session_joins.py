@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.core.errors import BadWindow, ConfigurationError, DefinitionChanged, RetentionMissing
+from windrow.core.errors import (
+    BadWindow,
+    ConfigurationError,
+    DefinitionChanged,
+    RetentionMissing,
+    UnknownColumn,
+)
 from windrow.core.time import SECOND_US as S
 from windrow.testing import ManualClock
 
@@ -99,6 +105,107 @@ def test_messages_go_with_their_session_however_long_it_was(tmp_path: Path) -> N
         assert op.get_messages(input="clicks") == op.get_windows(input="buys") == []
         op.add_message(click(95), "clicks")
         assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
+
+
+@pytest.mark.proves("Joins: sessions with gaps of the messages' own, common ones and those of one input")
+@pytest.mark.parametrize("common", [True, False])
+def test_each_message_holds_its_session_open_for_as_long_as_it_says(common: bool, tmp_path: Path) -> None:
+    window = wr.session(wr.col("gap") * S)
+    clicks = wr.Input(
+        "clicks",
+        event_time="t",
+        watermark=wr.explicit(),
+        max_ahead=wr.forever,
+        window=None if common else window,
+    )
+    join = visits(left=clicks, window=window if common else None, how="full", allowed_lateness="0 seconds")
+    with join.open(str(tmp_path), clock=ManualClock()) as op:
+
+        def add(input: str, second: int, gap: int | None) -> list[tuple[str | None, int | None, str]]:
+            op.add_message({**(click if input == "clicks" else buy)(second), "gap": gap}, input)
+            return pairs(op)
+
+        assert add("clicks", 0, 5) == []
+        assert add("buys", 8, 0) == []
+        assert add("clicks", 2, 30) == [("/0", 8, "EARLY"), ("/2", 8, "EARLY")]
+        assert add("buys", 31, 1) == [("/0", 31, "EARLY"), ("/2", 31, "EARLY")]
+        assert add("clicks", 32, 0) == [("/32", 8, "EARLY"), ("/32", 31, "EARLY")]
+        assert add("clicks", 40, None) == add("clicks", 40, -1) == []
+        assert [letter.reason for letter in op.dead_letters()] == ["malformed"] * 2
+        assert add("buys", 36, 2) == []
+        op.advance_watermark(36 * S)
+        assert pairs(op) == []
+        op.advance_watermark(39 * S)
+        assert pairs(op) == [(None, 36, "ON_TIME")]
+        if not common:  # where a gap may be as long as it likes, time decides alone
+            assert add("clicks", 38, 60) == []
+            assert [letter.reason for letter in op.dead_letters()] == ["malformed", "malformed", "too_late"]
+
+
+def test_a_gap_that_no_message_can_have_is_refused_with_its_type(tmp_path: Path) -> None:
+    with visits(window=wr.session(wr.col("gap"))).open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_message({**click(0), "gap": "long"}, "clicks")
+        [letter] = op.dead_letters()
+        assert letter.reason == "malformed"
+        assert "gaps are durations, or microseconds" in letter.detail
+        with pytest.raises(UnknownColumn, match="gap"):
+            op.add_message(buy(0), "buys")
+
+
+@pytest.mark.proves(
+    "Lateness and retention: sessions of joins by size: the oldest go, of a key or of all, with all that they hold"
+)
+@pytest.mark.parametrize(
+    ("size", "common", "per"),
+    [
+        ({"windows": 2}, True, "key"),
+        ({"windows": 2}, False, "job"),
+        ({"messages": 3}, True, "job"),
+        ({"messages": 3}, False, "key"),
+    ],
+)
+def test_sessions_of_a_join_beyond_a_number_go_with_all_that_they_hold(
+    size: dict[str, Any], common: bool, per: Any, tmp_path: Path
+) -> None:
+    """SAMZA-552: a join window operator has "Window Retention Size" beside "Window Retention Time"."""
+    made = visits if common else of_clicks
+    join = made(how="full", retention=wr.Retain("1 day", **size, per=per))
+    with join.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages({"clicks": [click(0), click(40), click(80)], "buys": [buy(5), buy(45)]})
+        assert pairs(op) == [("/0", 5, "EARLY"), ("/40", 45, "EARLY")]
+        op.advance_watermark(1)
+        kept = 3 if "messages" in size and not common else 2
+        assert [w.window.start_us // S for w in op.get_windows(input="clicks")] == [0, 40, 80][3 - kept :]
+        assert len(op.get_messages(input="clicks")) == kept
+        assert len(op.get_messages(input="buys")) == kept - 1
+        op.add_message(click(120), "clicks")
+        op.advance_watermark(2)
+        assert pairs(op) == []
+        kept_clicks = [m.payload["page"] for m in op.get_messages(input="clicks")]
+        assert kept_clicks == (["/40", "/80", "/120"] if kept == 3 else ["/80", "/120"])
+        op.add_message(click(7), "clicks")
+        assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
+        op.add_messages([click(160), click(200), click(240)], "clicks")
+        op.advance_watermark(3)
+        # What nobody met says so when it goes.
+        gone = ["/80", "/120", "/160"] if "windows" in size else ["/80", "/120"]
+        assert pairs(op) == [(page, None, "ON_TIME") for page in gone]
+        op.add_message(click(7, "b"), "clicks")
+        assert len(op.dead_letters()) == 1 + (per == "job")
+
+
+def test_sessions_that_go_free_their_messages_and_read_nothing_else(tmp_path: Path, monkeypatch: Any) -> None:
+    """Cost follows what goes, and not how many sessions there are."""
+    join = visits(retention=wr.Retain("1 day", windows=50, per="job"))
+    with join.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages([click(100 * n, f"u{n}") for n in range(50)], "clicks")
+        op.advance_watermark(1)
+        logic = op.engine.logic
+        monkeypatch.setattr(type(logic.sessions), "read", None)  # which reads all of them
+        op.add_messages([click(100 * n, f"u{n}") for n in range(50, 60)], "clicks")
+        op.advance_watermark(2)
+        monkeypatch.undo()
+        assert len(list(op.engine.staged.overlay.scan(logic.stores[0].cf))) == 50
 
 
 def test_a_null_in_a_key_meets_nobody_and_is_told_when_nobody_can_join_it(tmp_path: Path) -> None:
@@ -193,10 +300,17 @@ def test_an_aggregate_follows_a_join_over_sessions_whose_pairs_are_bounded(tmp_p
     [
         ({"on": ()}, BadWindow, "without keys"),
         ({"retention": None}, RetentionMissing, "how long they are kept"),
-        ({"retention": wr.Retain("1 day", messages=10)}, BadWindow, "kept by time"),
+        (
+            {
+                "left": wr.Input("clicks", event_time="t", watermark=wr.explicit(), window=wr.session("5 s")),
+                "window": None,
+                "retention": wr.Retain(messages=10),
+            },
+            RetentionMissing,
+            "the other input that are in none",
+        ),
         ({"how": "asof"}, ConfigurationError, "asof"),
         ({"window": wr.session("1 minute", max_length="1 hour")}, BadWindow, "cut="),
-        ({"window": wr.session(wr.col("gap"))}, BadWindow, "one gap"),
         ({"window": wr.tumbling("1 minute")}, BadWindow, "give windows of other kinds to the inputs"),
         ({"right": wr.Input("clicks", event_time="t", watermark=wr.explicit(), max_ahead=wr.forever)}, BadWindow, "two names"),
         ({"right": wr.Input("buys", event_time="t", static=True)}, BadWindow, "static"),
