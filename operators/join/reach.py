@@ -52,6 +52,11 @@ class Reach:
         return low, high
 
     @property
+    def furthest_us(self) -> int:
+        """No two that match lie farther apart."""
+        return max(abs(self._low), abs(self._high))
+
+    @property
     def exact(self) -> bool:
         """True if `partners` is exact, so that `fits` need not be asked."""
         return self.windows is None or all(

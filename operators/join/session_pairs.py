@@ -6,12 +6,15 @@ other that lay in no part are as new ones to those of all parts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.extents import Extents
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
@@ -46,6 +49,47 @@ def several_parts(changed: Changed) -> BoolArray:
     """True for sessions that were more than one."""
     several: BoolArray = np.bincount(changed.owner, minlength=len(changed)) > 1
     return several
+
+
+def reached(
+    changed: Changed, sessions: Sequence[IntArray], times: Sequence[IntArray], furthest_us: int
+) -> pa.Table:
+    """Changed sessions, each cut to where its stored messages meet anybody now: within so much of a new one, or of where no part
+    of it was, since what lies in two parts lies on both sides of that.
+
+    sessions: of new messages, NO_KEY for those that meet nobody; times: theirs
+    """
+    if furthest_us >= UNBOUNDED_US:
+        return changed.sessions
+    starts, ends = extent(changed.sessions)
+    low, high = _uncovered(changed, starts, ends)
+    for session, time in zip(sessions, times, strict=True):
+        inside = session != NO_KEY
+        np.minimum.at(low, session[inside], time[inside])
+        np.maximum.at(high, session[inside], time[inside])
+    nothing = low > high
+    low = np.where(nothing, starts, np.maximum(starts, np.minimum(low, ends) - furthest_us))
+    high = np.where(nothing, starts, np.minimum(ends, np.maximum(high, starts) + furthest_us + 1))
+    names = changed.sessions.column_names
+    cut = changed.sessions.set_column(names.index(START), START, pa.array(low))
+    return cut.set_column(names.index(END), END, pa.array(high))
+
+
+def _uncovered(changed: Changed, starts: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
+    """Of each session the first and the last moment that lay in no part of it; the first is after the last where there is none."""
+    low, high = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
+    first, last = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
+    from_, to = extent(changed.parts)
+    np.minimum.at(first, changed.owner, from_)
+    np.maximum.at(last, changed.owner, to)
+    begins, ends_with = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
+    np.minimum.at(begins, changed.owner, to)
+    np.maximum.at(ends_with, changed.owner, from_)
+    before, after = starts < first, ends > last
+    between = several_parts(changed)
+    low = np.where(before, starts, np.where(between | after, begins, low))
+    high = np.where(after, ends - 1, np.where(between | before, ends_with - 1, high))
+    return low, high
 
 
 def meeting(changed: Changed, members: tuple[Members, Members], reach: Reach) -> tuple[IntArray, IntArray]:

@@ -25,7 +25,14 @@ from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.pairing import NO_KEY
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.join.session_pairs import Members, extent, meeting, parts_of, several_parts
+from windrow.operators.join.session_pairs import (
+    Members,
+    extent,
+    meeting,
+    parts_of,
+    reached,
+    several_parts,
+)
 from windrow.operators.join.session_windows import ROW, Changed, JoinSessions, covering, no_sessions
 from windrow.operators.join.stored import OPEN
 from windrow.operators.join.tables import stack
@@ -219,12 +226,13 @@ class SessionJoinOperator(JoinOperator):
         # Of sessions of one input first what others there are: those in no part meet all of it.
         first = RIGHT if self.common else 1 - self.making[0]
         meets = (came[LEFT] | came[RIGHT]) & several  # not where all have nulls in their keys
+        near = reached(changed, inside, [rows.times for rows in new], self.reach.furthest_us)
         stored: dict[int, tuple[Slice, IntArray, IntArray]] = {}
-        stored[first] = self._stored(kv, changed, first, came[1 - first] | meets, sides)
+        stored[first] = self._stored(kv, changed, near, first, came[1 - first] | meets, sides)
         rows, session, part = stored[first]
         there = came[first] | _holds(size, session)
         wanted = came[first] | meets | _holds(size, session[part == NO_KEY])
-        stored[1 - first] = self._stored(kv, changed, 1 - first, wanted & there, sides)
+        stored[1 - first] = self._stored(kv, changed, near, 1 - first, wanted & there, sides)
         both, members = [], []
         for side in (LEFT, RIGHT):
             rows, session, part = stored[side]
@@ -235,13 +243,13 @@ class SessionJoinOperator(JoinOperator):
         return both, members
 
     def _stored(
-        self, kv: KV, changed: Changed, side: int, wanted: BoolArray, sides: list[pa.Schema]
+        self, kv: KV, changed: Changed, near: pa.Table, side: int, wanted: BoolArray, sides: list[pa.Schema]
     ) -> tuple[Slice, IntArray, IntArray]:
-        """(stored messages of a side in these sessions, the session of each, of which part of that it was)."""
+        """(stored messages of a side in these sessions, cut as in `near`, the session of each, of which part of that it was)."""
         if side in self.making:  # what a session has stored, a part of it had
             wanted = wanted & _holds(len(changed), changed.owner)
         some = np.flatnonzero(wanted)
-        found, values, counts = self._spans(kv, side, changed.sessions.take(pa.array(some)))
+        found, values, counts = self._spans(kv, side, near.take(pa.array(some)))
         session = np.repeat(some, counts)
         rows = self._decode(kv, side, found, values, sides[side])
         return rows, session, parts_of(changed, session, rows.times)

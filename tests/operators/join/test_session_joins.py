@@ -253,6 +253,38 @@ def test_a_session_that_grows_reads_what_new_messages_meet_and_nothing_else(
         assert read == [0]
 
 
+@pytest.mark.parametrize("definition", [visits, of_clicks])
+def test_a_long_session_whose_pairs_are_bounded_reads_what_they_reach(
+    definition: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Cost follows how far pairs may lie apart, and not how long a session is."""
+    join = definition(within=("-5 seconds", "5 seconds"), retention="1 day")
+    with join.open(str(tmp_path), clock=ManualClock()) as op:
+        op.add_messages({"clicks": [click(n) for n in range(500)], "buys": [buy(n) for n in range(0, 500, 7)]})
+        op.add_messages([click(n) for n in range(515, 900)], "clicks")
+        pairs(op)
+        logic, read = op.engine.logic, list[int]()
+        for side in (0, 1):
+            store = logic.stores[side]
+            monkeypatch.setattr(store, "scan_spans", _counting(store.scan_spans, read))
+        op.add_message(buy(250), "buys")
+        assert [row[0] for row in pairs(op)] == [f"/{n}" for n in range(245, 256)]
+        op.add_message(click(507), "clicks")  # a bridge
+        assert pairs(op) == []
+        op.add_message(buy(510), "buys")
+        assert [row[0] for row in pairs(op)] == ["/515", "/507"]
+        assert sum(read) < 50
+
+
+def _counting(scan: Any, read: list[int]) -> Any:
+    def counted(*args: Any) -> Any:
+        found = scan(*args)
+        read.append(len(found[0]))
+        return found
+
+    return counted
+
+
 def test_who_was_alone_in_a_session_is_found_however_much_else_lies_beside_it(tmp_path: Path) -> None:
     with visits(how="left", allowed_lateness="0 seconds").open(str(tmp_path), clock=ManualClock()) as op:
         op.add_messages([click(second, user) for second in range(60) for user in "bcd"], "clicks")
