@@ -54,8 +54,8 @@ def several_parts(changed: Changed) -> BoolArray:
 def reached(
     changed: Changed, sessions: Sequence[IntArray], times: Sequence[IntArray], furthest_us: int
 ) -> pa.Table:
-    """Changed sessions, each cut to where its stored messages meet anybody now: within so much of a new one, or of where no part
-    of it was, since what lies in two parts lies on both sides of that.
+    """Changed sessions, each cut to where its stored messages meet anybody now: within so much of a new one, or of where no
+    part of it was, since what lies in two parts lies on both sides of that.
 
     sessions: of new messages, NO_KEY for those that meet nobody; times: theirs
     """
@@ -76,20 +76,22 @@ def reached(
 
 
 def _uncovered(changed: Changed, starts: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
-    """Of each session the first and the last moment that lay in no part of it; the first is after the last where there is none."""
-    low, high = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
-    first, last = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
-    from_, to = extent(changed.parts)
-    np.minimum.at(first, changed.owner, from_)
-    np.maximum.at(last, changed.owner, to)
-    begins, ends_with = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
-    np.minimum.at(begins, changed.owner, to)
-    np.maximum.at(ends_with, changed.owner, from_)
-    before, after = starts < first, ends > last
-    between = several_parts(changed)
-    low = np.where(before, starts, np.where(between | after, begins, low))
-    high = np.where(after, ends - 1, np.where(between | before, ends_with - 1, high))
+    """Of each session the first and the last moment that lay in no part of it, the first after the last where none did."""
+    part_starts, part_ends = extent(changed.parts)
+    first_start, last_start = _least_and_most(changed, part_starts)
+    first_end, last_end = _least_and_most(changed, part_ends)
+    before, between, after = starts < first_start, several_parts(changed), ends > last_end
+    low = np.where(before, starts, np.where(between | after, first_end, END_OF_TIME_US))
+    high = np.where(after, ends - 1, np.where(between | before, last_start - 1, START_OF_TIME_US))
     return low, high
+
+
+def _least_and_most(changed: Changed, of_parts: IntArray) -> tuple[IntArray, IntArray]:
+    """Of each session the least and the most of its parts; of one without parts the end and the start of time."""
+    least, most = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
+    np.minimum.at(least, changed.owner, of_parts)
+    np.maximum.at(most, changed.owner, of_parts)
+    return least, most
 
 
 def meeting(changed: Changed, members: tuple[Members, Members], reach: Reach) -> tuple[IntArray, IntArray]:

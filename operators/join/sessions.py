@@ -245,7 +245,7 @@ class SessionJoinOperator(JoinOperator):
     def _stored(
         self, kv: KV, changed: Changed, near: pa.Table, side: int, wanted: BoolArray, sides: list[pa.Schema]
     ) -> tuple[Slice, IntArray, IntArray]:
-        """(stored messages of a side in these sessions, cut as in `near`, the session of each, of which part of that it was)."""
+        """(stored messages of a side in these sessions, as these are `near`, the session of each, of which part it was)."""
         if side in self.making:  # what a session has stored, a part of it had
             wanted = wanted & _holds(len(changed), changed.owner)
         some = np.flatnonzero(wanted)

@@ -260,7 +260,9 @@ def test_a_long_session_whose_pairs_are_bounded_reads_what_they_reach(
     """Cost follows how far pairs may lie apart, and not how long a session is."""
     join = definition(within=("-5 seconds", "5 seconds"), retention="1 day")
     with join.open(str(tmp_path), clock=ManualClock()) as op:
-        op.add_messages({"clicks": [click(n) for n in range(500)], "buys": [buy(n) for n in range(0, 500, 7)]})
+        op.add_messages(
+            {"clicks": [click(n) for n in range(500)], "buys": [buy(n) for n in range(0, 500, 7)]}
+        )
         op.add_messages([click(n) for n in range(515, 900)], "clicks")
         pairs(op)
         logic, read = op.engine.logic, list[int]()
