@@ -43,7 +43,9 @@ def tables_of_shard(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator
             raise RuntimeError(
                 f"a partition holds the rows of shards {sorted(known)}: it must hold those of one"
             )
-        rows = without_rows(table, combine(table.column(CONTROL)).is_valid()).drop_columns([SHARD, CONTROL])
+        rows = table.drop_columns([SHARD])
+        if CONTROL in rows.column_names:
+            rows = without_rows(rows, combine(rows.column(CONTROL)).is_valid()).drop_columns([CONTROL])
         yield next(iter(known)), with_ordinals(rows, _firsts(rows, before, reached))
         before += len(table)
 

@@ -23,7 +23,7 @@ from windrow.runners.protocol import check_answers
 from windrow.runners.replay import replayable
 from windrow.runners.spark import routes
 from windrow.runners.spark.inputs import Inputs
-from windrow.runners.spark.session import FixedStages, Tagged, run_on_partition
+from windrow.runners.spark.session import FixedStages, Tagged, of_stream, run_on_partition
 from windrow.runners.spark.shared import Nonce
 from windrow.runners.tasks import TaskPlan
 
@@ -32,6 +32,8 @@ logger = get_logger()
 REDO_ATTEMPTS = 3
 #: After late rows, so many batches are planned to bring them as dead letters at once.
 LETTERS_FOR = 16
+#: After a batch of so few rows the rows of the next one cross: to plan groups takes longer.
+FEW_ROWS = 20_000
 
 #: Gives shards their messages back: (session, the commit as a task sees it, which shards).
 BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
@@ -59,6 +61,9 @@ class Action:
         self._replays, self._bring_back = replays, bring_back
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
+        self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
+        #: The last batch had few rows.
+        self._few = False
         #: Batches up to this commit are planned so that late rows come as dead letters.
         self._letters_until = 0
 
@@ -79,6 +84,7 @@ class Action:
             )
         ):
             self._letters_until = plan.commit + LETTERS_FOR
+        self._few = sum(a.rows for a in answers) <= FEW_ROWS
         return answers
 
     def _act(
@@ -90,20 +96,29 @@ class Action:
         letters: bool,
         *,
         messages_back: bool = False,
+        may_be_nothing: bool = False,
     ) -> list[Answer]:
-        job = self._job
-        if self._control is None:
-            self._control = routes.control_rows(spark, job.shards)
+        """may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
+        job, streams = self._job, of_stream(spark) and not may_be_nothing
         keyed = self._reads is not None and self._reads.keyed
         schema = routes.arrow_schema(df)
         if keyed:
             assert self._reads is not None
             schema, frame, parts = self._reads.schema, routes.prepare_ranges(df, job.shards), None
         else:
-            frame, parts = self._prepare(df, plan, positioned, letters)
-        task = self._task(spark, plan, schema, parts)
-        on_shards = routes.on_shards(frame, job.shards, self._control, partial(run_on_partition, task))
+            frame, parts = self._prepare(df, plan, positioned, letters, streams)
+        control, columns = None, b""
+        if streams:
+            columns = self._travelling(df.schema, parts, frame)
+        else:
+            control = self._control = self._control or routes.control_rows(spark, job.shards)
+        task = self._task(spark, plan, schema, parts, columns)
+        on_shards = routes.on_shards(frame, job.shards, control, partial(run_on_partition, task))
         answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
+        if streams and len(answers) < job.shards:
+            return self._act(
+                spark, df, plan, positioned, letters, messages_back=messages_back, may_be_nothing=True
+            )
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
             # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
@@ -116,8 +131,19 @@ class Action:
         self._nonce.forget()
         return answers
 
+    def _travelling(self, given: StructType, parts: tuple[str, ...] | None, frame: DataFrame) -> bytes:
+        """The columns of `frame`, which is made of one of the columns `given`: the same in every batch of a query."""
+        if (given, parts) not in self._columns:
+            self._columns[given, parts] = routes.travelling_schema(frame).serialize().to_pybytes()
+        return self._columns[given, parts]
+
     def _task(
-        self, spark: SparkSession, plan: Plan, schema: pa.Schema, parts: tuple[str, ...] | None
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        schema: pa.Schema,
+        parts: tuple[str, ...] | None,
+        columns: bytes,
     ) -> TaskPlan:
         """The commit, as a task sees it."""
         job, keyed = self._job, self._reads is not None and self._reads.keyed
@@ -146,6 +172,7 @@ class Action:
             taken=dict(job.progress.next_offsets) if keyed else {},
             partitions=job.sharding,
             nonce=self._nonce.name,
+            columns=columns,
         )
 
     def _collected(
@@ -170,9 +197,9 @@ class Action:
         )
 
     def _prepare(
-        self, df: DataFrame, plan: Plan, positioned: bool, letters: bool
+        self, df: DataFrame, plan: Plan, positioned: bool, letters: bool, streams: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        what = self._pushdown(df)
+        what = None if self._few and streams else self._pushdown(df)
         if what is not None and (what.late_rows or not letters):
             watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
             frame = routes.prepare_partials(
@@ -180,6 +207,7 @@ class Action:
                 what,
                 routes.sharding_of(self._job),
                 positions=positioned,
+                streams=streams,
                 now_us=plan.now_us,
                 watermark_us=watermark_us,
             )

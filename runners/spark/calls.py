@@ -42,6 +42,11 @@ class _Known:
         self._with_each: tuple[Any, Any, Any] = (None, None, None)
         jvm = self._jvm
         self._to_seq = jvm.PythonUtils.toSeq
+        catalyst = jvm.org.apache.spark.sql.catalyst.plans.physical
+        self._whole = getattr(getattr(catalyst, "SinglePartition$"), "MODULE$")
+        self._none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
+        self._rdd = jvm.org.apache.spark.sql.execution.LogicalRDD
+        self._datasets = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
         self._simple = jvm.SimplePythonFunction
         self._of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
 
@@ -82,6 +87,21 @@ class _Known:
         )
         return self._of_python("windrow", simple, self._types[name], eval_type, True)
 
+    def each_whole(self, jdf: Any, partitions: int | None) -> Any | None:
+        """See `each_partition`."""
+        plan, above = jdf.queryExecution().analyzed(), []
+        while (kind := plan.nodeName()) in ("Project", "Filter"):
+            above.append(plan)
+            plan = plan.child()
+        if kind != "LogicalRDD" or (partitions is not None and plan.rdd().getNumPartitions() > partitions):
+            return None
+        session = jdf.sparkSession()
+        rows = plan.rdd(), self._whole, plan.outputOrdering(), False, plan.stream()
+        whole = self._rdd(plan.output(), *rows, session, self._none, self._none)
+        for node in reversed(above):
+            whole = node.withNewChildren(self._to_seq([whole]))
+        return self._datasets.ofRows(session, whole)
+
 
 _known: WeakKeyDictionary[SparkContext, _Known] = WeakKeyDictionary()
 
@@ -105,6 +125,17 @@ def grouped(df: DataFrame, by: Sequence[str], aggregates: Sequence[str]) -> Data
     groups = df._jdf.groupBy(known.columns(tuple(by)))
     head = known.columns((first,)).head()
     return DataFrame(groups.agg(head, known.columns(tuple(others))), df.sparkSession)
+
+
+def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
+    """The same rows, of which Spark takes those of each partition for all there are: `grouped` then gives the groups of each.
+
+    To Spark they are in one place, so that groups need no shuffle; those of one key come once for each partition that has some.
+    None where they are not what a streaming query hands in, in columns that were chosen and rows that were left out, or in more
+    than `partitions`, if that is given.
+    """
+    whole = _of(df).each_whole(df._jdf, partitions)
+    return None if whole is None else DataFrame(whole, df.sparkSession)
 
 
 def repartitioned(df: DataFrame, partitions: int, by: str) -> DataFrame:

@@ -54,6 +54,8 @@ from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 
 #: Marks a row that stands for the passing of time and is no message.
 HEARTBEAT = "__heartbeat"
+#: Rows without positions are grouped in each partition where there are no more than so many partitions a shard.
+FEW_TIMES = 2
 #: What a task answers.
 ANSWER = T.StructType([T.StructField("shard", T.IntegerType()), T.StructField("payload", T.BinaryType())])
 
@@ -311,10 +313,14 @@ def prepare_partials(
     sharding: Sharding,
     *,
     positions: bool,
+    streams: bool,
     now_us: int,
     watermark_us: int | None,
 ) -> DataFrame:
     """The partials route: groups of (shard, slice, key), and what cannot be counted as one group a row.
+
+    streams: of a streaming query each partition is grouped by itself, and groups of one key meet in the tasks: with positions,
+    rows of one group come from one partition anyway.
 
     Without `watermark_us` rows that are late, or too far ahead of now, are not set apart: their groups tell that there are
     some. That plan has no number that changes from batch to batch, so Spark compiles it once.
@@ -347,6 +353,9 @@ def prepare_partials(
     times = {TIME_MIN: f"min({t})"} if what.first_times else {}
     aggregates = {ROWS: "count(1)", TIME_MAX: f"max({t})", **times, **extents, **parts}
     by = {b: quoted(b) for b in what.by}
+    if streams:
+        each = calls.each_partition(df, None if positions else FEW_TIMES * sharding.shards)
+        df = df if each is None else each
     groups = calls.grouped(df, _named(keys | by | where), _named(aggregates))
     return calls.select(groups, f"{shard_of_row(df, what.by, sharding)} as {SHARD}", "*")
 
@@ -386,15 +395,25 @@ def control_rows(spark: SparkSession, shards: int) -> DataFrame:
     return spark.range(0, shards, 1, 1).selectExpr(f"cast(id as int) as {SHARD}", f"true as {CONTROL}")
 
 
-def to_shards(frame: DataFrame, shards: int, control: DataFrame) -> DataFrame:
-    """One partition a shard, in which there is a row of `control`."""
+def to_shards(frame: DataFrame, shards: int, control: DataFrame | None) -> DataFrame:
+    """One partition a shard, in which there is a row of `control`, where it is given."""
     if any(plain(c) != c for c in frame.columns):
         frame = frame.toDF(*[plain(c) for c in frame.columns])
-    frame = frame.unionByName(control, allowMissingColumns=True)
+    if control is not None:
+        frame = frame.unionByName(control, allowMissingColumns=True)
     return calls.repartitioned(frame, shards, SHARD)
 
 
-def on_shards(frame: DataFrame, shards: int, control: DataFrame, function: calls.Mapped) -> DataFrame:
+def on_shards(frame: DataFrame, shards: int, control: DataFrame | None, function: calls.Mapped) -> DataFrame:
     """What a function of each shard's rows answers."""
     columns = [quoted(plain(c)) for c in frame.columns]
-    return calls.mapped(to_shards(frame, shards, control), [*columns, CONTROL], function, ANSWER)
+    if control is not None:
+        columns.append(CONTROL)
+    return calls.mapped(to_shards(frame, shards, control), columns, function, ANSWER)
+
+
+def travelling_schema(frame: DataFrame) -> pa.Schema:
+    """The columns in which rows come to their shard, for one to which none come."""
+    fields = [f for f in frame.schema.fields if f.name != SHARD]
+    schema: pa.Schema = to_arrow_schema(T.StructType(fields), timezone="UTC")
+    return schema

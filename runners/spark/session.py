@@ -136,6 +136,11 @@ def _numbers(shown: str) -> list[int]:
     return [int(n) for n in shown.strip("[]").split(",") if n]
 
 
+def of_stream(spark: SparkSession) -> bool:
+    """True in the thread of a streaming query: a frame there is one of rows that are there, and of the plan of nobody."""
+    return spark.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
+
+
 class FixedStages:
     """Runs one batch of a stream as one job of fixed stages.
 
@@ -146,7 +151,7 @@ class FixedStages:
 
     def __init__(self, df: DataFrame, shards: int) -> None:
         self._conf = df.sparkSession.conf
-        self._of_stream = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
+        self._of_stream = of_stream(df.sparkSession)
         cores = df.sparkSession.sparkContext.defaultParallelism
         self._settings = {
             "spark.sql.adaptive.enabled": "false",

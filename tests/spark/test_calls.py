@@ -47,6 +47,21 @@ def test_columns_of_text_are_those_of_spark_s_own_verbs_on_any_frame(spark: Any)
     assert all(key == partition for key, partition in told(parts)) and parts.rdd.getNumPartitions() == 4
 
 
+def test_groups_of_each_partition_need_no_shuffle(spark: Any) -> None:
+    rows = spark.sparkContext.parallelize([(i % 2, i) for i in range(12)], 3).toDF(["k", "n"])
+    df = rows.where("n > 0").select("n", "k", F.lit("x").alias("a.b"))
+    each = calls.each_partition(df, 3)
+    assert each is not None and told(each) == told(df) and each.schema == df.schema
+    groups = calls.grouped(each, ["k as k"], ["count(1) as n", "sum(n) as s"])
+    plan = groups._jdf.queryExecution().executedPlan().toString()
+    assert "HashAggregate" in plan and "Exchange" not in plan
+    assert told(groups) == [(0, 1, 2), (0, 2, 10), (0, 2, 18), (1, 2, 4), (1, 2, 12), (1, 2, 20)]
+    assert told(calls.repartitioned(groups, 2, "cast(k as int)")) == told(groups)
+    assert calls.each_partition(df, 2) is None, "more partitions than may be grouped by themselves"
+    for other in (df.union(df), df.distinct(), spark.range(3), df.join(df.select("n"), "n")):
+        assert calls.each_partition(other, None) is None, "of these Spark has to know where their rows are"
+
+
 def test_lists_of_columns_are_let_go_of(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "KEPT", 2)
     df = frame(spark)

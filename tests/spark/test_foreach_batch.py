@@ -16,7 +16,8 @@ import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported, StateError
 from windrow.core.sharding import Sharding
 from windrow.core.time import to_datetime
-from windrow.runners.spark import routes
+from windrow.runners.spark import action, routes
+from windrow.runners.spark.action import Action
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import DEFAULT_START, ManualClock
 
@@ -134,14 +135,70 @@ def same(left: list[Any], right: list[Any]) -> bool:
 def test_both_routes_give_the_panes_of_the_oracle(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any, agg: Any, named: str | None, groups: bool
 ) -> None:
-    made: list[Any] = []
-    prepare = routes.prepare_partials
-    monkeypatch.setattr(routes, "prepare_partials", lambda *a, **o: made.append(a) or prepare(*a, **o))
+    made = grouped_batches(monkeypatch)
+    monkeypatch.setattr(action, "FEW_ROWS", -1)
     definition = define(agg, input=named)
     got = run(spark, feed(), tmp_path, definition, ROWS)
-    assert bool(made) == groups
+    assert made == ([1, 2, 3] if groups else [])
     assert same(plain(got), embedded(tmp_path, definition, ROWS))
     assert {p.timing.value for p in got} == {"EARLY", "ON_TIME", "LATE"}
+
+
+def grouped_batches(monkeypatch: Any) -> list[int]:
+    """Gets the commits of batches that SQL groups."""
+    made: list[int] = []
+    prepare = Action._prepare
+
+    def prepared(self: Any, df: Any, plan: Any, *given: Any) -> Any:
+        frame, parts = prepare(self, df, plan, *given)
+        if parts is not None:
+            made.append(plan.commit)
+        return frame, parts
+
+    monkeypatch.setattr(Action, "_prepare", prepared)
+    return made
+
+
+def test_after_a_batch_of_few_rows_the_rows_of_the_next_one_cross(
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(action, "FEW_ROWS", 3)
+    made = grouped_batches(monkeypatch)
+    batches = [
+        [{"t": at(10 * begin + i), "k": "abc"[i % 3], "v": i} for i in range(n)]
+        for begin, n in enumerate((5, 3, 4, 2, 1, 9))
+    ]
+    got = run(spark, feed(), tmp_path, define(), batches, shards=2)
+    assert made == [1, 2, 4], "the first, of which nobody knows, and those after 5 and 4 rows"
+    assert same(plain(got), embedded(tmp_path, define(), batches))
+
+
+@pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
+def test_a_shard_answers_though_no_row_comes_to_it(
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any, agg: Any
+) -> None:
+    """Of four shards one has the only key. A row for each of them is added only where Spark may know that nothing comes."""
+    monkeypatch.setattr(action, "FEW_ROWS", -1)
+    added: list[int] = []
+    control = routes.control_rows
+    monkeypatch.setattr(routes, "control_rows", lambda *a: added.append(1) or control(*a))
+    batches = [[{"t": at(20 * n), "k": "a", "v": n}] for n in range(3)]
+    sink = wr.sinks.memory()
+    function = define(agg).foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock(), shards=4)
+    start(spark, feed(), tmp_path, function, batches)
+    assert not added and function.job.progress.commit == 3
+    assert same(plain(sink.panes), embedded(tmp_path, define(agg), batches))
+    function.close()
+    nothing = define(agg).foreach_batch(str(tmp_path / "none"), sink=wr.sinks.memory(), shards=4)
+    start(
+        spark,
+        feed("more"),
+        tmp_path / "none",
+        lambda df, n: nothing(df.sparkSession.createDataFrame([], df.schema).where("false"), n),
+        batches[:2],
+    )
+    assert added == [1] and nothing.job.progress.commit == 2
+    nothing.close()
 
 
 def test_the_number_of_shards_does_not_change_the_panes(spark: Any, feed: Any, tmp_path: Any) -> None:

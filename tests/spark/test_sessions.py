@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from windrow.runners.spark import action
 
 from .conftest import at
 from .test_foreach_batch import INCREMENTAL, define, embedded, plain, run, same
@@ -42,8 +43,9 @@ def batches() -> list[list[dict[str, Any]]]:
     ids=["partials", "rows", "gaps of their own"],
 )
 def test_both_routes_give_the_sessions_of_the_oracle(
-    spark: Any, feed: Any, tmp_path: Any, agg: Any, gap: Any
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any, agg: Any, gap: Any
 ) -> None:
+    monkeypatch.setattr(action, "FEW_ROWS", -1)
     emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
     definition = define(agg, window=wr.session(gap), allowed_lateness="8 seconds", emit=emit)
     told = run(spark, feed(), tmp_path, definition, batches(), shards=2)
