@@ -99,6 +99,11 @@ class AggregateDefinition(Definition):
         return not self.takes_back and any(a.full_state for a in self.agg.values())
 
     @property
+    def tells_what_goes(self) -> bool:
+        """True if a window that goes by its number before it ends tells what it would have told then."""
+        return False
+
+    @property
     def tuple_window(self) -> bool:
         return isinstance(self.window, Tuples)
 

@@ -365,11 +365,13 @@ class WindowAggregator(Ticking, Grouping):
             names = [rows.column(b) for b in self.limits.by]
             keys = self.limits.encode(names) if names else [b""] * len(rows)
             goes = np.array([k in by_start[start] for k in keys], dtype=bool)
-            early = combine(rows.column(END)).to_numpy() > watermark_us
+            ends = combine(rows.column(END)).to_numpy()
+            early, open_ = ends > watermark_us, ends > closed_us
+            untold = (ends > before_us) & self.definition.tells_what_goes
             waiting = combine(rows.column(PENDING)).to_numpy() > 0
-            open_ = combine(rows.column(END)).to_numpy() > closed_us
             for timing, trigger, mask in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
-                speaks = waiting & (not isinstance(trigger, Never)) | open_ & emit.closing_pane
+                told = (not isinstance(trigger, Never)) | untold
+                speaks = waiting & told | open_ & emit.closing_pane
                 speaks &= goes & mask
                 if speaks.any():
                     self._fire(kv, progress, said, dead, rows.filter(pa.array(speaks)), timing, closing=True)

@@ -389,7 +389,9 @@ class AggregateOracle(PlainIntake):
                     if isinstance(cell.window, Window):
                         self._floors_us[group] = max(window[0], self._floors_us.get(group, START_OF_TIME_US))
                     early = self._is_early(cell, watermark_us)
-                    waits = cell.pending and not isinstance(emit.early if early else emit.late, Never)
+                    untold = self.definition.tells_what_goes and self._is_early(cell, before_us)
+                    never = isinstance(emit.early if early else emit.late, Never)
+                    waits = cell.pending and (untold or not never)
                     open_ = isinstance(cell.window, Window) and not self._closed(cell, before_us)
                     if waits or (open_ and emit.closing_pane):
                         last_words.append((cell, Timing.EARLY if early else Timing.LATE))

@@ -56,8 +56,10 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
     rows = stored.rows(by, goes)
     ends, pending = (combine(rows.sessions.column(c)).to_numpy() for c in (END, PENDING))
     early, open_ = ~logic.has_passed(ends, watermark_us), ends >= step.closed_us
+    untold = ~logic.has_passed(ends, step.told_us) & logic.definition.tells_what_goes
     for timing, trigger, mine in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
-        speaks = (pending > 0) & (not isinstance(trigger, Never)) | open_ & emit.closing_pane
+        told = (not isinstance(trigger, Never)) | untold
+        speaks = (pending > 0) & told | open_ & emit.closing_pane
         rows = logic._fired(step, rows, speaks & mine, timing, closing=True)
     said = list(step.told)
     step.told.clear()

@@ -296,7 +296,8 @@ def _sizes(retention: Any, left: Input, right: Input) -> dict[str, Any]:
         return {}
     if left.name == right.name:
         raise BadWindow(
-            f"{retention!r} of a join of {left.name!r} with itself, which keeps messages by time: use retention='1 day'"
+            f"{retention!r} of a join of {left.name!r} with itself, which keeps messages by time: use retention='1 day', or "
+            "give the stream to the join twice, under two names"
         )
     if isinstance(left.window, Rows) or isinstance(right.window, Rows):
         raise BadWindow(

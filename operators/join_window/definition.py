@@ -23,7 +23,7 @@ from windrow.core.messages import JoinedRow
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import DAY_US, Duration, TimeUnit
-from windrow.core.windows import Calendar, Hopping, Inherited, Tumbling, WindowSpec
+from windrow.core.windows import Calendar, Hopping, Inherited, Session, Tumbling, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.given import normalise
 from windrow.operators.aggregate.panes import make_window
@@ -46,6 +46,11 @@ class Windowing(AggregateDefinition):
     def full_state(self) -> bool:
         """Messages are kept."""
         return True
+
+    @property
+    def tells_what_goes(self) -> bool:
+        """Nobody else would tell its messages."""
+        return self.emit.on_time
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -111,8 +116,7 @@ class JoinWindowDefinition(OneInput):
         deliver: Policy | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        if isinstance(window, Inherited):
-            raise BadWindow(f"{window!r} of a join window: no operator before it has windows, name one")
+        _check_window(window)
         joined = check.names(
             join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()"
         )
@@ -228,6 +232,17 @@ def _shared(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in changes.items() if name in AggregateDefinition.__dataclass_fields__
     }
+
+
+def _check_window(window: Any) -> None:
+    """Refuse windows in which no message can be told once."""
+    if isinstance(window, Inherited):
+        raise BadWindow(f"{window!r} of a join window: no operator before it has windows, name one")
+    if isinstance(window, Session) and window.max_length_us is not None:
+        raise BadWindow(
+            f"{window!r} of a join window: a message that comes late may move every cut after it, and what was told has its "
+            "window already; use cut=wr.tumbling(...) or cut=wr.calendar(...)"
+        )
 
 
 def _of_rows(emit: Emit) -> Emit:

@@ -11,6 +11,7 @@ import pytest
 
 import windrow as wr
 from windrow.operators.aggregate.sessions import SessionAggregator
+from windrow.stores.kv import Batch
 from windrow.testing import TestDriver
 
 S = 1_000_000
@@ -130,6 +131,20 @@ def test_what_was_told_across_a_cut_is_taken_back_though_nothing_follows_the_cut
             for p in driver.check().panes
         ]
         assert sorted(told) == [("INSERT", 11, 14, 2), ("INSERT", 13, 16, 1), ("RETRACT", 13, 16, 1)]
+
+
+def test_sessions_whose_keys_a_former_version_did_not_list_are_found_all_the_same(tmp_path: Path) -> None:
+    with TestDriver(visits(retention=wr.Retain(windows=2, per="job")), tmp_path) as driver:
+        driver.feed([{"t": t * S, "k": k} for t, k in ((0, "a"), (0, "b"), (20, "a"), (40, "c"))])
+        kv, batch = driver.op.engine.staged.overlay, Batch()
+        aux = driver.op.engine.logic.aux_cf
+        [one, *_] = [name for name, _ in kv.scan(aux, b"y", b"z")]
+        batch.delete(aux, one)
+        kv.write(batch)
+        driver.feed([])
+        assert [(w.key["k"], w.window.start_us // S) for w in driver.windows()] == [("a", 20), ("c", 40)]  # type: ignore[union-attr]
+        assert not list(driver.op.engine.staged.overlay.scan(aux, b"y", one[:17] + b"\xff"))
+        driver.check()
 
 
 @pytest.mark.parametrize("per", ["key", "job"])

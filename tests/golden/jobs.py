@@ -318,6 +318,14 @@ KINDS: dict[str, Kind] = {
             by=(), window=wr.tuples(4, step=2), retention=wr.Retain(windows=3), emit=wr.Emit(early=wr.never)
         )
     ),
+    "join window, sessions by messages": Kind(
+        lambda: listed(
+            window=wr.session(messages=3),
+            join_keys="s",
+            retention=wr.Retain(messages=20, per="job"),
+            emit=wr.Emit(early=wr.every(3)),
+        )
+    ),
     "over, anchors": Kind(
         lambda: wr.Over(
             by="k",
@@ -364,6 +372,15 @@ KINDS: dict[str, Kind] = {
             retention="30 seconds",
             how="right",
             where=wr.col("orders_x") < 9,
+        ),
+        TWO,
+    ),
+    "join, sessions by size": Kind(
+        lambda: join(
+            left={"window": wr.session((wr.col("x") + 1) * 500_000)},
+            retention=wr.Retain("1 minute", windows=6, per="job"),
+            how="full",
+            allowed_lateness="5 seconds",
         ),
         TWO,
     ),

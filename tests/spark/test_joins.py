@@ -91,15 +91,22 @@ def embedded(join: wr.Join, tmp_path: Path) -> Counter[tuple[Any, ...]]:
 @pytest.mark.proves(
     "Joins: on Spark: two streams, one commit; bounded frames",
     "Joins: in common sessions of both inputs, and in sessions of one (session join window operator)",
+    "Joins: sessions with gaps of the messages' own, common ones and those of one input",
 )
 def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tmp_path: Path) -> None:
     """Three ways side by side."""
     joins = [define(how=how, name=how) for how in ("inner", "left", "full")]
     common = {"within": None, "window": wr.session("2 seconds"), "retention": "1 minute"}
     in_sessions = define(how="full", name="sessions", **common)
-    sinks = {join.name: wr.sinks.memory() for join in (*joins, in_sessions)}
+    own = wr.Input(
+        "orders", event_time="time", watermark="5 seconds", window=wr.session(wr.col("id") * 300_000)
+    )
+    kept = {"within": None, "retention": wr.Retain("1 minute", windows=1_000)}
+    of_own_gaps = define(left=own, how="full", name="own_gaps", **kept)
+    sessions = (in_sessions, of_own_gaps)
+    sinks = {join.name: wr.sinks.memory() for join in (*joins, *sessions)}
     query = (
-        wr.writeStream([*joins, in_sessions], **streams(spark, feed, tmp_path, 6))
+        wr.writeStream([*joins, *sessions], **streams(spark, feed, tmp_path, 6))
         .sink(sinks)
         .option("checkpointLocation", str(tmp_path / "ckpt"))
         .option("shards", 2)
@@ -110,7 +117,8 @@ def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tm
     for join in joins:
         panes = sinks[join.name].panes
         assert told(panes) == by_spark(spark, join.how) and len(panes) > 100
-    assert told(sinks["sessions"].panes) == embedded(in_sessions, tmp_path)
+    for join in sessions:
+        assert told(sinks[join.name].panes) == embedded(join, tmp_path / join.name)
     assert query.lastProgress["counters"]["rows"] == 240
 
 

@@ -273,6 +273,45 @@ def test_a_session_by_messages_of_others_tells_what_waits_when_so_many_others_ha
         assert [m.payload["n"] for m in op.get_messages(key="a")] == [8]
 
 
+@pytest.mark.proves(
+    "Lateness and retention: join windows by size: the oldest go, of a key or of all, with what they have still to tell"
+)
+@pytest.mark.parametrize(
+    ("window", "size", "kept"),
+    [
+        (wr.tumbling("10 seconds"), {"windows": 2}, [20, 30]),
+        (wr.hopping("10 seconds", "5 seconds"), {"messages": 3}, [20, 25, 30]),
+        (wr.session("3 seconds"), {"windows": 1, "per": "job"}, [30]),
+        (wr.session(wr.col("gap") * S), {"messages": 2}, [20, 30]),
+        (wr.tuples(2), {"windows": 1, "time": None}, [3]),
+        (wr.session(messages=0), {"messages": 2, "per": "job", "time": None}, [2, 3, 4]),
+    ],
+    ids=["tumbling", "hopping", "session", "own gaps", "tuples", "session by messages"],
+)
+def test_the_oldest_windows_beyond_a_number_go_and_tell_what_waits(
+    window: Any, size: dict[str, Any], kept: list[int], tmp_path: Any
+) -> None:
+    """SAMZA-552: a join window operator is given "Window Retention Size" and "Window Retention Time"."""
+    definition = wr.JoinWindow(
+        by="k",
+        event_time="t",
+        window=window,
+        retention=wr.Retain(**{"time": "1 hour", **size}),
+        watermark=wr.explicit(),
+        emit=wr.Emit(early=wr.never),
+    )
+    with definition.open(str(tmp_path), clock=ManualClock()) as op:
+        for n in (0, 10, 20, 30):
+            key = "ab"[n // 10 % 2] if "messages=0" in repr(window) else "a"
+            op.add_message({"t": n * S, "n": n, "k": key, "gap": 3})
+        op.advance_watermark(1)
+        windows = [info.window for info in op.get_windows()]
+        assert [w.first if isinstance(w, wr.TupleWindow) else w.start_us // S for w in windows] == kept
+        stay = {m.payload["n"] for m in op.get_messages()}
+        assert len(stay) < 4
+        assert {row["n"] for row in op.get_result()} >= {0, 10, 20, 30} - stay
+
+
 def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_windows(
     tmp_path: Any,
 ) -> None:
@@ -297,6 +336,7 @@ def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_
         ({"retention": None}, "retention"),
         ({"window": wr.sliding("1 minute")}, "wr.tumbling"),
         ({"by": "k", "window": wr.inherited()}, "no operator before it has windows"),
+        ({"by": "k", "window": wr.session("1 s", max_length="1 hour")}, "cut="),
         ({"window": wr.session(messages=3), "retention": wr.forever}, "name a key"),
         ({"event_time": 3}, "event_time"),
     ],
