@@ -88,10 +88,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """The session of Spark of all tests in this process."""
+    """The session of Spark of all tests in this process, for as long as its JVM is there (`pytest_runtest_setup`)."""
     from py4j.protocol import Py4JError
 
-    from tests.spark.conftest import forking, session
+    from tests.spark.conftest import forget, forking, is_gone, session
 
     with forking():
         made = session()
@@ -99,16 +99,34 @@ def spark() -> Iterator[Any]:
         # A JVM that is gone cannot be stopped: who needed it has failed.
         with contextlib.suppress(ConnectionError, Py4JError):
             made.stop()
+        if is_gone(made):
+            forget(made)
 
 
 @pytest.fixture(scope="module")
 def compiled(spark: Any) -> Iterator[None]:
     """Plans of a module are compiled, as they are for users."""
+    from py4j.protocol import Py4JError
+
     from tests.spark.conftest import WHOLE_STAGE
 
     spark.conf.set(WHOLE_STAGE, "true")
     yield
-    spark.conf.set(WHOLE_STAGE, "false")
+    with contextlib.suppress(ConnectionError, Py4JError):
+        spark.conf.set(WHOLE_STAGE, "false")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Who is tried again when a JVM has ended, and all after it, have another."""
+    fixtures = getattr(item, "_fixtureinfo", None)
+    for fixture in fixtures.name2fixturedefs.get("spark", ()) if fixtures else ():
+        made = fixture.cached_result[0] if fixture.cached_result else None
+        if made is not None:
+            from tests.spark.conftest import is_gone
+
+            if is_gone(made):
+                fixture.finish(item._request)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -61,12 +61,34 @@ def _session(builder: Any) -> Any:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        # Who is not heard of for two minutes, as on a machine that stands still, is given up, and in local mode never taken back:
+        # the JVM ends itself ten minutes later.
+        .config("spark.storage.blockManagerHeartbeatTimeoutMs", "1d")
         # Checkpoints of Spark's without a file of checksums beside each file, which is a process more for each.
         .config("spark.hadoop.fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.RawLocalFs")
         .getOrCreate()
     )
     made.sparkContext.setLogLevel("ERROR")
     return made
+
+
+#: What led to JVMs that are gone: nobody is warned of connections that nobody closed.
+GONE: list[Any] = []
+
+
+def is_gone(made: Any) -> bool:
+    """True if the JVM of a session has ended."""
+    return made.sparkContext._gateway.proc.poll() is not None
+
+
+def forget(made: Any) -> None:
+    """Have the next session begin with a JVM of its own: Spark clears what it knows only where the last one answers."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    GONE.append((made, SparkContext._gateway))
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 class Feed:
