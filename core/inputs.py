@@ -112,7 +112,7 @@ def make_input(
     if window is not None and not isinstance(window, JoinWindowSpec):
         raise BadWindow(
             f"window={window!r} of input {name!r}: use wr.sliding, wr.unbounded, wr.tumbling, wr.hopping, wr.rows or "
-            "wr.session"
+            "wr.session('10 minutes'); a join window, wr.JoinWindow(window=...), takes other kinds"
         )
     if isinstance(window, Hopping) and window.hop_us > window.size_us:
         raise BadWindow(f"{window!r} leaves gaps, in which messages of {name!r} could not be joined")

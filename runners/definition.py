@@ -324,7 +324,8 @@ class Join(JoinDefinition, Verbs):
     how: "inner", "left", "right", "full", "semi", "anti", or "asof" (the latest right message at or before)
     where: a condition on pairs: an expression such as wr.col("value") > wr.col("cost"), or wr.pairs(function, name=...)
     retention: how long messages are kept; by default as long as windows and `within` reach. wr.Retain("1 day", messages=1000)
-        keeps no more than so many of each input, of each key or, with per="job", in all
+        keeps no more than so many of each input, of each key or, with per="job", in all; sessions go whole, of these also
+        windows=100
     allowed_lateness: how long past the watermark a message is taken; default: the retention
     emit: wr.Emit(early=..., late=...), each wr.every_batch (default: at once) or a period
     name: tells operators of one job apart

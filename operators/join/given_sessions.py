@@ -23,7 +23,7 @@ def check_sessions(
     if window is not None and not isinstance(window, Session):
         raise BadWindow(
             f"window={window!r} of a join: both inputs make sessions together, wr.session('10 minutes'); give windows of other "
-            "kinds to the inputs, wr.Input(..., window=...)"
+            "kinds to the inputs, wr.Input(..., window=...), or to a join window for each, wr.JoinWindow(window=...)"
         )
     sessions = [w for w in (window, *own) if w is not None]
     if len(sessions) > 1:

@@ -346,11 +346,15 @@ def test_an_aggregate_follows_a_join_over_sessions_whose_pairs_are_bounded(tmp_p
         ({"how": "asof"}, ConfigurationError, "asof"),
         ({"window": wr.session("1 minute", max_length="1 hour")}, BadWindow, "cut="),
         ({"window": wr.tumbling("1 minute")}, BadWindow, "give windows of other kinds to the inputs"),
+        ({"window": wr.session(messages=3)}, BadWindow, "wr.JoinWindow"),
         ({"right": wr.Input("clicks", event_time="t", watermark=wr.explicit(), max_ahead=wr.forever)}, BadWindow, "two names"),
         ({"right": wr.Input("buys", event_time="t", static=True)}, BadWindow, "static"),
         ({"left": wr.Input("clicks", event_time="t", window=wr.session("5 s"))}, BadWindow, "together"),
     ],
 )  # fmt: skip
+@pytest.mark.proves(
+    "Joins: over sessions without the session key, and what else does not go with them, refused with what to do"
+)
 def test_what_does_not_go_with_sessions_is_refused_with_what_to_do(
     changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:

@@ -92,7 +92,8 @@ def told(op: Any) -> list[tuple[int, str, tuple[int, int]]]:
 
 
 @pytest.mark.proves(
-    "Windows: of a join: a message is told in its first window only, and all of its windows hold it"
+    "Emission: of a join window at once by default, early and late",
+    "Windows: of a join: a message is told in its first window only, and all of its windows hold it",
 )
 def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_it(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
