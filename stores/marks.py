@@ -9,6 +9,8 @@ something to do, and a bucket goes as a whole.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from windrow.core.arrays import IntArray
@@ -32,12 +34,13 @@ class Marks:
             return
         batch = Batch()
         buckets = moments // self.width_us
-        low, high = int(buckets.min()), int(buckets.max())
-        for bucket in [low] if low == high else np.unique(buckets).tolist():
-            mine = np.flatnonzero(buckets == bucket)
-            key = self.prefix + encode_i64(bucket) + encode_u64(step)
-            for part, low_ in enumerate(range(0, len(mine), MOST)):
-                chosen = mine[low_ : low_ + MOST]
+        order = np.argsort(buckets, kind="stable")
+        moments, hashes, buckets = moments[order], hashes[order], buckets[order]
+        begins = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
+        for low, high in pairwise([*begins.tolist(), len(buckets)]):
+            key = self.prefix + encode_i64(int(buckets[low])) + encode_u64(step)
+            for part, first in enumerate(range(low, high, MOST)):
+                chosen = slice(first, min(first + MOST, high))
                 name = key if part == 0 else key + part.to_bytes(4, "big")
                 before = _unpack(kv.get(self.cf, name) or b"")
                 some = [

@@ -193,8 +193,17 @@ class SessionAggregator(StoredSessions, Grouping):
         if self.history is None:
             there = stored.keys(passed_ & (ends >= watermark_us), by)
             near, stay = self.store.without(near, stay, hashes_of(there, by))
-        self.keep(step, near, stay, rows, self.store.home(ends[passed_]))
+        kept = self._stays(rows, watermark_us)
+        self.keep(step, near, stay, rows.where(kept), self.store.home(ends[passed_][kept]))
         return self._taken(step)
+
+    def _stays(self, rows: Rows, watermark_us: int) -> BoolArray:
+        """True for sessions that ended which this step does not forget again, or of which it may have to say more."""
+        if self.history is not None or self.limited or self.definition.emit.closing_pane:
+            return np.ones(len(rows.sessions), dtype=bool)
+        ends, pending = (combine(rows.sessions.column(name)).to_numpy() for name in (END, PENDING))
+        stays: BoolArray = (ends >= self.forgotten_before(watermark_us)) | (pending > 0)
+        return stays
 
     def _taken(self, step: Step) -> list[pa.Table]:
         """What was told, which is not told again."""

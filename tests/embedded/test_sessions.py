@@ -18,7 +18,7 @@ from windrow.core.messages import Kind
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import sessions
 from windrow.stores.kv import Overlay
-from windrow.stores.sessions import HOT
+from windrow.stores.sessions import HOME, HOT
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
@@ -195,6 +195,25 @@ def test_a_slice_of_sessions_that_end_reads_its_own_pages_alone(monkeypatch: pyt
         assert max(held) < 400
         driver.drain()
         driver.check()
+
+
+def test_what_nothing_can_reach_when_it_ends_is_told_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestDriver(visits(emit=wr.Emit.append(), retention="0 seconds")) as driver:
+        driver.feed(rows(*((30 * i, f"k{i % 7}") for i in range(500))))
+        logic, stored = driver.op.engine.logic, []
+        put = logic.store.put
+
+        def spy(kv: Any, near: Any, table: pa.Table, kept: Any) -> None:
+            stored.append(int((table.column(HOME).to_numpy() != HOT).sum()))
+            put(kv, near, table, kept)
+
+        monkeypatch.setattr(logic.store, "put", spy)
+        driver.advance_event_time(30 * 490 * S)
+        assert len(driver.committed_panes()) == 490
+        assert 0 < sum(stored) < 5, "the last one could keep out what comes yet"
+        driver.drain()
+        driver.check()
+        driver.assert_state_zero()
 
 
 @pytest.mark.parametrize("before", [wr.Emit.append(), wr.Emit(early=wr.every_batch, late=wr.never)])
