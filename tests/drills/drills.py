@@ -17,6 +17,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 import windrow as wr
+from tests.deep import usually
 from tests.drills import processes
 from tests.drills.world import DrillFailed, World
 from windrow.core.errors import Fenced
@@ -248,7 +249,7 @@ def run(drill: Drill, seeds: Sequence[int], kafka: wr.Kafka | None, image: str |
                 time.sleep(rng.uniform(0, 1))
                 drill.fault(world, rng)
                 faults += 1
-                world.goes_on(rng.randint(1, 6))
+                world.goes_on(rng.randint(1, usually(2, deep=6)))
             report = world.finish()
         except DrillFailed as error:
             failed = f"seed {seeds[min(faults, len(seeds) - 1)]}: {error}"

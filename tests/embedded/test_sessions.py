@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from windrow.core.errors import BadTrigger, BadWindow, DefinitionChanged, TypeClash
 from windrow.core.messages import Kind
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -265,10 +266,14 @@ def test_a_session_is_explained_by_the_message_that_made_it_of_two(agg: Any, tmp
             assert alone.joined_by is None and [t.commit for t in alone.commits] == [8]
 
 
+MODES: tuple[Any, ...] = ("accumulating", "discarding", "retracting")
+GROWING = list(product(MODES, (None, wr.tumbling("1 minute")), ({"n": wr.count()}, {"m": wr.median("v")})))
+#: Any two of the three in every way.
+EVERY_OTHER = [GROWING[n] for n in (0, 3, 5, 6, 8, 11)]
+
+
 @pytest.mark.proves("Coming back: a larger gap of sessions on the state that there is")
-@pytest.mark.parametrize("mode", ["accumulating", "discarding", "retracting"])
-@pytest.mark.parametrize("cut", [None, wr.tumbling("1 minute")], ids=["", "cut"])
-@pytest.mark.parametrize("agg", [{"n": wr.count()}, {"m": wr.median("v")}], ids=["incremental", "messages"])
+@pytest.mark.parametrize(("mode", "cut", "agg"), usually(EVERY_OTHER, deep=GROWING))
 def test_under_a_larger_gap_sessions_of_the_state_are_joined(
     mode: Any, cut: Any, agg: Any, tmp_path: Path
 ) -> None:

@@ -145,7 +145,7 @@ def _drawn(scaled: cases.Scaled, row: dict[str, Any]) -> Any:
     "Embedded: messages added one by one run together under every trigger, as single steps bit for bit"
 )
 @given(data=st.data())
-@examples(40, deep=5_000)
+@examples(24, deep=5_000)
 def test_messages_that_run_together_tell_what_single_steps_tell_bit_for_bit(data: st.DataObject) -> None:
     scaled = data.draw(
         cases.cases(ids=data.draw(st.booleans()), full=data.draw(st.sampled_from([False] * 7 + [True])))
@@ -194,7 +194,7 @@ def sessions(draw: st.DrawFn) -> cases.Scaled:
     "Embedded: messages added one by one run together under every trigger, as single steps bit for bit"
 )
 @given(data=st.data())
-@examples(40, deep=5_000)
+@examples(24, deep=5_000)
 def test_sessions_of_messages_that_run_together_are_those_of_single_steps(data: st.DataObject) -> None:
     scaled = data.draw(sessions())
     assert scaled.definition.in_runs

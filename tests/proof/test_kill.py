@@ -20,7 +20,7 @@ from windrow.testing import ManualClock, TestDriver, ledger
 
 ROOT = Path(__file__).parents[2]
 S = 1_000_000
-KILLS = usually(3, deep=12)
+KILLS = usually(2, deep=12)
 #: How many messages one life of the process takes in, if it is not killed before.
 A_LIFE = 400
 

@@ -24,7 +24,7 @@ from windrow.testing.draw import BASE_US, SCHEMA, WRONG, Draw
 from windrow.testing.judge import Letter, difference, letters_differ
 from windrow.testing.scenario import ONLY
 
-JOBS, BLOCKS, SETS = usually(250, deep=20_000), 2, 4
+JOBS, BLOCKS, SETS = usually(130, deep=20_000), 2, 4
 POSITIONS = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 COLUMNS = pa.schema([*SCHEMA, *POSITIONS.items()])
 

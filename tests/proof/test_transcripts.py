@@ -5,17 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.deep import usually
 from windrow.operators.operator import Definition
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
-from windrow.testing.transcripts import EXACT, Driver, OracleDriver, Transcript, check, load
+from windrow.testing.transcripts import CUT, EXACT, Driver, OracleDriver, Transcript, check, load
 
+#: "two a step" lies between the other two; the oracle has it always (tests/oracle/test_transcripts.py).
+CUTS = usually(("one a step", "all at once"), deep=CUT)
 FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
 RUNS = [
     pytest.param(transcript, variation, id=f"{file.stem}: {transcript.name} [{variation}]")
     for file in sorted(FOLDER.rglob("*.yaml"))
     for transcript in load(file)
     for variation in transcript.variations
+    if variation in (*EXACT, *CUTS)
 ]
 
 

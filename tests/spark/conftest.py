@@ -61,8 +61,8 @@ def _session(builder: Any) -> Any:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        # Who is not heard of for two minutes, as on a machine that stands still, is given up, and in local mode never taken back:
-        # the JVM ends itself ten minutes later.
+        # Who is not heard of for two minutes, as on a machine that stands still, is given up, and in local mode never taken
+        # back: the JVM ends itself ten minutes later.
         .config("spark.storage.blockManagerHeartbeatTimeoutMs", "1d")
         # Checkpoints of Spark's without a file of checksums beside each file, which is a process more for each.
         .config("spark.hadoop.fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.RawLocalFs")

@@ -16,7 +16,7 @@ DRILL = Path(__file__).resolve().parents[2] / "examples" / "kill_drill.py"
 
 @pytest.mark.proves("Coming back: process killed anywhere")
 def test_kills_lose_nothing_and_double_nothing() -> None:
-    kills, files = usually(("2", "8"), deep=("10", "30"))
+    kills, files = usually(("1", "6"), deep=("10", "30"))
     done = subprocess.run(
         [sys.executable, str(DRILL), "--kills", kills, "--files", files], capture_output=True, text=True
     )
