@@ -2,12 +2,17 @@
 
     i <stretch i64><run u64>               what a run is: u8 format, u32 rows, u32 bytes, i64 first, i64 last event time,
                                            u32 blocks, u32 the first hash in each block, 16 bytes that say which bytes
-                                           the run has (xxh3 of the schema and the blocks), then the schema
+                                           the run has (xxh3 of the schema and the blocks), u32 rows of a block, u8 if it
+                                           has an index, then the schema
+    h <stretch i64><run u64>               its index, where it has more than `INDEXED` blocks: u32 the hash of each row,
+                                           lowest byte first
     b <stretch i64><run u64><block u32>    an Arrow record batch of its rows
 
 stretch: the event time at which it begins, as in `stores/events.py`; a run is what a step filed for it, or several runs that
-were merged; of format 1 a run does not say which bytes it has. Who looks for keys reads what runs there are of the stretches
-in reach, and of each run the blocks in which the keys may lie, or all, which the process holds then (`stores/decoded.py`).
+were merged; one of format 1 does not say which bytes it has, one of format 2 has no index. Who looks for keys reads what runs
+there are of the stretches in reach, and of each run the blocks in which the keys lie: its index says so, which the process
+holds (`stores/decoded.py`). Of a run of which much is looked at all is read, and held. Where there is no room the first hashes
+of the blocks say in which ones the keys may lie.
 Runs of about one size are merged as soon as there are `FAN` of them: so each row is written a few times, and a stretch has few
 runs. A run that is large already stays, so that no step merges much. What is over is forgotten by ranges.
 """
@@ -16,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,7 +38,7 @@ from windrow.stores.decoded import DECODED
 from windrow.stores.events import TIME, Stretches, by_stretch
 from windrow.stores.kv import KV, Batch
 
-FORMAT = 2
+FORMAT = 3
 #: The column of hashes of keys.
 HASH = "__hash"
 #: So many runs of a size become one; those of fewer rows than `SMALL` are all of one size.
@@ -41,11 +46,13 @@ FAN, SMALL = 4, 512
 #: A run of more bytes stays as it is.
 LARGE_BYTES = 32 << 20
 #: Of a run of which a step looks at one block in so many, it reads all, and the process holds it for the next ones.
-MUCH = 2
-#: About so many bytes are a block.
-BLOCK_BYTES = 16 << 10
-_HEAD, _DIGEST_BYTES = struct.Struct(">BIIqqI"), 16
-_RUNS, _RUNS_END, _BLOCKS, _BLOCKS_END = b"i", b"j", b"b", b"c"
+MUCH = 16
+#: About so many bytes are a block; runs of more blocks than that have an index.
+BLOCK_BYTES, INDEXED = 16 << 10, 4
+_HEAD, _DIGEST_BYTES, _MORE = struct.Struct(">BIIqqI"), 16, struct.Struct(">IB")
+_INDEX, _RUNS, _BLOCKS = b"h", b"i", b"b"
+#: Behind all keys of a letter.
+_END = {_INDEX: b"i", _RUNS: b"j", _BLOCKS: b"c"}
 
 Hashes: TypeAlias = npt.NDArray[np.uint32]
 
@@ -53,7 +60,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint32]
 class _Run(NamedTuple):
     """A run of a stretch: its key without the letter, and what is known of it. fences: the first hash of each block.
 
-    digest: of its bytes; empty where it does not say.
+    digest: of its bytes; empty where it does not say. size: rows of a block, 0 where it has no index.
     """
 
     key: bytes
@@ -63,7 +70,21 @@ class _Run(NamedTuple):
     last_us: int
     fences: Hashes
     digest: bytes
+    size: int
     schema: pa.Schema
+
+
+class _Part(NamedTuple):
+    """What a step reads of a run for the keys `here`: these blocks, or what the process holds of it.
+
+    found: the rows of each key in the run, the first and the one behind the last; None where no index says so.
+    """
+
+    run: _Run
+    here: IntArray
+    blocks: IntArray
+    held: pa.Table | None
+    found: tuple[IntArray, IntArray] | None
 
 
 def hashes_of(keys: Sequence[bytes]) -> Hashes:
@@ -95,12 +116,12 @@ class KeyedEvents:
     def forget(self, kv: KV, below_us: int) -> None:
         """Stretches that are over before that."""
         over = below_us >= END_OF_TIME_US
-        end = b"" if over else encode_i64(self._stretches.begin(below_us))
-        runs_end, blocks_end = (_RUNS_END, _BLOCKS_END) if over else (_RUNS + end, _BLOCKS + end)
-        if next(iter(kv.scan(self.cf, _RUNS, runs_end)), None) is not None:
+        head = b"" if over else encode_i64(self._stretches.begin(below_us))
+        ends = {letter: end if over else letter + head for letter, end in _END.items()}
+        if next(iter(kv.scan(self.cf, _RUNS, ends[_RUNS])), None) is not None:
             batch = Batch()
-            batch.delete_range(self.cf, _RUNS, runs_end)
-            batch.delete_range(self.cf, _BLOCKS, blocks_end)
+            for letter, end in ends.items():
+                batch.delete_range(self.cf, letter, end)
             kv.write(batch)
 
     def drop(self, kv: KV, below_us: int, gone: Callable[[pa.Table], BoolArray]) -> None:
@@ -126,14 +147,8 @@ class KeyedEvents:
         size = max(16, n * BLOCK_BYTES // nbytes)
         starts = range(0, n, size)
         times = rows.column(TIME).to_numpy()
-        head = _HEAD.pack(
-            FORMAT,
-            n,
-            min(nbytes, (1 << 32) - 1),
-            int(times.min()),
-            int(times.max()),
-            len(starts),
-        )
+        first_us, last_us = int(times.min()), int(times.max())
+        head = _HEAD.pack(FORMAT, n, min(nbytes, (1 << 32) - 1), first_us, last_us, len(starts))
         fences, schema = hashes[::size].astype(">u4").tobytes(), rows.schema.serialize().to_pybytes()
         digest = xxhash.xxh3_128(schema)
         [whole] = rows.to_batches()
@@ -141,7 +156,10 @@ class KeyedEvents:
             value: bytes = whole.slice(start, size).serialize().to_pybytes()
             digest.update(value)
             batch.put(self.cf, _BLOCKS + key + encode_u32(block), value)
-        batch.put(self.cf, _RUNS + key, head + fences + digest.digest() + schema)
+        more = _MORE.pack(size, len(starts) > INDEXED)
+        if len(starts) > INDEXED:
+            batch.put(self.cf, _INDEX + key, hashes.astype("<u4").tobytes())
+        batch.put(self.cf, _RUNS + key, head + fences + digest.digest() + more + schema)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -173,35 +191,99 @@ class KeyedEvents:
         first_us, last_us = int(low.min()), int(high.max())
         start = _RUNS + encode_i64(self._stretches.begin(first_us))
         DECODED.begin()
-        parts: list[tuple[_Run, IntArray, IntArray, pa.Table | None]] = []
+        parts: list[_Part] = []
         for run in self._runs(kv, start, self._end(last_us + 1)):
             here = np.flatnonzero((low <= run.last_us) & (high >= run.first_us))
-            blocks = _blocks(run.fences, asked[here])
-            if len(blocks):
-                known = DECODED.get(run.digest)
-                parts.append((run, here, blocks[:0] if known is not None else _more(run, blocks), known))
-        names = [_BLOCKS + run.key + encode_u32(b) for run, _, blocks, _ in parts for b in blocks.tolist()]
-        values, at = kv.multi_get(self.cf, names) if names else [], 0
+            part = self._part(kv, run, here, asked[here])
+            if part.held is not None or len(part.blocks):
+                parts.append(part)
         found = []
-        for run, here, blocks, known in parts:
-            rows = _table(self.cf, run, values[at : at + len(blocks)]) if known is None else known
-            at += len(blocks)
-            if len(blocks) == len(run.fences) and run.digest:
-                DECODED.put(run.digest, rows)
-            own = rows.column(HASH).to_numpy()
-            first = np.searchsorted(own, asked[here], "left")
-            n = np.searchsorted(own, asked[here], "right") - first
-            of = np.repeat(here, n)
-            places = np.arange(len(of)) + np.repeat(first - (np.cumsum(n) - n), n)
-            times = rows.column(TIME).to_numpy()[places]
+        for those, rows in self._looked_at(kv, parts):
+            of, places = self._places(those, rows, asked)
+            times = _own(rows, TIME)[places]
             places = places[(times >= low[of]) & (times <= high[of])]
             if len(places):
                 found.append(rows.take(pa.array(places)))
         return concat(found) if found else None
 
+    def _looked_at(self, kv: KV, parts: Sequence[_Part]) -> Iterator[tuple[list[_Part], pa.Table]]:
+        """The rows of parts: those of one schema together, but for what is held, or will be, which is by itself."""
+        names = [_BLOCKS + p.run.key + encode_u32(b) for p in parts for b in p.blocks.tolist()]
+        values, at = kv.multi_get(self.cf, names) if names else [], 0
+        together: dict[pa.Schema, tuple[list[_Part], list[Any]]] = {}
+        for part in parts:
+            own = values[at : at + len(part.blocks)]
+            at += len(own)
+            if part.held is not None:
+                yield [part], part.held
+            elif len(own) == len(part.run.fences) and part.run.digest:
+                rows = _table(self.cf, part.run.schema, own)
+                DECODED.put(part.run.digest, rows)
+                yield [part], rows
+            elif part.found is None:
+                yield [part], _table(self.cf, part.run.schema, own)
+            else:
+                some, theirs = together.setdefault(part.run.schema, ([], []))
+                some.append(part)
+                theirs += own
+        for schema, (some, theirs) in together.items():
+            yield some, _table(self.cf, schema, theirs)
+
+    def _part(self, kv: KV, run: _Run, here: IntArray, asked: Hashes) -> _Part:
+        """What to read of a run for these hashes."""
+        held = DECODED.get(run.digest)
+        if held is not None:
+            return _Part(run, here, here[:0], held, _edges(_own(held, HASH), asked))
+        index = self._index(kv, run)
+        if index is None:
+            return _Part(run, here, _more(run, _blocks(run.fences, asked)), None, None)
+        first, behind = _edges(index, asked)
+        there = behind > first
+        blocks = _covered(first[there] // run.size, (behind[there] - 1) // run.size, len(run.fences))
+        return _Part(run, here, _more(run, blocks), None, (first, behind))
+
+    def _index(self, kv: KV, run: _Run) -> Hashes | None:
+        """The hash of each row of a run; None where it has none, or there is no room to hold it."""
+        if not run.size:
+            return None
+        name = _INDEX + run.digest
+        known = DECODED.get(name)
+        if known is None:
+            if not DECODED.has_room(4 * run.rows):
+                return None
+            value = kv.get(self.cf, _INDEX + run.key)
+            if value is None or len(value) != 4 * run.rows:
+                size = "missing" if value is None else f"{len(value)} bytes"
+                raise CorruptState(f"the index of a run of {run.rows} rows of {self.cf!r} is {size}")
+            known = pa.table({HASH: pa.array(np.frombuffer(value, dtype="<u4").astype(np.uint32))})
+            DECODED.put(name, known)
+        return _own(known, HASH)
+
+    def _places(self, parts: Sequence[_Part], rows: pa.Table, asked: Hashes) -> tuple[IntArray, IntArray]:
+        """(which key, its row in what was read) of the rows of these hashes. rows: those of the parts, one after the other."""
+        own, before, keys, places = _own(rows, HASH), 0, [], []
+        for part in parts:
+            first, behind = _edges(own, asked[part.here]) if part.found is None else part.found
+            n = behind - first
+            of = np.repeat(np.arange(len(n)), n)
+            at = np.arange(len(of)) + np.repeat(first - (np.cumsum(n) - n), n)
+            size, blocks = part.run.size, part.blocks
+            if len(blocks) < len(part.run.fences) and part.held is None and size:
+                at = np.searchsorted(blocks, at // size) * size + at % size
+                # Only the last block of a run may have fewer rows.
+                ends = blocks[-1] == len(part.run.fences) - 1
+                short = len(part.run.fences) * size - part.run.rows if ends else 0
+                at, before = at + before, before + len(blocks) * size - short
+            keys.append(part.here[of])
+            places.append(at)
+        of, at = (np.concatenate(found) for found in (keys, places))
+        if len(at) and (int(at.max()) >= len(own) or (own[at] != asked[of]).any()):
+            raise CorruptState(f"runs of {self.cf!r} do not lie as their indexes say")
+        return of, at
+
     def _end(self, high_us: int) -> bytes:
         """The key behind the runs of all stretches that begin before that."""
-        return _RUNS_END if high_us >= END_OF_TIME_US else _RUNS + encode_i64(high_us)
+        return _END[_RUNS] if high_us >= END_OF_TIME_US else _RUNS + encode_i64(high_us)
 
     def _runs(self, kv: KV, start: bytes, end: bytes) -> list[_Run]:
         return [_opened(key[1:], value) for key, value in kv.scan(self.cf, start, end)]
@@ -217,7 +299,7 @@ class KeyedEvents:
         values, at, tables = kv.multi_get(self.cf, names) if names else [], 0, []
         for run, rows in zip(runs, held, strict=True):
             if rows is None:
-                rows = _table(self.cf, run, values[at : at + len(run.fences)])
+                rows = _table(self.cf, run.schema, values[at : at + len(run.fences)])
                 at += len(run.fences)
             if len(rows) != run.rows:
                 raise CorruptState(f"a run of {self.cf!r} has {len(rows)} rows, not {run.rows}")
@@ -251,6 +333,9 @@ def _to_merge(runs: Sequence[_Run], rows: int) -> list[_Run]:
 def _delete(batch: Batch, cf: str, run: _Run) -> None:
     DECODED.forget(run.digest)
     batch.delete(cf, _RUNS + run.key)
+    if run.size:
+        DECODED.forget(_INDEX + run.digest)
+        batch.delete(cf, _INDEX + run.key)
     batch.delete_many(cf, [_BLOCKS + run.key + encode_u32(block) for block in range(len(run.fences))])
 
 
@@ -273,10 +358,26 @@ def _blocks(fences: Hashes, asked: Hashes) -> IntArray:
     last = np.searchsorted(fences, asked, "right") - 1
     first = np.maximum(np.searchsorted(fences, asked, "left") - 1, 0)
     there = last >= 0
-    edges = np.zeros(len(fences) + 1, dtype=np.int64)
-    np.add.at(edges, first[there], 1)
-    np.add.at(edges, last[there] + 1, -1)
+    return _covered(first[there], last[there], len(fences))
+
+
+def _covered(first: IntArray, last: IntArray, n: int) -> IntArray:
+    """Those of `n` blocks that lie in one of these ranges, whose last ones are in them."""
+    edges = np.zeros(n + 1, dtype=np.int64)
+    np.add.at(edges, first, 1)
+    np.add.at(edges, last + 1, -1)
     return np.flatnonzero(np.cumsum(edges[:-1]) > 0)
+
+
+def _own(rows: pa.Table, name: str) -> npt.NDArray[Any]:
+    """A column without nulls, of a table in one piece: not copied."""
+    column = rows.column(name)
+    return np.asarray(column.chunk(0).to_numpy() if column.num_chunks == 1 else column.to_numpy())
+
+
+def _edges(own: Hashes, asked: Hashes) -> tuple[IntArray, IntArray]:
+    """The first row of each hash, and the one behind its last."""
+    return np.searchsorted(own, asked, "left"), np.searchsorted(own, asked, "right")
 
 
 def _opened(key: bytes, value: bytes) -> _Run:
@@ -289,7 +390,10 @@ def _opened(key: bytes, value: bytes) -> _Run:
         end = _HEAD.size + 4 * blocks
         fences = np.frombuffer(value[_HEAD.size : end], dtype=">u4").astype(np.uint32)
         digest = value[end : end + _DIGEST_BYTES] if version > 1 else b""
-        return _Run(key, rows, nbytes, first_us, last_us, fences, digest, _schema(value[end + len(digest) :]))
+        end += len(digest)
+        size, indexed = _MORE.unpack_from(value, end) if version > 2 else (0, 0)
+        schema = _schema(value[end + _MORE.size if version > 2 else end :])
+        return _Run(key, rows, nbytes, first_us, last_us, fences, digest, size if indexed else 0, schema)
     except (pa.ArrowInvalid, OSError, struct.error, ValueError) as error:
         raise CorruptState(f"a run of {len(value)} bytes cannot be read: {error}") from error
 
@@ -299,12 +403,12 @@ def _schema(packed: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(packed))
 
 
-def _table(cf: str, run: _Run, values: Sequence[Any]) -> pa.Table:
+def _table(cf: str, schema: pa.Schema, values: Sequence[Any]) -> pa.Table:
     """The rows of blocks, in one piece."""
     if any(value is None for value in values):
-        raise CorruptState(f"{sum(v is None for v in values)} blocks of a run of {cf!r} are not there")
+        raise CorruptState(f"{sum(v is None for v in values)} blocks of runs of {cf!r} are not there")
     try:
-        batches = [pa.ipc.read_record_batch(pa.py_buffer(value), run.schema) for value in values]
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(value), schema) for value in values]
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptState(f"a block of {cf!r} cannot be read: {error}") from error
-    return pa.Table.from_batches(batches, run.schema).combine_chunks()
+    return pa.Table.from_batches(batches, schema).combine_chunks()

@@ -82,16 +82,20 @@ ASKED = st.lists(
 )
 
 
-@given(steps=st.lists(STEPS, min_size=2, max_size=24), asked=ASKED)
+@given(
+    steps=st.lists(STEPS, min_size=2, max_size=24), asked=ASKED, room=st.sampled_from([0, 60_000, 1 << 30])
+)
 @examples(60, deep=5_000)
 def test_whatever_was_filed_merged_and_forgotten_a_key_has_what_a_list_gives(
-    steps: list[tuple[str, list[tuple[int, int]], int]], asked: list[tuple[int, int, int]]
+    steps: list[tuple[str, list[tuple[int, int]], int]], asked: list[tuple[int, int, int]], room: int
 ) -> None:
     kv, wide, listed, floor, many = MemoryKV(["k"]), None, list[Row](), -(1 << 40), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed, "FAN", 3)
         patch.setattr(keyed, "SMALL", 8)
         patch.setattr(keyed, "BLOCK_BYTES", 256)
+        patch.setattr(keyed, "INDEXED", 1)
+        patch.setattr(keyed, "DECODED", Decoded(room))
         for number, (kind, given_, times) in enumerate(steps):
             at = given_[0][1]
             if kind == "add":
@@ -141,14 +145,20 @@ def test_many_steps_of_few_rows_leave_few_values_and_are_written_a_few_times() -
     assert numbers(events.read(kv, START_OF_TIME_US, END_OF_TIME_US)) == list(range(steps))
 
 
-def test_a_key_among_many_costs_a_block_of_each_run() -> None:
+def test_a_key_among_many_costs_a_block_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     kv, events = CountingKV(["k"]), store()
     for number in range(4):
         rows = [(number * 50_000 + i, i, 5) for i in range(50_000)]
         events.add(kv, table(rows), number)
-    kv.clear()
-    assert look(events, kv, [(700, 0, 10)]) == [700 + 50_000 * n for n in range(4)]
-    assert kv.read["k"] < 4 * (2 * keyed.BLOCK_BYTES + 4 * 200 + 2_000)
+    for room, read in ((1 << 20, keyed.BLOCK_BYTES), (0, 2 * keyed.BLOCK_BYTES)):
+        monkeypatch.setattr(keyed, "DECODED", Decoded(room))
+        assert look(events, kv, [(700, 0, 10)]) == [
+            700 + 50_000 * n for n in range(4)
+        ]  # indexes are held then
+        kv.clear()
+        assert look(events, kv, [(800, 0, 10)]) == [800 + 50_000 * n for n in range(4)]
+        heads = sum(len(value) for key, value in kv.scan("k", b"i", b"j"))
+        assert kv.read["k"] < 2 * heads + 4 * (read + 2_000)
     kv.clear()
     assert look(events, kv, [(700, 200, 300)]) == []  # of a stretch that has nothing
     assert kv.read["k"] == 0
@@ -160,6 +170,16 @@ def test_a_key_that_fills_blocks_and_shares_others_is_read_whole() -> None:
     events.add(kv, table(rows), 1)
     for key in range(6):
         assert look(events, kv, [(key, 0, 10)]) == [n for n, k, _ in rows if k == key]
+
+
+def test_blocks_of_many_runs_are_looked_at_together() -> None:
+    kv, events = MemoryKV(["k"]), store()
+    for number in range(3):
+        rows = [(10_000 * number + i, i, STRETCH * number) for i in range(4_001 + number)]
+        events.add(kv, table(rows), number)
+    for keys in ([4_000, 3], [0], [1_999, 2_000, 4_002]):
+        found = [n for n in (10_000 * i + key for i in range(3) for key in keys if key < 4_001 + i)]
+        assert look(events, kv, [(key, 0, 3 * STRETCH) for key in keys]) == sorted(found)
 
 
 def test_a_large_run_is_merged_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +194,7 @@ def test_a_large_run_is_merged_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(events, kv, [(3, 0, 10)]) == [10 * n + 3 for n in range(200)]
 
 
-def test_what_is_over_is_forgotten_by_two_ranges_and_nothing_is_written_where_nothing_is() -> None:
+def test_what_is_over_is_forgotten_by_three_ranges_and_nothing_is_written_where_nothing_is() -> None:
     kv, events = MemoryKV(["k"]), store()
     events.add(kv, table([(n, n, n * 10) for n in range(50)]), 1)
     ranges: list[int] = []
@@ -187,7 +207,7 @@ def test_what_is_over_is_forgotten_by_two_ranges_and_nothing_is_written_where_no
     kv.write = noted  # type: ignore[method-assign]
     events.forget(kv, 250)
     events.forget(kv, 299)
-    assert ranges == [2]
+    assert ranges == [3]
     assert numbers(events.read(kv, START_OF_TIME_US, END_OF_TIME_US)) == list(range(20, 50))
     events.forget(kv, END_OF_TIME_US)
     assert list(kv.scan("k")) == []
@@ -202,7 +222,7 @@ def test_columns_that_came_later_or_widened_are_merged_in_one_type() -> None:
             rows = rows.append_column("y", pa.array(["new"]))
         events.add(kv, rows, number)
     [(_, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == b"i"]
-    assert value[0] == 2
+    assert value[0] == 3
     found = events.read_keys(kv, np.array([7], dtype=np.uint32), np.array([0]), np.array([9]))
     assert found is not None and sorted(found.column("x").to_pylist()) == [float(n) for n in range(FAN)]
     assert found.filter(found.column("x").to_numpy() > 1).column("y").to_pylist() == ["new", "new"]
@@ -215,7 +235,7 @@ def test_hashes_are_these_for_good() -> None:
 @pytest.mark.parametrize(
     ("letter", "damage", "error"),
     [
-        (b"i", lambda value: b"\x03" + value[1:], NewerFormat),
+        (b"i", lambda value: b"\x04" + value[1:], NewerFormat),
         (b"i", lambda value: value[:40], CorruptState),
         (b"i", lambda value: value[:20], CorruptState),
         (b"b", lambda value: value[:20], CorruptState),
@@ -236,24 +256,44 @@ def test_a_newer_format_and_damage_are_told(letter: bytes, damage: Any, error: t
         look(events, kv, [(1, 0, 10)])
 
 
-def test_a_run_of_format_1_does_not_say_which_bytes_it_has_and_is_read(decoded: Decoded) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_run_of_former_formats_has_no_index_and_is_read(version: int, decoded: Decoded) -> None:
     kv, events = MemoryKV(["k"]), store()
-    rows = table([(n, n, 1) for n in range(5)])
+    rows = table([(n, n, 1) for n in range(4_000)])
     events.add(kv, rows, 1)
-    [(key, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == b"i"]
-    head = 33  # of one block: u8, u32, u32, i64, i64, u32, and a hash
-    schema = rows.schema.serialize().to_pybytes()
-    assert value[head + 16 :] == schema
+    [(key, value)] = list(kv.scan("k", b"i", b"j"))
+    schema, blocks = rows.schema.serialize().to_pybytes(), int.from_bytes(value[25:29], "big")
+    head = 29 + 4 * blocks  # u8, u32, u32, i64, i64, u32, and the hashes
+    assert value[head + 16 + 5 :] == schema and blocks > keyed.INDEXED
     batch = Batch()
-    batch.put("k", key, b"\x01" + value[1:head] + schema)
+    digest = value[head : head + 16] if version == 2 else b""
+    batch.put("k", key, bytes((version,)) + value[1:head] + digest + schema)
+    batch.delete("k", b"h" + key[1:])
     kv.write(batch)
     for _ in range(2):
         assert look(events, kv, [(3, 0, 10), (4, 0, 10)]) == [3, 4]
-    assert len(decoded) == 0
+    everything = [(n, 0, 10) for n in range(4_000)]
+    assert look(events, kv, everything) == list(range(4_000))
+    assert len(decoded) == version - 1  # of format 1 it does not say which bytes it has
     for number in range(2, FAN + 1):
-        events.add(kv, table([(10 * number, 3, 1)]), number)
-    assert [value[0] for key, value in kv.scan("k") if key[:1] == b"i"] == [2]
-    assert look(events, kv, [(3, 0, 10)]) == [3, 20, 30, 40]
+        events.add(kv, table([(10_000 * number + n, n, 1) for n in range(4_000)]), number)
+    assert [value[0] for _, value in kv.scan("k", b"i", b"j")] == [3]
+    assert look(events, kv, [(3, 0, 10)]) == [3, 20_003, 30_003, 40_003]
+
+
+@pytest.mark.parametrize("damage", [lambda value: value[:-4], lambda value: value[4:] + value[:4], None])
+def test_an_index_that_is_not_there_or_another_is_damage(damage: Any) -> None:
+    kv, events = MemoryKV(["k"]), store()
+    events.add(kv, table([(n, n, 1) for n in range(4_000)]), 1)
+    [(key, value)] = list(kv.scan("k", b"h", b"i"))
+    batch = Batch()
+    if damage is None:
+        batch.delete("k", key)
+    else:
+        batch.put("k", key, damage(value))
+    kv.write(batch)
+    with pytest.raises(CorruptState, match="index"):
+        look(events, kv, [(700, 0, 10)])
 
 
 def test_what_is_held_of_a_run_follows_its_bytes_and_not_its_number() -> None:
@@ -270,21 +310,22 @@ def test_a_run_that_is_looked_at_much_is_read_once_and_one_of_which_little_is_as
 ) -> None:
     monkeypatch.setattr(keyed, "BLOCK_BYTES", 1)
     kv, events = MemoryKV(["k"]), store()
-    events.add(kv, table([(n, n, 1) for n in range(64)]), 1)  # 4 blocks
+    events.add(kv, table([(n, n, 1) for n in range(512)]), 1)  # 32 blocks
     asked: list[int] = []
     read = kv.multi_get
     monkeypatch.setattr(kv, "multi_get", lambda cf, names: (asked.append(len(names)), read(cf, names))[1])
     for _ in range(2):
         assert look(events, kv, [(20, 0, 10)]) == [20]
-    assert (asked, len(decoded)) == ([1, 1], 0)
+    assert (asked, len(decoded)) == ([1, 1], 1)  # its index is held
     for _ in range(2):
         assert look(events, kv, [(20, 0, 10), (40, 0, 10)]) == [20, 40]
     assert look(events, kv, [(20, 0, 10)]) == [20]
-    assert (asked, len(decoded)) == ([1, 1, 4], 1)
+    assert (asked, len(decoded)) == ([1, 1, 32], 2)
     for number in range(2, FAN + 1):
-        events.add(kv, table([(100 * number, 20, 1)]), number)
+        events.add(kv, table([(1_000 * number + n, n, 1) for n in range(512)]), number)
     assert len(decoded) == 0  # merged
-    assert look(events, kv, [(20, 0, 10)]) == [20, *(100 * number for number in range(2, FAN + 1))]
+    assert len(list(kv.scan("k", b"h", b"i"))) == len(list(kv.scan("k", b"i", b"j"))) == 1
+    assert look(events, kv, [(20, 0, 10)]) == [20, *(1_000 * number + 20 for number in range(2, FAN + 1))]
 
 
 def test_what_is_asked_for_stays_and_what_nobody_asks_for_makes_room() -> None:

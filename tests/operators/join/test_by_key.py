@@ -127,13 +127,14 @@ def test_values_are_what_the_page_of_formats_says() -> None:
     [(block, rows), (run, value)] = form.values("left.messages")
     stretch = b"\x80" + (HOUR // 2 * 2).to_bytes(7, "big")  # 2 hours / 4
     assert run == b"i" + stretch + (1).to_bytes(8, "big") and block == b"b" + run[1:] + bytes(4)
-    assert (value[0], int.from_bytes(value[1:5], "big")) == (2, 1)
+    assert (value[0], int.from_bytes(value[1:5], "big")) == (3, 1)
     assert (decode_i64_plain(value[9:17]), decode_i64_plain(value[17:25])) == (HOUR, HOUR)
     assert int.from_bytes(value[25:29], "big") == 1
     [of_key] = hashes_of([bytes.fromhex("118000000000000007")]).tolist()
     assert int.from_bytes(value[29:33], "big") == of_key
-    assert value[33:49] == xxhash.xxh3_128_digest(value[49:] + rows)
-    schema = pa.ipc.read_schema(pa.py_buffer(value[49:]))
+    assert value[33:49] == xxhash.xxh3_128_digest(value[54:] + rows)
+    assert int.from_bytes(value[49:53], "big") >= 16 and value[53] == 0  # rows of a block; no index
+    schema = pa.ipc.read_schema(pa.py_buffer(value[54:]))
     names = [SOURCE, PARTITION, OFFSET, ORDINAL, "__time"]
     assert schema.names == ["k", "t", *names, "__hash"]
     assert pa.ipc.read_record_batch(pa.py_buffer(rows), schema).column("__hash").to_pylist() == [of_key]
