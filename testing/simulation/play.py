@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from windrow.core.extras import need
 from windrow.testing.drawn import drawn
 from windrow.testing.scenario import Played, load_name, scenario_of
 from windrow.testing.seeds import Report, Summary, check, quiet, shrunk
@@ -27,6 +28,9 @@ def play(
     faults: Collection[int] | None = None,
 ) -> Report:
     """Play the schedule of a seed, with those of its faults alone (default: all)."""
+    need(
+        "confluent_kafka", "testing", "the simulation"
+    )  # some seeds keep the log, or put rows, in a Kafka that is simulated
     shared = "/dev/shm"
     with (
         tempfile.TemporaryDirectory(
@@ -74,7 +78,8 @@ def simulate(
 
     Real are checkpoint, shards, recovery and what the driver decides; Spark, Kafka, disk and clocks are simulated. What every
     commit told and buried is compared with the oracle, and the state with that of an undisturbed run. Raises `SeedFailed`
-    with the smallest schedule that shows what is wrong. The same seeds play the same schedules everywhere.
+    with the smallest schedule that shows what is wrong. The same seeds play the same schedules everywhere. Needs the extra
+    `testing`.
 
     >>> import windrow as wr
     >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})

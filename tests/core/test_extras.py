@@ -32,6 +32,11 @@ except wr.ConfigurationError as error:
         ("pyspark", "counts.apply(None)", "windrow[spark]"),
         ("confluent_kafka", "wr.Kafka('localhost:9092')", "windrow[kafka]"),
         ("confluent_kafka", "wr.kafka_log('localhost:9092', 'x')", "windrow[kafka]"),
+        (
+            "confluent_kafka",
+            "from windrow.testing import simulate; simulate(counts, [{'t': 0, 'k': 1}], seeds=1)",
+            "windrow[testing]",
+        ),
         ("fastavro", "wr.decoders.avro('http://registry')", "windrow[avro]"),
     ],
 )
