@@ -244,7 +244,7 @@ def kafka(topic: str, kafka: Kafka | str, **options: Any) -> KafkaSink:
     """A topic, exactly once: the panes of a commit are one transaction.
 
     topic: its name; it is made if it is not there
-    kafka: `wr.Kafka(...)`, or its servers
+    kafka: `wr.Kafka(...)`, or its servers; in tests a `windrow.testing.SimulatedKafka`
     options:
         mode: "append", every row of the panes; "upsert", for a compacted topic, the current pane of each (window, key)
         key: the column whose text is the record's key; by default the key fields as a JSON object

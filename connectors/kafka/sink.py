@@ -378,7 +378,9 @@ def kafka_sink(
     Of dead letters (`dead_letters=wr.sinks.kafka(...)`) each is a record of its payload, with the reason and its position in
     the source in headers `windrow.reason`, `windrow.detail`, `windrow.source`, `windrow.partition`, `windrow.offset`, ...
     """
-    return KafkaSink(topic, as_kafka(kafka), mode, key, encode, partitions, tokens or "")
+    # What makes clients is a cluster: `windrow.testing.SimulatedKafka` does.
+    cluster: Any = kafka if hasattr(kafka, "producer") else as_kafka(kafka)
+    return KafkaSink(topic, cluster, mode, key, encode, partitions, tokens or "")
 
 
 __all__ = ["KafkaSink", "kafka_sink", "newest_of", "read_all"]

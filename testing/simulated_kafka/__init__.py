@@ -27,7 +27,8 @@ from windrow.testing.simulated_kafka.producer import SimulatedProducer
 
 
 class SimulatedKafka(Broker):
-    """A cluster in this process, with the methods of `wr.Kafka`. All clients that it makes see each other's records at once.
+    """A cluster in this process: `wr.sinks.kafka` takes it in the place of `wr.Kafka`; sources and logs want brokers. All
+    clients that it makes see each other's records at once.
 
     step: a function of what is asked, to an `Outcome` of it, or None where it is answered; by default always
 
