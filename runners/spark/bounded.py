@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from windrow.core.errors import ConfigurationError
 from windrow.operators.operator import Definition
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.inputs import check_one, one_way, together
@@ -29,6 +30,10 @@ def apply(
         df, _ = together(definitions, one_way(definitions, df, frames or {}))
     else:
         check_one(definitions)
+    if df.isStreaming:
+        raise ConfigurationError(
+            "apply needs a bounded DataFrame, this one is streaming: use writeStream(df), or spark.read"
+        )
     return rows_of(BatchFunction(definitions, scratch_location(), dead_letters=dead_letters), df, operator)
 
 

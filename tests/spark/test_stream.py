@@ -258,6 +258,8 @@ def test_what_is_wrong_is_said_at_start_and_by_the_driver(spark: Any, feed: Any,
     stream = define().writeStream(source.stream(spark))
     with pytest.raises(ConfigurationError, match=r"use apply\(df\)"):
         define().writeStream(spark.range(1))
+    with pytest.raises(ConfigurationError, match=r"is streaming: use writeStream\(df\)"):
+        define().apply(source.stream(spark))
     for bad in ("out/x", 42):
         with pytest.raises(ConfigurationError, match=f"{bad!r} is no sink"):
             stream.sink(bad)
