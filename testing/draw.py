@@ -181,20 +181,27 @@ class Draw:
         return wr.Retain(self.units(self.pick(8, 20, 30)), **limits, per=self.pick("key", "key", "job"))
 
     def _emit(self) -> wr.Emit:
-        triggers: list[Any] = [
-            wr.never,
-            wr.every_batch,
-            wr.every(2),
-            wr.every(self.units(2)),
-            wr.every(self.units(5)),
-        ]
         return wr.Emit(
-            early=self.pick(*triggers),
-            late=self.pick(*triggers),
+            early=self._trigger(),
+            late=self._trigger(),
             on_time=self.pick(True, True, True, False),
             mode=self.pick("accumulating", "discarding", "retracting"),
             only_if_changed=self.pick(True, False),
             closing_pane=self.pick(True, False),
+        )
+
+    def _trigger(self) -> Any:
+        """Mostly a plain one."""
+        period, delay = self.units(self.pick(2, 5)), self.units(self.pick(1, 4))
+        plain = (wr.never, wr.every_batch, wr.every(2), wr.every(period))
+        if self.chance.random() < 0.6:
+            return self.pick(*plain)
+        return self.pick(
+            wr.after(delay),
+            wr.when(wr.col("n") >= 3),
+            wr.every(period, always=True),
+            wr.any_of(wr.every(3), wr.after(delay), wr.all_of(wr.every(2), wr.after(2 * delay))),
+            wr.all_of(wr.when(wr.col("n") != 3), wr.every(period)),
         )
 
     def _aggregations(self, column: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.deliver import Policy, policy_of
-from windrow.core.emit import After, Emit, EveryBatch, EveryCount, EveryPeriod, Never, When
+from windrow.core.emit import After, Emit, When
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
@@ -205,12 +205,6 @@ def _check_of(agg: Mapping[str, Aggregation], inputs: Collection[str]) -> None:
 def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> None:
     """Refuse triggers that this window, or these columns, cannot have."""
     nothing = pa.table({c: pa.nulls(0) for c in columns})
-    for trigger in (emit.early, emit.late):
-        simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))
-        if isinstance(window, Session | TupleSession) and (not simple or getattr(trigger, "always", False)):
-            raise BadTrigger(
-                f"{trigger!r} with {window!r}: sessions tell by wr.every_batch, wr.every(100) or wr.every('10 seconds')"
-            )
     for leaf in emit.leaves:
         if isinstance(window, Tuples) and (isinstance(leaf, After) or getattr(leaf, "always", False)):
             raise BadTrigger(

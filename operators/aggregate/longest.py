@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.own_gaps import gaps_of
@@ -32,6 +33,7 @@ from windrow.operators.steps.columns import (
     MESSAGES,
     PANES,
     PENDING,
+    SINCE,
     START,
     STEP,
 )
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
 
 REACH = "__reach"
+#: No moment.
+NEVER_US = END_OF_TIME_US
 #: Of a part: how many of its messages came in this step.
 _CAME = "__came"
 
@@ -66,6 +70,7 @@ def divide(
         parts = parts.filter(pa.array(several[of]))
         if old is not None:
             parts, stays = _beside(old, parts, by)
+        parts = _dated(logic, step, parts, old)
         one = np.ones(len(merged), dtype=bool)
         one[long[several]] = False
         sessions = concat([sessions.filter(pa.array(one)), parts.drop_columns([_CAME])])
@@ -148,6 +153,33 @@ def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Tab
             pending[i] = old_pending[meets & (old_starts >= starts[i])].sum() + came[i]
     parts = _with(_with(parts, PENDING, pending), PANES, panes)
     return parts.filter(pa.array(changed)), stays
+
+
+def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table | None) -> pa.Table:
+    """The parts with since when some of what they hold is told by no pane, where a trigger asks for it: since the first of what
+    they meet waits, or since now.
+    """
+    noted = old is not None and SINCE in old.column_names
+    if not (noted or logic.marks.delays):
+        return parts
+    size = len(parts)
+    found = np.full(size, NEVER_US, dtype=np.int64)
+    starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CAME))
+    new = np.ones(size, dtype=bool)
+    if old is not None:
+        codes = codes_of([old, parts], logic.definition.by)
+        keys, own = codes[: len(old)], codes[len(old) :]
+        began, ended = (combine(old.column(c)).to_numpy() for c in (START, END))
+        waits = combine(old.column(SINCE)).fill_null(NEVER_US).to_numpy() if noted else None
+        for i in range(size):
+            meets = (keys == own[i]) & (began < ends[i]) & (starts[i] < ended)
+            new[i] = not (meets & (began == starts[i])).any()
+            if waits is not None:
+                found[i] = waits[meets].min(initial=NEVER_US)
+    if logic.marks.delays:
+        more = new | (came > 0)
+        found[more] = np.minimum(found[more], step.moment.now_us)
+    return parts.append_column(SINCE, pa.array(found, mask=found == NEVER_US))
 
 
 def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:

@@ -79,8 +79,9 @@ def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
     rows = logic.noted(rows, step.progress.step)
     each, ends, number = np.arange(len(rows), dtype=np.int64), ends_of(logic, rows), step.progress.step
     pieces, _, _ = delta_rows(logic.calculation, rows, each, rows.times, ends, each=True)
+    pieces = logic.dated(pieces, step)
     step.result.marks = dict(event_time_marks(rows))
-    logic.marks.come(step.kv, pieces, number)
+    logic.marks.come(step.kv, pieces, step.moment)
     pieces = pieces.append_column(CAME, pa.array(np.full(len(pieces), number, dtype=np.int64)))
     if logic.store.lay_beside(step.kv, pieces):
         settle(logic, step.kv, step.told_us)
@@ -169,6 +170,7 @@ def file_groups(
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
     deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends))
     bury_broken(deltas, broken, logic.definition, step.dead)
+    deltas = logic.dated(deltas, step)
     first = Groups.numbered(parts.piece, parts.size).first_rows
     deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[first]))
     pieces = Pieces(first_us, ends, combine(groups.column(LAST)).take)
@@ -335,6 +337,7 @@ def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> 
         each=step.of_run and not logic.calculation.regroups,
         groups=pieces,
     )
+    deltas = logic.dated(deltas, step)
     deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[groups.first_rows]))
     if broken:
         deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)

@@ -19,13 +19,13 @@ from datetime import timedelta
 from typing import Any
 
 from windrow.core.aggregation import Aggregation
-from windrow.core.emit import EveryBatch, EveryCount
+from windrow.core.emit import After
 from windrow.core.expressions import Expr
 from windrow.core.messages import Kind, Pane, Timing, TupleWindow, Window, WindowInfo
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import LAST_END_US, Session
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.oracle import AggregateOracle, past, ticks
+from windrow.operators.aggregate.oracle import AggregateOracle, past
 from windrow.operators.plain.aggregates import IntegerOverflow, same
 from windrow.operators.plain.arrow import Arguments, Raised
 from windrow.operators.plain.cells import Cell, Key, SessionCell, Standing, Taken, place
@@ -53,7 +53,6 @@ class SessionOracle(AggregateOracle):
         self._asked[definition.inputs[0].name].append(self._gaps)
         self._sessions: dict[Key, list[SessionCell]] = {}
         self._standing: dict[Key, list[Standing]] = {}
-        self._step = 0
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -66,7 +65,7 @@ class SessionOracle(AggregateOracle):
             standing[:] = [replace(one, values=v) for one, v in zip(standing, values, strict=True)]
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
-        self._dead = []
+        self._dead, self._step = [], self._step + 1
         now = self._now(now_us)
         ticked = now if self._ticked_us is None else self._ticked_us
         before, after = self.watermark_us, max(watermark_us, self.watermark_us)
@@ -79,10 +78,12 @@ class SessionOracle(AggregateOracle):
                 if emit.on_time or (cell.pending and not emit.tells_late):
                     panes += self._tell(cell, Timing.ON_TIME, self._closed(cell, after))
         for cell in self._sorted():
-            early = cell.current
-            if cell.pending and ticks(emit.early if early else emit.late, ticked, now):
-                timing = Timing.EARLY if early else Timing.LATE
-                panes += self._tell(cell, timing, self._closed(cell, after))
+            closed = self._closed(cell, after)
+            trigger = emit.early if cell.current else emit.late
+            moment = self._moment(cell, now, ticked)
+            if moment.speaks(trigger) and (cell.pending or not closed):
+                timing = Timing.EARLY if cell.current else Timing.LATE
+                panes += self._tell(cell, timing, closed, always=moment.insists(trigger))
         for cell in self._sorted():
             closes = self._closed(cell, after) and not self._closed(cell, before) and not cell.ended
             if closes and (emit.closing_pane or (cell.pending and emit.tells_late)):
@@ -99,8 +100,7 @@ class SessionOracle(AggregateOracle):
         for cell in self._touched(messages, now_us, watermark_us):
             cell.current = not self._passed(cell, watermark_us)
             trigger = self.definition.emit.early if cell.current else self.definition.emit.late
-            needed = trigger.n if isinstance(trigger, EveryCount) else 1
-            if isinstance(trigger, EveryBatch | EveryCount) and len(cell.pending) >= needed:
+            if self._moment(cell, now_us, None).speaks(trigger):
                 timing = Timing.EARLY if cell.current else Timing.LATE
                 panes = self._tell(cell, timing, self._closed(cell, watermark_us))
                 told += [(place(cell), pane) for pane in panes]
@@ -313,10 +313,9 @@ class SessionOracle(AggregateOracle):
             before = [p for p in parts if p.first_us < one.end_us and one.first_us < p.end_us]
             one.panes = max((part.panes for part in before), default=0)
             began = [part for part in before if part.first_us >= one.first_us]
-            if any(part.first_us == one.first_us for part in began):
-                one.pending = [m for part in began for m in part.pending] + came
-            else:
-                one.pending = [*one.messages]
+            goes_on = any(part.first_us == one.first_us for part in began)
+            one.pending = [m for p in began for m in p.pending] + came if goes_on else [*one.messages]
+            one.since_us = self._since(before, bool(came) or not goes_on)
         others = [cell for cell in self._sessions[whole.key] if cell is not whole]
         self._sessions[whole.key] = others + made
         self._take_back_across(made, watermark_us)
@@ -347,12 +346,12 @@ class SessionOracle(AggregateOracle):
             cell.messages += part.messages
             cell.pending += part.pending
             cell.panes = max(cell.panes, part.panes)
-        cell.messages = cell.messages + some
+            cell.told_in = max(cell.told_in, part.told_in)
+        cell.since_us = self._since(parts, bool(some))
+        cell.messages, cell.pending = cell.messages + some, cell.pending + some
         if self.definition.full_state:  # they are read again, as they came
-            cell.messages.sort(key=lambda m: (m.step, m.position))
-        cell.pending = cell.pending + some
-        if self.definition.full_state:
-            cell.pending.sort(key=lambda m: (m.step, m.position))
+            for kept in (cell.messages, cell.pending):
+                kept.sort(key=lambda m: (m.step, m.position))
         try:
             for alias, aggregation in self.definition.agg.items():
                 if aggregation.function is not None:
@@ -365,22 +364,32 @@ class SessionOracle(AggregateOracle):
         self._sessions[key] = [*others, cell]
         return cell
 
+    def _since(self, parts: list[SessionCell], more: bool) -> int | None:
+        """Since when something of a session is told by no pane: of one that several become, since the first of them."""
+        waits = any(isinstance(trigger, After) for trigger in self.definition.emit.leaves)
+        now = [self._now_us] if more and waits and self._now_us is not None else []
+        return min([*(p.since_us for p in parts if p.since_us is not None), *now], default=None)
+
     def _lose(self, reason: str, detail: str, message: Taken) -> None:
         self._bury(reason, detail, message.position, message.time_us, message.payload)
 
     # -- what is told -----------------------------------------------------------------------------------------------
 
-    def _tell(self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False) -> list[Pane]:
-        """Take back what stands inside the session, and tell it."""
+    def _tell(
+        self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
+    ) -> list[Pane]:
+        """Take back what stands inside the session, and tell it. always: though nothing has changed"""
         emit, news = self.definition.emit, bool(cell.pending)
         try:
             values = {alias: self._value(alias, cell) for alias in self.definition.agg}
         except Exception as error:
-            cell.pending = []
+            cell.pending, cell.since_us = [], None
+            if emit.mode == "discarding":
+                cell.told_in = self._step  # what is discarded counts as told
             reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
-        cell.pending = []
+        cell.pending, cell.since_us = [], None
         standing = self._standing.get(cell.key, [])
         inside = [
             s for s in standing if cell.first_us <= s.window.start_us and s.window.end_us <= cell.end_us
@@ -391,7 +400,8 @@ class SessionOracle(AggregateOracle):
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
-        if emit.mode == "retracting" and unchanged and not closing and timing is not Timing.ON_TIME:
+        repeats = closing or always or timing is Timing.ON_TIME
+        if emit.mode == "retracting" and unchanged and not repeats:
             return []
         key = self._key(cell)
         back = inside if emit.mode == "retracting" else [s for s in inside if s.window != cell.window]
@@ -403,6 +413,7 @@ class SessionOracle(AggregateOracle):
             others = [s for s in standing if s not in inside]
             self._standing[cell.key] = [*others, Standing(cell.window, values, cell.panes)]
         cell.panes += 1
+        cell.told_in = self._step
         cell.ended = is_last
         return panes
 

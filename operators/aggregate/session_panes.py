@@ -33,6 +33,7 @@ from windrow.operators.steps.columns import (
     ON_TIME,
     PANES,
     PENDING,
+    SINCE,
     START,
 )
 from windrow.operators.steps.dead import DeadLetters
@@ -72,8 +73,12 @@ def fire(
     closing: bool,
     step: int | IntArray,
     dead: DeadLetters,
+    always: bool = False,
 ) -> Fired:
-    """Fire every session of `rows`, whose panes are all that stand inside them. step: of all, or of each."""
+    """Fire every session of `rows`, whose panes are all that stand inside them.
+
+    step: of all, or of each. always: what is told is told again where nothing changed
+    """
     sessions, panes, owner = rows
     emit, size = definition.emit, len(sessions)
     values, broken = values_of(sessions)
@@ -91,7 +96,7 @@ def fire(
     elif emit.only_if_changed or emit.mode == "retracting":
         unchanged = _unchanged(definition, columns, panes, owner, same, size)
         if (emit.only_if_changed and not asked) or (
-            emit.mode == "retracting" and timing != ON_TIME and not closing
+            emit.mode == "retracting" and timing != ON_TIME and not closing and not always
         ):
             speaks &= ~unchanged
     # Of what is discarded, rows beside a session say up to which step parts of it were told.
@@ -261,5 +266,6 @@ def _after(
         PANES: pa.array(combine(sessions.column(PANES)).to_numpy() + speaks),
         EMIT_STEP: now if discarding else choose(speaks, now, combine(sessions.column(EMIT_STEP))),
     }
-    names = [n for n in sessions.column_names if not (discarding and n.startswith(ACCUMULATOR))]
+    kept = [n for n in sessions.column_names if n != SINCE]
+    names = [n for n in kept if not (discarding and n.startswith(ACCUMULATOR))]
     return pa.table([replaced.get(n, sessions.column(n)) for n in names], names=names)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
 from windrow.operators.aggregate.extents import Extents, holders
+from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import EMIT_STEP, EMITTED, END, MESSAGES, PANES, PENDING, START
 from windrow.operators.steps.dead import DeadLetters
@@ -27,8 +28,8 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 class Step(NamedTuple):
     """One step: what it reads and writes, and what it says.
 
-    closed_us: sessions that end before it are closed already. told_us: those that end before it have been told as ended.
-    of_run: it stands for many, of one message each.
+    moment: when that is. closed_us: sessions that end before it are closed already. told_us: those that end before it have been
+    told as ended. of_run: it stands for many, of one message each.
     """
 
     kv: KV
@@ -36,6 +37,7 @@ class Step(NamedTuple):
     result: StepResult
     dead: DeadLetters
     told: list[pa.Table]
+    moment: Moment
     closed_us: int
     told_us: int
     of_run: bool = False

@@ -24,6 +24,7 @@ from windrow.operators.aggregate.runs import AggregateRuns
 from windrow.operators.aggregate.session_filing import file_run
 from windrow.operators.aggregate.session_panes import fire, in_order
 from windrow.operators.aggregate.session_rows import Step, unfolded
+from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.steps.columns import ARRIVED, END, ON_TIME
 from windrow.operators.steps.groups import without
 from windrow.operators.steps.intake import event_time_marks
@@ -90,8 +91,10 @@ def _take(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> Ste
     """The ingests of messages beyond the watermark, and of their advances all but the last."""
     taken = Taken(operator, kv, table, run)
     progress = taken.progress
-    closed_us = operator.closed_before(progress.watermark_us)
-    step = Step(kv, progress, taken.result, taken.dead, [], closed_us, progress.watermark_us, of_run=True)
+    closed_us, moment = operator.closed_before(progress.watermark_us), Moment(progress.step, run.nows_us[0])
+    step = Step(
+        kv, progress, taken.result, taken.dead, [], moment, closed_us, progress.watermark_us, of_run=True
+    )
     marks = dict(event_time_marks(taken.rows))
     for filed in file_run(operator, step, taken.rows):
         operator.keep_filed(step, filed)

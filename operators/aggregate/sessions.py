@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod
+from windrow.core.emit import by_step
 from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.own_gaps import with_gaps
@@ -34,7 +34,6 @@ from windrow.operators.aggregate.session_filing import (
     may_wait,
 )
 from windrow.operators.aggregate.session_history import forget_messages
-from windrow.operators.aggregate.session_marks import HALF
 from windrow.operators.aggregate.session_panes import fire, in_order, in_order_of_parts
 from windrow.operators.aggregate.session_partials import ingest_groups_of_sessions, pushdown_sessions
 from windrow.operators.aggregate.session_rows import (
@@ -45,7 +44,9 @@ from windrow.operators.aggregate.session_rows import (
     unfolded,
 )
 from windrow.operators.aggregate.session_runs import SessionRuns
+from windrow.operators.aggregate.session_ticking import tick
 from windrow.operators.aggregate.stored_sessions import StoredSessions
+from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.aggregate.wider_gap import widen
 from windrow.operators.operator import Grouping, RunAgain, numbers_of
 from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING
@@ -93,7 +94,8 @@ class SessionAggregator(StoredSessions, Grouping):
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self.kept_from(progress.watermark_us))
         watermark_us = progress.watermark_us
-        step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
+        moment = Moment(progress.step, now_us)
+        step = Step(kv, progress, result, dead, [], moment, self.closed_before(watermark_us), watermark_us)
         widen(self, step)
         correct(self, step)
         if may_wait(self, step, rows):
@@ -112,7 +114,8 @@ class SessionAggregator(StoredSessions, Grouping):
         progress, result, dead = self._begin(kv)
         self._learn(progress, schema)
         watermark_us = progress.watermark_us
-        step = Step(kv, progress, result, dead, [], self.closed_before(watermark_us), watermark_us)
+        moment = Moment(progress.step, now_us)
+        step = Step(kv, progress, result, dead, [], moment, self.closed_before(watermark_us), watermark_us)
         widen(self, step)
         correct(self, step)
         if len(groups):
@@ -138,10 +141,10 @@ class SessionAggregator(StoredSessions, Grouping):
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Fire what the watermark passed, then the periods that `now` crossed, then close and forget."""
         progress, result, dead = self._begin(kv)
-        before_us, now_before_us = progress.watermark_us, progress.now_us
+        before_us, moment = progress.watermark_us, Moment(progress.step, now_us, progress.now_us)
         watermark_us = max(watermark_us, before_us)
         if progress.schema is not None:
-            step = Step(kv, progress, result, dead, [], self.closed_before(before_us), before_us)
+            step = Step(kv, progress, result, dead, [], moment, self.closed_before(before_us), before_us)
             widen(self, step)
             correct(self, step)
             progress.watermark_us = watermark_us
@@ -152,9 +155,8 @@ class SessionAggregator(StoredSessions, Grouping):
             if changed or watermark_us > before_us:
                 self._fire_on_time(step, watermark_us)
             step = step._replace(told_us=watermark_us)
-            if now_before_us is not None:
-                self._tick(step, now_before_us, now_us)
-                self._tell(step)
+            tick(self, step)
+            self._tell(step)
             self._close(step, last_words)
             self._forget(step)
         self.store.release()
@@ -217,34 +219,22 @@ class SessionAggregator(StoredSessions, Grouping):
         waiting: BoolArray = pending & (not self.definition.emit.tells_late)
         return waiting | self.tells_all
 
-    def _tick(self, step: Step, now_before_us: int, now_us: int) -> None:
-        """Periods tick on one grid of `now` for the whole definition."""
-        emit = self.definition.emit
-        for timing, trigger, low, high in (
-            (EARLY, emit.early, HOT, HOT),
-            (LATE, emit.late, START_OF_TIME_US, HALF - 1),
-        ):
-            if not isinstance(trigger, EveryPeriod):
-                continue
-            if now_us // trigger.period_us > now_before_us // trigger.period_us:
-                homes, hashes = self.marks.waiting.between(step.kv, low, high)
-                self._fire_pending(step, homes, hashes, timing)
-                self.marks.waiting.drop_between(step.kv, low, high)
-
-    def _fire_pending(self, step: Step, homes: IntArray, hashes: Hashes, timing: str) -> None:
-        """Tell the sessions of these keys of which something was not told yet."""
-        stored = self.near(step, homes, hashes)
-        if stored is not None:
-            self._keep_fired(step, stored, stored.values(PENDING) > 0, timing)
-
-    def _keep_fired(
-        self, step: Step, stored: Stored, which: BoolArray, timing: str, *, closing: bool = False
+    def keep_fired(
+        self,
+        step: Step,
+        stored: Stored,
+        which: BoolArray,
+        timing: str,
+        *,
+        closing: bool = False,
+        always: bool = False,
     ) -> None:
         """Tell these of the sessions that were read, and keep them where they were."""
         if not which.any():
             return
         rows, homes = stored.rows(self.definition.by, which), stored.values(HOME)[which]
-        rows = self._fired(step, rows, np.ones(len(homes), dtype=bool), timing, closing=closing)
+        every = np.ones(len(homes), dtype=bool)
+        rows = self._fired(step, rows, every, timing, closing=closing, always=always)
         self.keep(step, stored.near, stored.others(which), rows, homes)
 
     def _close(self, step: Step, last_words: list[pa.Table]) -> None:
@@ -272,7 +262,7 @@ class SessionAggregator(StoredSessions, Grouping):
             closes &= stored.values(PENDING) > 0
         elif step.result.ended:
             closes &= ~self._ended(stored.rows(self.definition.by).sessions, step.result.ended)
-        self._keep_fired(step, stored, closes, LATE, closing=True)
+        self.keep_fired(step, stored, closes, LATE, closing=True)
         return self._taken(step)
 
     def _forget(self, step: Step) -> None:
@@ -291,15 +281,14 @@ class SessionAggregator(StoredSessions, Grouping):
 
     def _look_again(self, step: Step) -> None:
         """Mark all that waits under another emission than before."""
-        self.marks.waiting.drop(step.kv)
-        self.marks.closing.drop(step.kv)
+        self.marks.drop(step.kv)
         homes = [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))]
         rows = self.read(step.kv, homes, step.told_us)
         if rows is not None:
             by = self.definition.by
             sessions = Stored.of(Near(rows, {}), by, step.told_us).rows(by).sessions
             homes = combine(sessions.column(HOME)).to_numpy()
-            self.marks.speaks(step.kv, sessions, homes, step.closed_us, step.progress.step)
+            self.marks.speaks(step.kv, sessions, homes, step.closed_us, step.moment, anew=True)
 
     def runs(
         self,
@@ -327,14 +316,23 @@ class SessionAggregator(StoredSessions, Grouping):
         """Sessions that took messages, after the trigger that looks at every step."""
         emit = self.definition.emit
         ended = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
-        pending = combine(rows.sessions.column(PENDING)).to_numpy()
         for timing, trigger, mine in ((EARLY, emit.early, ~ended), (LATE, emit.late, ended)):
-            if isinstance(trigger, EveryBatch | EveryCount):
-                needed = trigger.n if isinstance(trigger, EveryCount) else 1
-                rows = self._fired(step, rows, mine & (pending >= needed), timing)
+            if by_step(trigger) and mine.any():
+                speaks = np.zeros(len(mine), dtype=bool)
+                speaks[mine] = self.judged(step, rows.where(mine), trigger)
+                rows = self._fired(step, rows, speaks, timing)
         return rows
 
-    def _fired(self, step: Step, rows: Rows, which: BoolArray, timing: str, *, closing: bool = False) -> Rows:
+    def _fired(
+        self,
+        step: Step,
+        rows: Rows,
+        which: BoolArray,
+        timing: str,
+        *,
+        closing: bool = False,
+        always: bool = False,
+    ) -> Rows:
         """Fire these sessions; all rows after, in the order in which they were."""
         if not which.any():
             return rows
@@ -351,6 +349,7 @@ class SessionAggregator(StoredSessions, Grouping):
             closing=closing,
             step=step.progress.step,
             dead=step.dead,
+            always=always,
         )
         if fired.told is not None:
             step.told.append(fired.told)

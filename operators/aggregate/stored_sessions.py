@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.emit import EveryPeriod, Never
+from windrow.core.emit import Trigger, by_step
 from windrow.core.keys import Encode
 from windrow.core.time import END_OF_TIME_US, MINUTE_US, START_OF_TIME_US
 from windrow.core.types import concat
@@ -31,9 +31,10 @@ from windrow.operators.aggregate.session_rows import (
 from windrow.operators.aggregate.session_waiting import settled
 from windrow.operators.aggregate.size_limits import SizeLimits
 from windrow.operators.aggregate.state_rows import merge_rows
+from windrow.operators.aggregate.triggers import Judged
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.assigners import WindowAssigner, assigner_of
-from windrow.operators.steps.columns import END, START
+from windrow.operators.steps.columns import END, SINCE, START
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
@@ -82,7 +83,7 @@ class StoredSessions(Steps):
             and not (self.limited or definition.numbered or definition.full_state)
             and self.longest_us is None
             and self.own_gap is None
-            and isinstance(definition.emit.early, EveryPeriod | Never)
+            and not by_step(definition.emit.early)
         )
         self.writes_keys = bool(definition.by) and (
             self.history is not None or (self.limited and bool(self.limits.by))
@@ -150,6 +151,21 @@ class StoredSessions(Steps):
             return values_of_sessions(self.history, kv, state, panes, self.calculation)
         return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
 
+    def judged(self, step: Step, rows: Rows, trigger: Trigger) -> BoolArray:
+        """True for sessions that the trigger lets speak now."""
+
+        def values() -> pa.Table:
+            found, _ = self.values(step.kv, rows.sessions, rows.panes)
+            return pa.table({**{b: rows.sessions.column(b) for b in self.definition.by}, **found})
+
+        return Judged(rows.sessions, step.moment, values).speaks(trigger)
+
+    def dated(self, deltas: pa.Table, step: Step) -> pa.Table:
+        """What a step brings, with `now` where a trigger asks for how long it waits."""
+        if not self.marks.delays:
+            return deltas
+        return deltas.append_column(SINCE, pa.array(np.full(len(deltas), step.moment.now_us)))
+
     def merged(self, rows: pa.Table, groups: Groups, dead: DeadLetters) -> pa.Table:
         """One row a session of parts of sessions and of what came, stored ones first. groups: the rows by session."""
         merged, broken = merge_rows(self.calculation, rows, groups=groups)
@@ -160,7 +176,7 @@ class StoredSessions(Steps):
 
     def keep(self, step: Step, near: Near, stay: IntArray, rows: Rows, homes: IntArray) -> None:
         """Store `rows` in the place of `near`, of whose rows some `stay` as they are. homes: of the sessions."""
-        self.marks.speaks(step.kv, rows.sessions, homes, step.closed_us, step.progress.step)
+        self.marks.speaks(step.kv, rows.sessions, homes, step.closed_us, step.moment)
         everything = without(together(rows), HOME)
         everything = everything.append_column(HOME, pa.array(np.r_[homes, homes[rows.owner]]))
         if near.rows is not None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from windrow.core.emit import EveryBatch, EveryCount
 from windrow.core.messages import Timing, TupleWindow, Window, WindowInfo
 from windrow.core.windows import TupleSession
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.oracle import ticks
 from windrow.operators.aggregate.session_oracle import SessionOracle
 from windrow.operators.plain.cells import Cell, SessionCell, Taken
 from windrow.operators.plain.oracle import Messages, Outcome
@@ -28,23 +26,23 @@ class TupleSessionOracle(SessionOracle):
         self._numbered = 0
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
-        self._dead = []
+        self._dead, self._step = [], self._step + 1
         now = self._now(now_us)
         ticked = now if self._ticked_us is None else self._ticked_us
         self.watermark_us, self._ticked_us = max(watermark_us, self.watermark_us), now
-        panes = []
+        panes, trigger = [], self.definition.emit.early
         for cell in self._sorted():
-            if cell.pending and ticks(self.definition.emit.early, ticked, now):
-                panes += self._tell(cell, Timing.EARLY, False)
+            moment = self._moment(cell, now, ticked)
+            if moment.speaks(trigger) and cell.current:
+                panes += self._tell(cell, Timing.EARLY, False, always=moment.insists(trigger))
         return Outcome(panes, self._buried())
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         touched, told, trigger = self._touched(messages, now_us, watermark_us), [], self.definition.emit.early
-        needed = trigger.n if isinstance(trigger, EveryCount) else 1
         for cell in touched:
             if self._closed(cell, watermark_us):
                 told += self._tell(cell, Timing.ON_TIME, True)
-            elif isinstance(trigger, EveryBatch | EveryCount) and len(cell.pending) >= needed:
+            elif self._moment(cell, now_us, None).speaks(trigger):
                 told += self._tell(cell, Timing.EARLY, False)
         for cell in self._sorted():
             closed = self._closed(cell, watermark_us)

@@ -19,7 +19,9 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.session_filing import file_sessions
 from windrow.operators.aggregate.session_rows import Rows, Step
+from windrow.operators.aggregate.session_ticking import tick
 from windrow.operators.aggregate.sessions import SessionAggregator
+from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.steps.columns import END, NUMBER, ON_TIME
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -66,7 +68,8 @@ class TupleSessionAggregator(SessionAggregator):
         after = before + len(rows)
         if len(rows):
             numbers = pa.array(np.arange(before + 1, after + 1, dtype=np.int64))
-            step = Step(kv, progress, result, dead, [], self.closed_before(before), before)
+            moment = Moment(progress.step, now_us)
+            step = Step(kv, progress, result, dead, [], moment, self.closed_before(before), before)
             filed = file_sessions(self, step, Slice(rows.table.append_column(NUMBER, numbers), rows.times))
             progress.watermark_us = after
             self.keep_filed(step, filed)
@@ -79,16 +82,16 @@ class TupleSessionAggregator(SessionAggregator):
         return self._end(kv, progress, result, dead)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """The period that `now` crossed."""
+        """What time lets speak."""
         progress, result, dead = self._begin(kv)
         if progress.schema is not None:
             last = progress.watermark_us
-            step = Step(kv, progress, result, dead, [], self.closed_before(last), last)
+            moment = Moment(progress.step, now_us, progress.now_us)
+            step = Step(kv, progress, result, dead, [], moment, self.closed_before(last), last)
             if self._emission_changed(kv):
                 self._look_again(step)
-            if progress.now_us is not None:
-                self._tick(step, progress.now_us, now_us)
-                self._tell(step)
+            tick(self, step)
+            self._tell(step)
         progress.now_us = now_us
         return self._end(kv, progress, result, dead)
 

@@ -76,8 +76,9 @@ def widen(logic: SessionAggregator, step: Step) -> None:
     if moves.any():
         wider = _joined(logic, step, rows.where(moves), ends[moves])
         passed = logic.has_passed(combine(wider.sessions.column(END)).to_numpy(), watermark_us)
-        # As in the step before: what comes in this one was not told.
-        then = step._replace(progress=replace(step.progress, step=step.progress.step - 1))
+        # Before what a step brings, as in the step before: that was not told.
+        brings = step.moment.before_us is None
+        then = step._replace(progress=replace(step.progress, step=step.progress.step - brings))
         _put(logic, step, logic._fired(then, wider, passed & logic.speaks_in_time(wider), ON_TIME), passed)
         logic._tell(step)
 

@@ -20,6 +20,7 @@ from windrow.operators.aggregate.session_filing import file_sessions, given_near
 from windrow.operators.aggregate.session_history import first_kept
 from windrow.operators.aggregate.session_rows import Step, codes_of, extents
 from windrow.operators.aggregate.sessions import SessionAggregator
+from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.join.output import NOBODY
 from windrow.operators.join.windowing import COUNT, KEY
 from windrow.operators.steps.columns import END, INDEX, INSERT, KIND, LATE, START, TIMING
@@ -81,7 +82,8 @@ class JoinSessions(SessionAggregator):
         progress, result, _ = self._begin(kv)
         self._learn(progress, rows.table.schema)
         watermark_us, refused = progress.watermark_us, Refused()
-        step = Step(kv, progress, result, refused, [], self.closed_before(watermark_us), watermark_us)
+        moment, closed_us = Moment(progress.step, now_us), self.closed_before(watermark_us)
+        step = Step(kv, progress, result, refused, [], moment, closed_us, watermark_us)
         self.keep_filed(step, file_sessions(self, step, rows))
         progress.begin(now_us)
         self._end(kv, progress, result, refused)
@@ -104,8 +106,8 @@ class JoinSessions(SessionAggregator):
             return no_sessions(), np.full(len(times), NOBODY, dtype=np.int64)
         self._bind(progress.schema)
         watermark_us = progress.watermark_us
-        closed_us = self.closed_before(watermark_us)
-        step = Step(kv, progress, StepResult(), Refused(), [], closed_us, watermark_us)
+        moment, closed_us = Moment(progress.step, watermark_us), self.closed_before(watermark_us)
+        step = Step(kv, progress, StepResult(), Refused(), [], moment, closed_us, watermark_us)
         near = given_near(self, step, pa.table({KEY: keys}), times, times)
         if not len(near.sessions.codes):
             return no_sessions(), np.full(len(times), NOBODY, dtype=np.int64)

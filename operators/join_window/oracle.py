@@ -70,9 +70,11 @@ class SessionJoinWindowOracle(SessionOracle):
     def redefine(self, definition: Any) -> None:
         super().redefine(definition.windowing._changed(agg={}))
 
-    def _tell(self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False) -> list[Any]:
+    def _tell(
+        self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
+    ) -> list[Any]:
         new = list(cell.pending)
-        told = super()._tell(cell, timing, is_last, closing)
+        told = super()._tell(cell, timing, is_last, closing, always)
         return _rows(self.definition, self._shown(cell.window), new, timing) if told else []
 
     def kept(self, input: str) -> list[Message] | None:

@@ -48,7 +48,6 @@ PARTLY: dict[str, str] = {
 }
 #: What people look for and will not find.
 MISSING: tuple[str, ...] = (
-    "Emission: several triggers at once, delays, conditions and signs of life for sessions",
     "Joins: sessions by messages of others and of a longest length, and of a stream with itself retention by size",
     "Windows: corrections of an operator before as input of sessions, of windows of messages, and of joins of these",
     "Operators: delivery policies that pass over records of Kafka unread on Spark",

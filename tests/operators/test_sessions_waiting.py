@@ -62,6 +62,7 @@ def jobs(draw: st.DrawFn) -> Case:
     def seconds(n: int | None) -> Any:
         return wr.forever if n is None else timedelta(seconds=n)
 
+    both = [wr.all_of(wr.every(2), one) for one in (wr.every("3 seconds"), wr.after("2 seconds"))]
     kept, lateness = pick((None, None), (25, None), (25, 4), (8, 0), (0, None))
     definition = wr.Aggregate(
         by=pick("k", "k", ("k", "g"), "f"),
@@ -73,7 +74,7 @@ def jobs(draw: st.DrawFn) -> Case:
         allowed_lateness=None if lateness is None else seconds(lateness),
         watermark=pick("0 seconds", "3 seconds", wr.bounded("8 seconds", idle="20 seconds"), wr.explicit()),
         emit=wr.Emit(
-            early=pick(wr.never, wr.never, wr.every("5 seconds")),
+            early=pick(wr.never, wr.every("5 seconds"), wr.after("2 seconds"), *both),
             late=pick(wr.never, wr.every_batch, wr.every(2), wr.every("3 seconds")),
             mode=pick("accumulating", "retracting", "discarding"),
             only_if_changed=draw(st.booleans()),

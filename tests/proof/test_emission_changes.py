@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
-from tests.operators.aggregate.cases import TRIGGERS, Scaled, cases, messages, trigger
+from tests.operators.aggregate.cases import MIXED, TIMED, TRIGGERS, Scaled, cases, messages, trigger
 from tests.operators.contract import Case, Life
+from tests.operators.session.cases import sessions
 from windrow.core.messages import Kind, Pane
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -28,23 +29,26 @@ def with_emit(definition: AggregateDefinition, emit: wr.Emit) -> AggregateDefini
 
 
 @st.composite
-def emissions(draw: st.DrawFn, discarding: bool) -> wr.Emit:
+def emissions(draw: st.DrawFn, definition: wr.Aggregate) -> wr.Emit:
     """Any emission whose state has the same fingerprint."""
+    discarding = definition.emit.mode == "discarding"
+    triggers = [*TRIGGERS, *([] if definition.tuple_window else TIMED), *MIXED]
+    triggers = [t for t in triggers if "n" in definition.agg or t not in ("when 2", "either 3")]
+    early, late = (draw(st.sampled_from(triggers)) for _ in range(2))
     return wr.Emit(
-        early=trigger(draw(st.sampled_from(TRIGGERS))),
-        late=trigger(draw(st.sampled_from(TRIGGERS))),
+        early=trigger(early),
+        late=trigger(late),
         on_time=draw(st.sampled_from([True, True, False])),
         mode="discarding" if discarding else draw(st.sampled_from(["accumulating", "retracting"])),
-        only_if_changed=draw(st.booleans()),
+        only_if_changed="always 6" not in (early, late) and draw(st.booleans()),
         closing_pane=draw(st.booleans()),
     )
 
 
 @st.composite
 def lives(draw: st.DrawFn) -> tuple[Scaled, list[wr.Emit]]:
-    case = draw(cases(unbounded=draw(st.booleans())))
-    discarding = case.definition.emit.mode == "discarding"
-    return case, draw(st.lists(emissions(discarding), min_size=1, max_size=4))
+    case = draw(draw(st.sampled_from([cases, sessions]))(unbounded=draw(st.booleans())))
+    return case, draw(st.lists(emissions(case.definition), min_size=1, max_size=4))
 
 
 STEPS = st.lists(
@@ -115,6 +119,30 @@ def test_emission_may_change_between_runs(lives: tuple[Scaled, list[wr.Emit]], s
         job.driver.check()
         check_retractions(job.driver.committed_panes())
         job.driver.close()
+
+
+@pytest.mark.parametrize(
+    "window",
+    [wr.tumbling("10 seconds"), wr.session("10 seconds")],
+    ids=["time", "sessions"],
+)
+def test_a_delay_that_becomes_shorter_is_over_sooner(window: Any) -> None:
+    long, short = (
+        wr.Aggregate(
+            event_time="t",
+            window=window,
+            agg={"n": wr.count()},
+            retention=wr.forever,
+            emit=wr.Emit(early=early),
+        )
+        for early in (wr.after("10 seconds"), wr.after("4 seconds"))
+    )
+    logic, kv = long.logic(), MemoryKV(long.logic().cfs())
+    logic.advance(kv, START_OF_TIME_US, 0)
+    logic.ingest(kv, {long.name: pa.table({"t": [0]})}, 0)
+    logic = short.logic()
+    told = [len(logic.advance(kv, START_OF_TIME_US, now * 1_000_000).panes) for now in (2, 3, 4, 5)]
+    assert told == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def drivers() -> Iterator[Drivers]:
     "Emission: any of, all of several triggers; so long after the first message",
     "Emission: by the values of a window",
     "Emission: always, though nothing is new",
+    "Emission: every trigger, and several at once, for sessions, also for what several become",
     "Emission: only if changed",
     "Emission: a closing pane on request; `is_last`",
     "Emission: one final pane when a window closes",

@@ -12,7 +12,9 @@ import windrow as wr
 from tests.operators.aggregate.cases import (
     FULL,
     INCREMENTAL,
+    MIXED,
     SCHEMA,
+    TIMED,
     TRIGGERS,
     Scaled,
     messages,
@@ -49,15 +51,20 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False, plain: bool = False) -
             longest = pick(None, units(3), units(7))
     if longest is None and not unbounded:
         modes.append("discarding")
+    triggers = [*TRIGGERS, *MIXED, *TIMED]
+    early = draw(st.sampled_from(triggers))
+    late = draw(st.sampled_from(["every_batch", "period 5"] if unbounded else triggers))
     emit = wr.Emit(
-        early=trigger(draw(st.sampled_from(TRIGGERS))),
-        late=trigger(draw(st.sampled_from(["every_batch", "period 5"] if unbounded else TRIGGERS))),
+        early=trigger(early),
+        late=trigger(late),
         on_time=unbounded or pick(True, True, False),
         mode=pick(*modes),
-        only_if_changed=draw(st.booleans()),
+        only_if_changed="always 6" not in (early, late) and draw(st.booleans()),
         closing_pane=draw(st.booleans()),
         drop_late=pick(False, False, False, True) and lateness is None and not unbounded,
     )
+    if {"when 2", "either 3"} & {early, late} and "n" not in names:
+        names.append("n")
     window, retention, by = (
         wr.session(gap, cut=cut, max_length=longest),
         None,
