@@ -253,7 +253,9 @@ class _Steps:
         timing, *values = _list(row)
         if len(values) != len(self._columns):
             raise TranscriptError(f"row {row!r} does not fit the columns {self._columns!r}")
-        return ListedRow(_timing(timing), dict(zip(self._columns, values, strict=True)))
+        listed = zip(self._columns, values, strict=True)
+        times = self._times.values()
+        return ListedRow(_timing(timing), {c: _event_time(v) if c in times else v for c, v in listed})
 
     def _pane(self, row: Any) -> PaneRow:
         allowed = ("window", "key", "values", "timing", "index", "last", "kind")

@@ -20,7 +20,8 @@ expectation cannot pass. Modelled on Beam's trigger transcripts.
       - restart                 loses the process
       - expect: [pane, ...]     all panes since the step before, in order
           {window, key, values, timing, index, last, kind}; key where there are keys; index is optional; where
-          left out, last is false and kind INSERT. A row is [timing, value, ...], with the values of `columns`
+          left out, last is false and kind INSERT. A row is [timing, value, ...], with the values of `columns`,
+          instants under event times
       - expect_dead: [letter, ...]  all dead letters since the step before: {reason, offset, input}, or
           [input, reason, offset]
       - windows: [window, ...]  all windows that are kept: {window, key, messages, values, panes, fired}
@@ -33,14 +34,16 @@ Instants are seconds since the epoch, or ISO text with a zone; a window is `[sta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
-from windrow.core.messages import DeadLetter, Message, StoredMessage, WindowInfo
+from windrow.core.messages import DeadLetter, Kind, Message, StoredMessage, WindowInfo
 from windrow.core.time import DAY_US
 from windrow.operators.operator import Definition
 from windrow.testing.ledger import LedgerBroken, ledger, ledger_key, values_equal
@@ -209,7 +212,7 @@ def _recut(actions: Sequence[Action], size: int | None) -> list[Action]:
 class _End:
     """What does not depend on how the input was cut: what windows hold, what a consumer has in the end, what was buried.
 
-    told: panes by key and window as the ledger has them; rows that are told once, without their timing
+    told: panes by key and window as the ledger has them; rows without their timing, less those that were taken back
     """
 
     windows: dict[Any, WindowInfo]
@@ -260,11 +263,14 @@ class _Run:
 
     def _held(self) -> Any:
         """What a consumer has of all that was told."""
-        if self._mode == "once":
-            columns = self._scenario.columns
-            names = [columns or tuple(sorted(row.values)) for row in self._all_panes]
-            told = zip(self._all_panes, names, strict=True)
-            return sorted(repr([row.values.get(name) for name in some]) for row, some in told)
+        columns = self._scenario.columns
+        if self._mode == "once" or columns is not None:
+            stand: Counter[str] = Counter()
+            for row in self._all_panes:
+                names = columns or tuple(sorted(row.values))
+                text = repr([_in_utc(row.values.get(name)) for name in names])
+                stand[text] += -1 if getattr(row, "kind", None) == Kind.RETRACT else 1
+            return sorted(item for item in stand.items() if item[1])
         try:
             grows = getattr(self._definition, "session", False)
             held = ledger(self._all_panes, retracting=self._mode == "retracting", grows=grows)
@@ -312,6 +318,11 @@ class _Run:
             kept = sorted(m.position.offset for m in self._driver.messages(name))
             if kept != offsets:
                 raise TranscriptError(f"{where}: messages of {name!r} are {kept} instead of {offsets}")
+
+
+def _in_utc(value: Any) -> Any:
+    """A time, however it names its zone, as one text."""
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 
 def _match(where: str, what: str, rows: Sequence[Any], found: Sequence[Any]) -> None:

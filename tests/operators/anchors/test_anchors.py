@@ -200,6 +200,34 @@ def test_messages_before_an_obsolete_time_go_unless_a_window_waits_for_its_end(t
         driver.check()
 
 
+class Spoken:
+    """From a stream of true and false, the times while it is true."""
+
+    def on_message(self, key: Any, message: Any, state: Any, timers: Any) -> Any:
+        if message["on"]:
+            state.setdefault("since", timers.time)
+        elif "since" in state:
+            yield {"since": state.pop("since"), "until": timers.time}
+
+
+@pytest.mark.proves("Windows: driven by another stream, over the time while it is true")
+def test_a_window_holds_all_messages_of_the_time_while_another_stream_is_true(tmp_path: Path) -> None:
+    stamp = pa.timestamp("us", "UTC")
+    spoken = wr.Process(
+        event_time="at", function=Spoken, emits={"since": stamp, "until": stamp}, ttl=wr.forever, name="spoken", input="flags",
+        max_ahead=wr.forever,
+    )  # fmt: skip
+    frame = wr.between("since", "until", closed="left")
+    markers = wr.Input("spoken", event_time="at")
+    chain = spoken.then(over(anchors=markers, frame=frame, retention="1 minute", select=("since",)))
+    flags = {0: False, 15: True, 25: True, 40: False, 60: True, 70: False, 99: False}
+    sent: list[tuple[str | None, dict[str, Any]]] = [
+        ("flags", {"at": at * MS, "on": on}) for at, on in flags.items()
+    ]
+    rows, _ = told(tmp_path, chain, [*READINGS, *sent])
+    assert [row["seen"] for row in rows] == [[2, 3], [6]]
+
+
 @pytest.mark.proves("Windows: driven by a clock")
 @pytest.mark.parametrize("input", [None, "readings"])
 def test_a_clock_drives_a_fixed_window_whatever_comes(input: str | None, tmp_path: Path) -> None:
