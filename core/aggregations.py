@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.compute as pc
+
+from windrow.core import check
 from windrow.core.aggregation import Aggregation, Column, argument
 from windrow.core.errors import BadAggregate
 from windrow.core.functions import aggregate_function as aggregate_function
@@ -30,6 +33,20 @@ def count(column: Column | None = None) -> Aggregation:
     wr.count().where((delay > 15))
     """
     return _make("count") if column is None else _make("count", column)
+
+
+def skipped(mark: str = "skipped") -> Aggregation:
+    """The number of rows that a delivery policy skipped, behind a `wr.Delivery` that tells them with a mark.
+
+    mark: the column that says so, as `wr.Delivery(mark=...)` names it
+
+    Gives int64, 0 of nothing. Raises `BadAggregate` (WR109) where `mark` is no column.
+
+    >>> skipped()
+    wr.count().where(skipped)
+    """
+    name = check.of_type(mark, str, "mark", "name the column of wr.Delivery(mark=...)", BadAggregate)
+    return count().where(pc.field(name))
 
 
 def sum(column: Column) -> Aggregation:

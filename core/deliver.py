@@ -19,6 +19,10 @@ _REMEDY = (
 )
 
 
+#: A `record` that `wr.Delivery(mark=)` gives.
+ROWS = "rows"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Which messages of a step are taken. Build it with `wr.deliver`.

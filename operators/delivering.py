@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
-from windrow.core.deliver import Policy
+from windrow.core.deliver import ROWS, Policy
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
 from windrow.core.positions import Ids, Partition
@@ -167,7 +167,9 @@ class Delivering(Logic):
             chosen.dead.input = given.name if self.definition.by_input else None
             rows = self._countable(kv, given, table, now_us)
             passes = self._passes(kv, chosen, given, policy, rows, now_us)
-            if not passes.all():
+            if policy.record == ROWS:
+                self._mark(chosen, table, rows.take(np.flatnonzero(~passes)))
+            elif not passes.all():
                 self._skip(chosen, given, policy, table, rows.take(np.flatnonzero(~passes)))
         return chosen
 
@@ -212,10 +214,7 @@ class Delivering(Logic):
 
     def _skip(self, chosen: Chosen, given: Input, policy: Policy, table: pa.Table, rows: Slice) -> None:
         """These rows are not taken. They were heard, and move the watermark."""
-        taken = np.ones(len(table), dtype=bool)
-        taken[combine(rows.table.column(_AT)).to_numpy()] = False
-        name = next(name for name, other in chosen.tables.items() if other is table)
-        chosen.tables[name] = table.filter(pa.array(taken))
+        chosen.tables[_name(chosen, table)] = table.filter(pa.array(~_places(table, rows)))
         prefix = self.definition.prefix(given)
         marks = {(source or prefix, p): us for (source, p), us in event_time_marks(rows).items()}
         chosen.marks = further(chosen.marks, marks)
@@ -223,6 +222,13 @@ class Delivering(Logic):
         if policy.record is not None:
             every = np.arange(len(rows))
             chosen.dead.add_rows(SKIPPED, f"by {policy!r}", rows.table, every, pa.array(rows.times))
+
+    def _mark(self, chosen: Chosen, table: pa.Table, rows: Slice) -> None:
+        """The table with a column that is true for these rows, which are not taken."""
+        self._logic.check_schemas({self.definition.inputs[0].name: table.schema})
+        marked = table.append_column(self.definition.mark, pa.array(_places(table, rows)))
+        chosen.tables[_name(chosen, table)] = marked
+        chosen.skipped += len(rows)
 
     # -- lost messages ----------------------------------------------------------------------------------------------
 
@@ -289,6 +295,18 @@ class Delivering(Logic):
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         return self._logic.view(stores, watermark_us, prefix)
+
+
+def _name(chosen: Chosen, table: pa.Table) -> str:
+    """Under what name a table of the step came."""
+    return next(name for name, other in chosen.tables.items() if other is table)
+
+
+def _places(table: pa.Table, rows: Slice) -> BoolArray:
+    """True for those rows of the table of a step."""
+    there: BoolArray = np.zeros(len(table), dtype=bool)
+    there[combine(rows.table.column(_AT)).to_numpy()] = True
+    return there
 
 
 def _newest(groups: Groups, sure: BoolArray, most: IntArray) -> BoolArray:

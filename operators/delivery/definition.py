@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core import check
-from windrow.core.deliver import Policy
+from windrow.core.deliver import ROWS, Policy
+from windrow.core.errors import ConfigurationError, ReservedColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
-from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit
 from windrow.operators.one_input import OneInput
@@ -31,6 +32,8 @@ class DeliveryDefinition(OneInput):
     policy: wr.deliver.latest(), newest(1000), within("2 seconds") or throttle("1 second")
     by: key columns, one name or several: of each key by itself; () of the whole input
     guarantee: an expression, e.g. `wr.col("kind") == "alarm"`: a message for which it is true is never skipped
+    mark: a column that its rows get beside those of the message: then what is skipped is told, too, and true there. Behind it
+        aggregations take what they want, `.where(~wr.col(mark))`, and `wr.skipped(mark)` counts the others
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
@@ -50,6 +53,7 @@ class DeliveryDefinition(OneInput):
 
     policy: Policy
     guarantee: Expr | None
+    mark: str | None
     retention: Retention
 
     @check.suggests
@@ -60,6 +64,7 @@ class DeliveryDefinition(OneInput):
         policy: Policy,
         by: str | Sequence[str] = (),
         guarantee: pc.Expression | None = None,
+        mark: str | None = None,
         watermark: Duration | Watermark = "0 seconds",
         name: str = "delivery",
         null_keys: str = "group",
@@ -77,7 +82,11 @@ class DeliveryDefinition(OneInput):
         remedy = "use wr.deliver.latest(), newest(1000), within('2 seconds') or throttle('1 second')"
         check.of_type(policy, Policy, "policy", remedy)
         deliver = policy if guarantee is None else policy.guarantee(guarantee.expression)
-        own = {"policy": policy, "guarantee": guarantee, "retention": Retention(0)}
+        if mark is not None:
+            deliver = replace(
+                deliver, record=_marked(mark, policy, (*check.names(by, "by", remedy), event_time))
+            )
+        own = {"policy": policy, "guarantee": guarantee, "mark": mark, "retention": Retention(0)}
         self._fill({**given, "deliver": deliver}, late_us=UNBOUNDED_US, **own)
 
     @property
@@ -85,7 +94,7 @@ class DeliveryDefinition(OneInput):
         return frozenset()
 
     def describe(self) -> dict[str, Any]:
-        return self._described("delivery")
+        return self._described("delivery", mark=self.mark)
 
     def times_of(self, event_time: str) -> Input | None:
         return self.inputs[0]
@@ -101,3 +110,16 @@ class DeliveryDefinition(OneInput):
         from windrow.operators.plain.delivering import delivering
 
         return delivering(self, DeliveryOracle(self), schemas)
+
+
+def _marked(mark: str, policy: Policy, named: tuple[str, ...]) -> str:
+    """Where that which a policy skips goes where a column says so."""
+    check.name(mark, "mark")
+    if mark in named or mark in RESERVED_COLUMNS:
+        raise ReservedColumn(f"mark={mark!r} would stand beside the column of that name: give it another one")
+    if policy.record is not None or not policy.skips:
+        raise ConfigurationError(
+            f"mark={mark!r} with policy={policy!r}: the messages that it skips are told as rows; use a policy that skips some, "
+            "and without record="
+        )
+    return ROWS

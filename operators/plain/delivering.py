@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windrow.core.deliver import Policy
+from windrow.core.deliver import ROWS, Policy
 from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, Message, WindowInfo
 from windrow.core.time import END_OF_TIME_US, to_datetime
@@ -88,15 +88,23 @@ class DeliveringOracle(Oracle):
             for i, (m, t, sure) in enumerate(came)
             if sure or self._wanted(given, policy, came, i, now_us)
         ]
+        numbers = {i for i, _ in passed}
+        if policy.record == ROWS:
+            skipped = [m for i, (m, _, _) in enumerate(came) if i not in numbers]
+            told = (
+                [(m, False) for m in taken] + [(m, False) for _, m in passed] + [(m, True) for m in skipped]
+            )
+            taken = [Message({**m.payload, self.definition.mark: mark}, m.position) for m, mark in told]
+            came = []
         for i, (message, time_us, _) in enumerate(came):
-            if i not in [n for n, _ in passed]:
+            if i not in numbers:
                 assert message.position is not None
                 heard.append((*message.position[:2], time_us))
                 if policy.record is not None:
                     buried.append(self._letter("skipped", message, time_us))
         if policy.interval_us is not None:
             self._last_us |= {(given.name, self._key(given, policy, m)): now_us for _, m in passed}
-        return taken + [m for _, m in passed]
+        return taken if policy.record == ROWS else taken + [m for _, m in passed]
 
     def _wanted(
         self, given: Input, policy: Policy, came: Sequence[tuple[Message, int, bool]], i: int, now_us: int

@@ -35,6 +35,7 @@ from windrow.core.aggregations import median as median
 from windrow.core.aggregations import min as min
 from windrow.core.aggregations import min_by as min_by
 from windrow.core.aggregations import percentile as percentile
+from windrow.core.aggregations import skipped as skipped
 from windrow.core.aggregations import sort_list as sort_list
 from windrow.core.aggregations import stddev as stddev
 from windrow.core.aggregations import sum as sum

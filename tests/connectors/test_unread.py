@@ -65,6 +65,7 @@ BY_TIME, BY_PLACE = D.within("2 seconds"), D.newest(5, per="input")
         (totals(BY_PLACE.guarantee(wr.col("k") == "a")), {}, None),
         (totals(BY_TIME.guarantee(wr.col("k") == "a")), {"t": "timestamp"}, None),
         (totals(D.newest(5, per="input", record="dead_letters")), {}, None),
+        (wr.Delivery(event_time="t", policy=D.newest(5), mark="skipped", name="totals"), {}, None),
         (totals(BY_PLACE, where=wr.col("k") == "a"), {}, None),
     ],
     ids=repr,

@@ -141,3 +141,8 @@ def test_spark_skips_what_the_embedded_operator_skips(spark: Any, tmp_path: Path
     told = totals.apply(spark.createDataFrame(table)).toArrow()
     found, wanted = (sorted((r["k"], r["n"], r["v"]) for r in t.to_pylist()) for t in (told, wanted))
     assert found == wanted
+    marked = wr.Delivery(
+        by="k", event_time="t", policy=wr.deliver.latest(), mark="skipped", watermark=wr.explicit()
+    )
+    told = marked.apply(spark.createDataFrame(table)).toArrow().to_pylist()
+    assert len(told) - sum(row["skipped"] for row in told) == len({row["k"] for row in told}) < len(told)

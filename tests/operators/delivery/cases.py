@@ -28,7 +28,8 @@ def cases(draw: st.DrawFn) -> Case:
     definition = wr.Delivery(
         by=draw(st.sampled_from(["k", ("k", "i"), ()])),
         event_time="t",
-        policy=draw(policies),
+        policy=(policy := draw(policies)),
+        mark=None if policy.record else draw(st.sampled_from([None, None, "skipped"])),
         guarantee=draw(st.sampled_from([None, wr.col("v") == 3, wr.lit(6) / wr.col("v") > 2])),
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit(), wr.fixed("3 seconds")])),
         null_keys=draw(st.sampled_from(["group", "dead_letter"])),

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
-from windrow.core.errors import BadDuration, ConfigurationError
+from windrow.core.errors import BadAggregate, BadDuration, ConfigurationError, ReservedColumn
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
@@ -158,6 +158,53 @@ def test_what_is_skipped_is_kept_with_its_reason_where_that_is_asked_for(tmp_pat
             ("skipped", "readings", t * S) for t in (5, 1, 2)
         ]
         assert driver.op.counters["dead.skipped"] == driver.op.counters["skipped"] == 3
+
+
+@pytest.mark.proves(
+    "Operators: delivery policies: what was skipped as a stream, counted in each window behind it"
+)
+def test_what_is_skipped_is_told_with_a_mark_and_counted_in_its_window(tmp_path: Path) -> None:
+    newest = delivery(wr.deliver.newest(2), by="k", mark="skipped")
+    means = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("10 seconds"), retention="1 minute", emit=wr.Emit.append(),
+        agg={"mean": wr.avg("x").where(~wr.col("skipped")), "missed": wr.skipped()},
+    )  # fmt: skip
+    some = [{"k": "a", "t": t * S, "x": t} for t in (1, 2, 3, 4, 11)] + [{"k": "b", "t": 5 * S, "x": 5}]
+    with TestDriver(newest, tmp_path / "rows") as driver:
+        driver.feed(some)
+        driver.next_offsets()
+        rows = [(row.values["k"], row.values["x"], row.values["skipped"]) for row in driver.committed_panes()]
+        assert sorted(rows) == [
+            ("a", 1, True), ("a", 2, True), ("a", 3, True), ("a", 4, False), ("a", 11, False), ("b", 5, False),
+        ]  # fmt: skip
+        assert driver.op.counters["skipped"] == 3
+        driver.check()
+    with TestDriver(newest.then(means), tmp_path / "windows") as driver:
+        driver.feed(some)
+        driver.drain()
+        driver.check()
+        panes = [(p.key["k"], p.values["mean"], p.values["missed"]) for p in driver.committed_panes()]
+        assert sorted(panes) == [("a", 4.0, 3), ("a", 11.0, 0), ("b", 5.0, 0)]
+
+
+def test_a_mark_stands_beside_no_column_and_no_other_place_for_what_is_skipped(tmp_path: Path) -> None:
+    for options, error in (
+        ({"mark": "t"}, ReservedColumn),
+        ({"mark": "k", "by": "k"}, ReservedColumn),
+        ({"mark": "pane"}, ReservedColumn),
+        ({"mark": "late", "policy": wr.deliver.latest(record="dead_letters")}, ConfigurationError),
+        ({"mark": "late", "policy": wr.deliver.synchronous()}, ConfigurationError),
+    ):
+        with pytest.raises(error, match="mark='"):
+            delivery(**{"policy": wr.deliver.latest(), **options})
+    with pytest.raises(BadAggregate, match=r"wr\.Delivery"):
+        wr.skipped(3)  # type: ignore[arg-type]
+    marked = delivery(wr.deliver.latest(), mark="skipped")
+    assert eval(repr(marked)) == marked and marked.fingerprint != delivery(wr.deliver.latest()).fingerprint
+    with pytest.raises(ReservedColumn, match="give the mark another one"):
+        marked.open(str(tmp_path / "a"), schema=pa.schema([("t", pa.int64()), ("skipped", pa.bool_())]))
+    with marked.open(str(tmp_path / "b")) as op, pytest.raises(ReservedColumn, match="give the mark another"):
+        op.add_messages(pa.table({"t": [0], "skipped": [True]}))
 
 
 @pytest.mark.proves("Operators: delivery policies: `add_message` returns when its commit is there")

@@ -272,7 +272,10 @@ def test_a_function_gets_the_messages_of_the_window_with_their_times_and_places(
     over = wr.Over(event_time="t", agg={"slope": slope().over(3)}, ttl=wr.forever, max_ahead=wr.forever)
     messages = [{"t": t * S, "x": float(t * t)} for t in (0, 1, 3, 4)]
     rows = told(tmp_path, over, messages)
-    assert [(row["t"].second, row["slope"]) for row in rows] == [(3, 3.0), (4, 5.0)]  # with the time of its message
+    assert [(row["t"].second, row["slope"]) for row in rows] == [
+        (3, 3.0),
+        (4, 5.0),
+    ]  # with the time of its message
 
 
 @pytest.mark.proves(
