@@ -182,7 +182,7 @@ class AnchoredOvers(OneInputLogic):
         back_us = self.definition.back_us
         back_us = UNBOUNDED_US if back_us is None else max(back_us, self.definition.queried_us)
         kept_us = limit(watermark_us, back_us)
-        return max(kept_us, self.pending.promised_us(kv))
+        return max(kept_us, self.pending.promises.of_all_us(kv)) if self.pending.judges else kept_us
 
     def _fresh(self, work: Work, before_us: int, watermark_us: int) -> pa.Table | None:
         """The anchors that the watermark has passed, and whose windows are as was promised."""
@@ -193,7 +193,8 @@ class AnchoredOvers(OneInputLogic):
         if rows is None or not self.pending.judges:
             return rows
         rows = self.in_marker_types(work, rows)
-        good, floors = self.pending.judge(work.kv, rows, work.progress.step)
+        times = combine(rows.column(AT)).to_numpy()
+        good, floors = self.pending.promises.judge(work.kv, rows, times, work.progress.step)
         bad = np.flatnonzero(~good)
         if len(bad):
             details = [

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -160,26 +161,34 @@ def test_a_promise_holds_as_long_as_the_retention(
 
 def test_promises_of_a_state_from_before_are_kept_and_forgotten_as_others_are() -> None:
     definition = over(by="k", retention="8 seconds")
-    pending = AnchoredOvers(definition).pending
-    kv, old, new = MemoryKV(pending.cfs), encode_key(["a"]), encode_key(["b"])
+    logic = AnchoredOvers(definition)
+    pending, promises = logic.pending, logic.pending.promises
+    kv, old = MemoryKV(logic.cfs()), encode_key(["a"])
     batch = Batch()
     for stretch, promised in ((2, 2_500_000), (9, 9_500_000)):  # the key had one before, and has moved on
-        batch.put(pending.promises_cf, encode_i64(stretch * S) + old, b"")
-        batch.put(pending.floors_cf, old, encode_i64(promised))
+        batch.put(promises.promises_cf, encode_i64(stretch * S) + old, b"")
+        batch.put(promises.floors_cf, old, encode_i64(promised))
     kv.write(batch)
 
-    def anchor(k: str, start: int, promised: int) -> pa.Table:
+    def keeps(k: str, start: int, promised: int, step: int) -> bool:
         moments = {START: [start], END: [start], OBSOLETE: [promised], AT: [start]}
-        return pa.table({"k": [k], **moments, SOURCE: ["s"], PARTITION: [0], OFFSET: [0], ORDINAL: [0]})
+        rows = pa.table({"k": [k], **moments, SOURCE: ["s"], PARTITION: [0], OFFSET: [0], ORDINAL: [0]})
+        [kept] = promises.judge(kv, rows, np.array([start]), step)[0].tolist()
+        return bool(kept)
 
-    assert pending.judge(kv, anchor("a", 9 * S, 9 * S), 1)[0].tolist() == [False]
-    assert pending.judge(kv, anchor("b", 9 * S, 3 * S), 2)[0].tolist() == [True]
-    assert pending.judge(kv, anchor("b", 9 * S, 9 * S), 3)[0].tolist() == [True]
-    assert [key for key, _ in kv.scan(pending.floors_cf)] == [old, new]
-    for watermark, left in ((11 * S, [old, new]), (17 * S - 1, [old, new]), (18 * S, [])):
+    def known() -> tuple[list[bytes], bool]:
+        """The keys that are known from before, and whether others are."""
+        return [key for key, _ in kv.scan(promises.floors_cf)], any(kv.scan("over.promised"))
+
+    assert not keeps("a", 9 * S, 9 * S, 1)
+    assert keeps("b", 9 * S, 3 * S, 2)
+    assert keeps("b", 9 * S, 9 * S, 3)
+    assert not keeps("b", 8 * S, 9 * S, 4)
+    assert known() == ([old], True)
+    for watermark, left in ((11 * S, ([old], True)), (17 * S - 1, ([old], True)), (18 * S, ([], False))):
         pending.forget(kv, watermark)
-        assert [key for key, _ in kv.scan(pending.floors_cf)] == left
-    assert list(kv.scan(pending.promises_cf)) == []
+        assert known() == left
+    assert list(kv.scan(promises.promises_cf)) == []
 
 
 @pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
