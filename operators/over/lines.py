@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.frames import Frame, RangeBetween
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.steps.groups import combine, is_one
 from windrow.operators.steps.intake import encoded_positions
 
@@ -29,14 +29,7 @@ def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntA
     n = len(first)
     if n < 2:
         return np.arange(n)
-    low, high = int(first.min()), int(first.max())
-    bits = n.bit_length()
-    if high - low < _MOST >> bits:
-        packed = ((first - low) << bits) | np.arange(n)
-        packed.sort()
-        order: IntArray = packed & ((1 << bits) - 1)
-    else:
-        order = np.argsort(first, kind="stable")
+    order = _order(first)
     sorted_ = first[order]
     equal = sorted_[1:] == sorted_[:-1]
     if not equal.any():
@@ -46,12 +39,39 @@ def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntA
     tied = np.flatnonzero(np.r_[equal, False] | np.r_[False, equal])
     among = order[tied]
     stand = among if at is None else at[among]
-    positions = encoded_positions(rows.select(POSITION_COLUMNS).take(pa.array(stand)))
-    if positions is None:
-        return order
-    ranks = _ranks(combine(positions))
-    order[tied] = among[np.lexsort((ranks, sorted_[tied]))]
+    order[tied] = among[_by_position(sorted_[tied], rows, stand)]
     return order
+
+
+def _order(numbers: IntArray) -> IntArray:
+    """The places of numbers in their order, of equal ones as they stand."""
+    low, high, bits = int(numbers.min()), int(numbers.max()), len(numbers).bit_length()
+    if high - low >= _MOST >> bits:
+        order: IntArray = np.argsort(numbers, kind="stable")
+        return order
+    packed = ((numbers - low) << bits) | np.arange(len(numbers))
+    packed.sort()
+    return packed & ((1 << bits) - 1)
+
+
+def _by_position(first: IntArray, rows: pa.Table, at: IntArray) -> IntArray:
+    """The order of some rows by a number of each, which does not fall from one to the next, and by position. at: where they
+    stand in `rows`."""
+    ranks = np.cumsum(np.r_[False, first[1:] != first[:-1]])
+    if not is_one(rows.column(SOURCE)):
+        positions = encoded_positions(rows.select(POSITION_COLUMNS).take(pa.array(at)))
+        assert positions is not None
+        return np.lexsort((_ranks(combine(positions)), ranks))
+    packed, most = ranks, int(ranks[-1]) + 1
+    numbers = [rows.column(name).to_numpy()[at] for name in (PARTITION, OFFSET, ORDINAL)]
+    for column in numbers:
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        most *= span
+        if most >= _MOST:  # numbers of which one cannot be made
+            return np.lexsort((*numbers[::-1], ranks))
+        packed = packed * span + (column - low)
+    return _order(packed)
 
 
 def _follow(rows: pa.Table, order: IntArray, equal: BoolArray) -> bool:

@@ -13,11 +13,17 @@ from windrow.operators.over.lines import ordered
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 places = st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 40), st.integers(0, 1))
+one_source = st.tuples(st.just("a"), st.integers(0, 1), st.integers(0, 40), st.integers(0, 1))
+far_apart = st.tuples(
+    st.just("a"), st.integers(0, 1), st.sampled_from([0, 1, 2**61, 2**62]), st.integers(0, 1)
+)
 one_partition = st.tuples(st.just("a"), st.just(0), st.integers(0, 40), st.just(0))
 
 
 @given(
-    st.one_of(st.lists(place, max_size=12, unique=True) for place in (places, one_partition)),
+    st.one_of(
+        st.lists(place, max_size=12, unique=True) for place in (places, one_source, far_apart, one_partition)
+    ),
     st.booleans(),
     st.data(),
 )
