@@ -51,6 +51,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "variance",
         "stddev",
         "weighted_avg",
+        "skipped",
         "median",
         "percentile",
         "approx_percentile",
