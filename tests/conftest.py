@@ -108,12 +108,14 @@ def compiled(spark: Any) -> Iterator[None]:
     """Plans of a module are compiled, as they are for users."""
     from py4j.protocol import Py4JError
 
-    from tests.spark.conftest import WHOLE_STAGE
+    from tests.spark.conftest import COMPILED, READ
 
-    spark.conf.set(WHOLE_STAGE, "true")
+    for name, value in COMPILED.items():
+        spark.conf.set(name, value)
     yield
     with contextlib.suppress(ConnectionError, Py4JError):
-        spark.conf.set(WHOLE_STAGE, "false")
+        for name, value in READ.items():
+            spark.conf.set(name, value)
 
 
 @pytest.hookimpl(tryfirst=True)
