@@ -268,7 +268,7 @@ class KeyedEvents:
             of = np.repeat(np.arange(len(n)), n)
             at = np.arange(len(of)) + np.repeat(first - (np.cumsum(n) - n), n)
             size, blocks = part.run.size, part.blocks
-            if len(blocks) < len(part.run.fences) and part.held is None and size:
+            if part.found is not None and part.held is None and len(blocks) < len(part.run.fences):
                 at = np.searchsorted(blocks, at // size) * size + at % size
                 # Only the last block of a run may have fewer rows.
                 ends = blocks[-1] == len(part.run.fences) - 1

@@ -172,7 +172,9 @@ def test_a_key_that_fills_blocks_and_shares_others_is_read_whole() -> None:
         assert look(events, kv, [(key, 0, 10)]) == [n for n, k, _ in rows if k == key]
 
 
-def test_blocks_of_many_runs_are_looked_at_together() -> None:
+@pytest.mark.parametrize("room", [0, 1 << 30])
+def test_blocks_of_many_runs_are_looked_at_together(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed, "DECODED", Decoded(room))
     kv, events = MemoryKV(["k"]), store()
     for number in range(3):
         rows = [(10_000 * number + i, i, STRETCH * number) for i in range(4_001 + number)]
