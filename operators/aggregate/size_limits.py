@@ -147,9 +147,10 @@ class SizeLimits:
     def _note_keys(self, kv: KV, before: pa.Table | None, after: pa.Table) -> None:
         """Which keys have sessions of which windows, in the place of those that were."""
         batch, there = Batch(), _names_of_keys(after, self.keys)
-        if before is not None:
-            batch.delete_many(self.aux_cf, sorted(_names_of_keys(before, self.keys) - there))
-        batch.put_many(self.aux_cf, sorted(there), [b""] * len(there))
+        were = set[bytes]() if before is None else _names_of_keys(before, self.keys)
+        batch.delete_many(self.aux_cf, sorted(were - there))
+        came = sorted(there - were)  # their neighbours in a page stay as they are
+        batch.put_many(self.aux_cf, came, [b""] * len(came))
         kv.write(batch)
 
     def keys_of(self, kv: KV, start: int, end: int) -> list[int]:
