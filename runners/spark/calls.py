@@ -26,6 +26,9 @@ KEPT = 64
 #: Functions that are larger travel as Spark's broadcasts.
 INLINE_BYTES = 1 << 18
 
+#: What is above rows that are there and leaves each in its partition: columns, conditions, a function of Python.
+_OF_EACH_ROW = ("Project", "Filter", "MapInArrow")
+
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -90,7 +93,7 @@ class _Known:
     def each_whole(self, jdf: Any, partitions: int | None) -> Any | None:
         """See `each_partition`."""
         plan, above = jdf.queryExecution().analyzed(), []
-        while (kind := plan.nodeName()) in ("Project", "Filter"):
+        while (kind := plan.nodeName()) in _OF_EACH_ROW:
             above.append(plan)
             plan = plan.child()
         if kind != "LogicalRDD" or (partitions is not None and plan.rdd().getNumPartitions() > partitions):
@@ -131,8 +134,8 @@ def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
     """The same rows, of which Spark takes those of each partition for all there are: `grouped` then gives the groups of each.
 
     To Spark they are in one place, so that groups need no shuffle; those of one key come once for each partition that has some.
-    None where they are not what a streaming query hands in, in columns that were chosen and rows that were left out, or in more
-    than `partitions`, if that is given.
+    None where they are not what a streaming query hands in, with columns that were chosen, rows that were left out, and what
+    `mapInArrow` made of them, or where there are more than `partitions`, if that is given.
     """
     whole = _of(df).each_whole(df._jdf, partitions)
     return None if whole is None else DataFrame(whole, df.sparkSession)

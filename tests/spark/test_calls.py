@@ -57,6 +57,13 @@ def test_groups_of_each_partition_need_no_shuffle(spark: Any) -> None:
     assert "HashAggregate" in plan and "Exchange" not in plan
     assert told(groups) == [(0, 1, 2), (0, 2, 10), (0, 2, 18), (1, 2, 4), (1, 2, 12), (1, 2, 20)]
     assert told(calls.repartitioned(groups, 2, "cast(k as int)")) == told(groups)
+    plain = df.select("n", "k")
+    passed = calls.each_partition(plain.mapInArrow(lambda batches: batches, plain.schema), 3)
+    assert passed is not None
+    again = calls.grouped(passed, ["k as k"], ["count(1) as n", "sum(n) as s"])
+    assert "Exchange" not in again._jdf.queryExecution().executedPlan().toString() and told(again) == told(
+        groups
+    )
     assert calls.each_partition(df, 2) is None, "more partitions than may be grouped by themselves"
     for other in (df.union(df), df.distinct(), spark.range(3), df.join(df.select("n"), "n")):
         assert calls.each_partition(other, None) is None, "of these Spark has to know where their rows are"
