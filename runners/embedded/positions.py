@@ -14,7 +14,7 @@ from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Partition, Positions
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
-from windrow.operators.steps.groups import combine
+from windrow.operators.steps.groups import combine, is_one
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,10 @@ def _first_of_each(table: pa.Table) -> pa.Table:
 
 def extent(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """First and following offset of each partition in a slice."""
+    if len(table) and is_one(combine(table.column(SOURCE))) and is_one(combine(table.column(PARTITION))):
+        partition = (table.column(SOURCE)[0].as_py(), table.column(PARTITION)[0].as_py())
+        span = pc.min_max(table.column(OFFSET)).as_py()
+        return {partition: span["min"]}, {partition: span["max"] + 1}
     grouped = table.group_by([SOURCE, PARTITION], use_threads=False).aggregate(
         [(OFFSET, "min"), (OFFSET, "max")]
     )
