@@ -73,7 +73,7 @@ def test_the_one_input_of_an_aggregate_that_names_it_may_be_left_out(tmp_path: P
             op.add_messages({"orders": pa.schema(columns).empty_table()})
             assert op.next_offsets() == {"orders": {("x", 0): 2}}
             assert [(w.messages, w.first.source) for w in op.get_windows() if w.first] == [(2, "x")]
-            with pytest.raises(InputError, match=r"input 'clicks' of 'sales'.*\['orders'\]"):
+            with pytest.raises(InputError, match=r"input 'clicks' is none of 'sales'.*\['orders'\]"):
                 op.add_message(at(1), "clicks")
 
 
