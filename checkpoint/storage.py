@@ -83,7 +83,7 @@ class MemoryRecords:
     def __init__(self) -> None:
         self.records: dict[int, bytes] = {}
         self.truncated = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def prepare(self) -> None:
         """Nothing to do."""

@@ -22,7 +22,8 @@ class Decoded:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._held, self._reads = most_bytes, 0, 0
         self._tables: dict[bytes, tuple[pa.Table, int, int]] = {}
-        self._lock = threading.Lock()
+        # An interrupt may leave it held: by a thread that goes on then, and does not wait for itself.
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -31,6 +32,8 @@ class Decoded:
         """A read, of one or many runs."""
         with self._lock:
             self._reads += 1
+            if self._reads % READS == 0:  # an interrupt may have come between a table and its size
+                self._held = sum(size for _, size, _ in self._tables.values())
             while self._tables:
                 digest = next(iter(self._tables))
                 _, size, read = self._tables[digest]

@@ -38,7 +38,7 @@ class _Known:
     def __init__(self, sc: Any) -> None:
         # They must not hold the context, of which this is a value.
         self._jvm: Any = sc._jvm
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._columns: OrderedDict[tuple[str, ...], Any] = OrderedDict()
         self._types: dict[str, Any] = {}
         self._given: tuple[dict[str, str], list[str]] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -346,3 +347,31 @@ def test_what_is_asked_for_stays_and_what_nobody_asks_for_makes_room() -> None:
     held.forget(b"b")
     held.forget(b"b")
     assert (len(held), held.has_room(2 * size - TABLE_BYTES)) == (0, True)
+
+
+def test_an_interrupt_anywhere_leaves_what_is_held_usable() -> None:
+    table = pa.table({"a": [1]})
+    for event in range(1, 200):
+        held, left = Decoded(4 * TABLE_BYTES), event
+
+        def interrupt(*_: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return interrupt
+
+        sys.settrace(interrupt)
+        try:
+            for digest in (b"a", b"b", b"c", b"a", b"d"):
+                held.begin()
+                held.put(digest, table)
+                held.get(digest)
+                held.forget(b"b")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        for _ in range(2 * READS + 1):  # nobody asks for anything
+            held.begin()
+        assert len(held) == 0 and held.has_room(2 * TABLE_BYTES)
