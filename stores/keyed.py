@@ -194,6 +194,8 @@ class KeyedEvents:
         parts: list[_Part] = []
         for run in self._runs(kv, start, self._end(last_us + 1)):
             here = np.flatnonzero((low <= run.last_us) & (high >= run.first_us))
+            if not len(here):
+                continue
             part = self._part(kv, run, here, asked[here])
             if part.held is not None or len(part.blocks):
                 parts.append(part)

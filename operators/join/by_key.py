@@ -113,6 +113,7 @@ class KeyedJoinOperator(BlockJoinOperator):
             return
         old = rows.take(np.unique(matched[matched >= new]))
         if len(old):
+            old = old.take(np.argsort(ranks(old)))  # how they were found depends on what the process holds
             hashes = self._hashes(kv, side, old)
             first = ~self._have_matched(kv, side, old.table, old.times, hashes)
             number = 2 * self._step(kv) + 1

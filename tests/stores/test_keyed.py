@@ -185,6 +185,14 @@ def test_blocks_of_many_runs_are_looked_at_together(room: int, monkeypatch: pyte
         assert look(events, kv, [(key, 0, 3 * STRETCH) for key in keys]) == sorted(found)
 
 
+def test_a_run_between_the_times_that_are_asked_for_is_not_looked_at(decoded: Decoded) -> None:
+    kv, events = MemoryKV(["k"]), store()
+    for number, at in enumerate((5, 20 * STRETCH, 10 * STRETCH)):
+        events.add(kv, table([(n, n, at) for n in range(4_000 if number == 2 else 9)]), number)
+    assert look(events, kv, [(1, 0, 10), (2, 20 * STRETCH, 21 * STRETCH)]) == [1, 2]
+    assert len(decoded) == 2  # both runs, and no index
+
+
 def test_a_large_run_is_merged_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed, "LARGE_BYTES", 4_000)
     kv, events = CountingKV(["k"]), store()

@@ -18,6 +18,7 @@ from windrow.operators.join.by_key import KeyedJoinOperator
 from windrow.operators.join.in_blocks import WIDE, WIDTH
 from windrow.operators.join.stored import LAYOUT
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.stores.decoded import Decoded
 from windrow.stores.keyed import FAN, hashes_of
 
 S = 1_000_000
@@ -145,3 +146,18 @@ def test_values_are_what_the_page_of_formats_says() -> None:
 
 def decode_i64_plain(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
+
+
+def test_what_a_step_writes_does_not_depend_on_what_the_process_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit is a function of its state: messages that met lie in the order of positions, however they were read."""
+    stored = []
+    for room in (0, 1 << 30):
+        monkeypatch.setattr("windrow.stores.keyed.DECODED", Decoded(room))
+        form = large()
+        form.ingest(keyed("l", [(n % 1_500, S + n) for n in range(6_000)]))
+        form.ingest(keyed("l", [(7, S)], 6_000))
+        form.ingest(keyed("r", [(7, S)]))
+        stored.append(form.values("left.matched"))
+    assert len(stored[0]) > 0 and stored[0] == stored[1]
