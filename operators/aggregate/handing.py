@@ -58,7 +58,8 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
             )
         wanted[WINDOW_START] = None
     late_us = definition.allowed_lateness_us
-    uses = tuple(e for a in definition.agg.values() for e in a.expressions)
+    gaps = () if definition.own_gap is None else (definition.own_gap,)
+    uses = (*gaps, *(e for a in definition.agg.values() for e in a.expressions))
     return Taker(definition.name, definition.inputs[0], tuple(wanted), _keeps(definition), late_us, uses)
 
 

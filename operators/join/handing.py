@@ -47,8 +47,9 @@ def taker(join: JoinDefinition, before: str) -> Taker:
             f"positions={given.positions!r} of {join.name!r}, which follows {before!r}: its messages are the rows of "
             f"{before!r}, each told once and in order; leave it out"
         )
-    late_us = join.allowed_lateness_us
-    return Taker(join.name, given, columns_of(join, given), _keeps(join), late_us)
+    makes = join.inputs.index(given) in join.session_sides
+    uses = (join.own_gap,) if join.own_gap is not None and makes else ()
+    return Taker(join.name, given, columns_of(join, given), _keeps(join), join.allowed_lateness_us, uses)
 
 
 def _keeps(join: JoinDefinition) -> str:

@@ -199,6 +199,10 @@ class JoinWindowDefinition(OneInput):
         """A message is told when its window ends at the latest."""
         return 0 if isinstance(self.emit.early, EveryBatch) else _span_us(self.window)
 
+    def taker(self, before: str) -> Taker:
+        gap = self.windowing.own_gap
+        return replace(super().taker(before), uses=() if gap is None else (gap,))
+
     def check_followed(self, taker: Taker) -> None:
         super().check_followed(taker)
         if self.behind_us(taker.event_time) >= UNBOUNDED_US:

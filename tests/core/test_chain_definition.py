@@ -155,6 +155,9 @@ def test_keys_are_followed_through_the_names_that_joins_give_them() -> None:
 
 
 ROWS = wr.Input("one", event_time="t")
+OWN_GAP = wr.session(wr.col("x"))
+TAKES = {"by": "k", "event_time": "window_time", "retention": "1 day"}
+BOTH = (wr.Input("one", event_time="window_time"), wr.Input("other", event_time="t"))
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "one operator": (lambda: wr.chain(one()), e.ConfigurationError, ["1", "two or more"]),
     "one name": (lambda: one().then(two(name="one")), e.ConfigurationError, ["['one', 'one']", "name="]),
@@ -229,6 +232,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     ),
     "a column in what bounds windows": (
         lambda: one().then(driven(wr.between("window_start", wr.col("x")))), e.UnknownColumn, ["in x of 'two'"],
+    ),
+    "a gap of an aggregate": (lambda: one().then(two(window=OWN_GAP)), e.UnknownColumn, ["'two'", "a column in", "x"]),
+    "a gap of a join window": (
+        lambda: one().then(wr.JoinWindow(name="two", **TAKES, window=OWN_GAP)), e.UnknownColumn, ["'two'", "a column in"],
+    ),
+    "a gap of a join": (
+        lambda: one().then(wr.Join(left=BOTH[0], right=BOTH[1], on="k", window=OWN_GAP, retention="1 day", name="two")),
+        e.UnknownColumn, ["'two'", "a column in"],
     ),
     "another event time": (lambda: one().then(two(event_time="t")), e.UnknownColumn, ["'t'", "event_time='window_time'"]),
     "a clash": (
