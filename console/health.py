@@ -12,7 +12,16 @@ from windrow.checkpoint.records import REPAIR
 from windrow.console.state import instant
 from windrow.console.text import driver, modules_from_here, say_facts, say_json
 from windrow.core.clock import SystemClock
-from windrow.core.time import SECOND_US, duration_us, iso, show_duration, show_instant
+from windrow.core.time import (
+    DAY_US,
+    HOUR_US,
+    MINUTE_US,
+    SECOND_US,
+    duration_us,
+    iso,
+    show_duration,
+    show_instant,
+)
 from windrow.runners.repair import Back, now_of, set_back
 from windrow.runners.state.definitions import Definitions, imported, location_and_log
 
@@ -71,7 +80,17 @@ def _health(seen: lifecycle.Look) -> Health:
 
 
 def _long(us: int | None) -> str | None:
-    return None if us is None else show_duration(us // SECOND_US * SECOND_US)
+    """To the second, and beside that what is long in the two largest units there are."""
+    if us is None:
+        return None
+    sign, rest = "-" if us < 0 else "", abs(us)
+    parts = list[str]()
+    for unit in (DAY_US, HOUR_US, MINUTE_US, SECOND_US):
+        n, rest = divmod(rest, unit)
+        if n:
+            parts.append(show_duration(n * unit))
+    exact = sign + show_duration(abs(us) // SECOND_US * SECOND_US)
+    return exact if len(parts) < 2 else f"{exact} ({sign}{' '.join(parts[:2])})"
 
 
 def _worse(found: Health, options: argparse.Namespace) -> list[str]:

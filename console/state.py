@@ -12,7 +12,7 @@ import pyarrow as pa
 from windrow.console.text import modules_from_here, say_facts, say_json, say_table, shown
 from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Position, TupleWindow, Window
-from windrow.core.time import instant_us, iso
+from windrow.core.time import instant_us, is_number, iso
 from windrow.runners.state import State, read_state
 from windrow.runners.state.definitions import imported, location_and_log
 from windrow.runners.state.explain import Explanation
@@ -189,7 +189,7 @@ def instant(text: str | None, *, numbers: bool = False) -> int | None:
     """Microseconds of a time as people write it, UTC where it names no zone; a number stays what it is."""
     if text is None:
         return None
-    if text.lstrip("-").isdigit() and (numbers or len(text) != 4):
+    if is_number(text) and (numbers or len(text) != 4):
         return int(text)
     return instant_us(text, zone=UTC)
 
@@ -214,7 +214,12 @@ def _key(options: argparse.Namespace, state: State, table: str) -> dict[str, Any
     wanted: dict[str, Any] = {}
     for text in options.key:
         name, equals, value = text.partition("=")
-        if not equals or name not in by:
+        if equals and name not in by:
+            itself = f", or --key {by[0]}={text} for a value with '=' in it" if len(by) == 1 else ""
+            raise ConfigurationError(
+                f"--key {text}: {name!r} is no key, the keys are {by}: write --key NAME=VALUE{itself}"
+            )
+        if not equals:
             if len(by) != 1:
                 raise ConfigurationError(f"--key {text}: the keys are {by}, write --key NAME=VALUE")
             name, value = by[0], text

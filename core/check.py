@@ -26,6 +26,7 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
     """A function with options that says, of one that it does not have, which was meant. Its signature and its help stay."""
     parameters = inspect.signature(function).parameters
     known = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+    what = function.__qualname__.removesuffix(".__init__").removesuffix("Definition")
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -33,10 +34,11 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
             if name not in parameters:
                 near = meant(name, known)
                 said = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
-                what = function.__qualname__.removesuffix(".__init__").removesuffix("Definition")
                 raise UnknownOption(f"{what} has no option {name!r}: {said}")
         return function(*args, **kwargs)
 
+    if what != function.__qualname__ or "." not in what:
+        function.__qualname__ = f"wr.{what}"  # as Python calls it where an argument is missing
     return called
 
 

@@ -50,18 +50,23 @@ class Expr:
         """True if the expression names the column; of odd names it may be so though it does not."""
         return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(self.expression)) is not None
 
-    def lacks(self, names: Iterable[str]) -> bool:
-        """True if it takes a column that is none of these."""
+    def lacks(self, names: Iterable[str], *, unsure: bool = False) -> bool:
+        """True if it takes a column that is none of these. unsure: what is said where their types decide that, as of fields of
+        a struct."""
+        names = list(names)
         schema = pa.schema([(name, pa.null()) for name in names])
         for changed in self._guesses(schema):
             try:
                 self._over(changed(schema.empty_table()))
             except pa.ArrowException as error:
-                if _NO_SUCH in str(error):
+                said = str(error)
+                if _NO_SUCH in said and not any(
+                    f"{_NO_SUCH}.{_FIELD_OF.format(name)}" in said for name in names
+                ):
                     return True
             else:
                 return False
-        return False  # of columns of other types than are guessed
+        return unsure  # of columns of other types than are guessed
 
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame."""
@@ -110,6 +115,8 @@ class Expr:
 #: What Arrow says where there is no such column, and where it has a plain name.
 _NO_SUCH = "No match for FieldRef"
 _NO_COLUMN = re.compile(rf"{_NO_SUCH}\.Name\((.+?)\) in ")
+#: How it calls a field of a column.
+_FIELD_OF = "Nested(FieldRef.Name({}) "
 
 
 def names_no_column(error: UnknownColumn) -> bool:

@@ -115,6 +115,11 @@ def instant_us(value: Instant, what: str = "time", zone: tzinfo | None = None) -
     return number
 
 
+def is_number(text: str) -> bool:
+    """True for a whole number as people write it."""
+    return text.isascii() and text.removeprefix("-").isdecimal()
+
+
 def _written(text: str, what: str) -> datetime:
     try:
         return datetime.fromisoformat(text)

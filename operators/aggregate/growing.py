@@ -71,7 +71,7 @@ def kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[st
     uses = aggregation.expressions
     columns = [*aggregation.columns, *(c for c in known if any(use.mentions(c) for use in uses))]
     found_us = max([START_OF_TIME_US, *(known.get(c, never_us) for c in columns)])
-    if any(use.lacks(known) for use in uses):
+    if any(use.lacks(known, unsure=True) for use in uses):
         found_us = never_us
     return min(found_us, whole_us)
 

@@ -34,7 +34,7 @@ def kept_since_us(definition: CoGroupDefinition, alias: str, since: Mapping[str,
         there = {name: us for (of, name), us in known.items() if of == input}
         for use in part.expressions:
             found_us = max([found_us, *(us for name, us in there.items() if use.mentions(name))])
-            found_us = never_us if use.lacks(there) else found_us
+            found_us = never_us if use.lacks(there, unsure=True) else found_us
     return min(found_us, whole_us)
 
 

@@ -37,9 +37,11 @@ _PROMISED = "__promised"
 
 
 class _Held(NamedTuple):
-    """What the keys of a step have promised, by number. found: for what is put back; rows: what it has, with their numbers."""
+    """What the keys of a step have promised, by number. paged_us: what of it pages say; found: for what is put back; rows: what
+    it has, with their numbers."""
 
     us: IntArray
+    paged_us: IntArray
     found: Found | None
     rows: pa.Table | None
     codes: IntArray
@@ -101,18 +103,19 @@ class Promises:
         """What was promised of each key. speaks: true for keys of which something is promised now."""
         if keys is None:
             us = np.array([self.of_all_us(kv)], dtype=np.int64)
-            return _Held(us, None, None, np.zeros(0, dtype=np.int64))
-        us = np.full(size, START_OF_TIME_US, dtype=np.int64)
+            return _Held(us, us, None, None, np.zeros(0, dtype=np.int64))
+        us = paged_us = np.full(size, START_OF_TIME_US, dtype=np.int64)
         if next(iter(kv.scan(self.floors_cf)), None) is not None:  # of state from before
             us = self._floors(kv, encode_equal([combine(keys.column(b)) for b in self.by]))
         found = self._keyed.near(kv, keys, np.zeros(size, dtype=np.int64), speaks, START_OF_TIME_US)
         if found.rows is None:
-            return _Held(us, found, None, np.zeros(0, dtype=np.int64))
+            return _Held(us, paged_us, found, None, np.zeros(0, dtype=np.int64))
         both = concat([keys, found.rows.select(self.by)])
         codes = Groups([both.column(b) for b in self.by], len(both)).codes[size:]
         mine = codes < size
-        np.maximum.at(us, codes[mine], found.rows.column(_PROMISED).to_numpy()[mine])
-        return _Held(us, found, found.rows, codes)
+        paged_us = np.full(size, START_OF_TIME_US, dtype=np.int64)
+        np.maximum.at(paged_us, codes[mine], found.rows.column(_PROMISED).to_numpy()[mine])
+        return _Held(np.maximum(us, paged_us), paged_us, found, found.rows, codes)
 
     def _floors(self, kv: KV, keys: list[bytes]) -> IntArray:
         stored = kv.multi_get(self.floors_cf, keys)
@@ -131,7 +134,7 @@ class Promises:
         self._keyed.put(kv, held.found, [*beside, fresh])
         if self.back_us is not None:  # else they stay for good
             width_us = self._width_us
-            entered = np.flatnonzero(after // width_us > held.us // width_us)
+            entered = np.flatnonzero(after // width_us > held.paged_us // width_us)
             stretches = after[entered] // width_us
             for stretch in np.unique(stretches).tolist():
                 entry = encode_i64(stretch * width_us) + _TABLE + encode_u64(step)

@@ -72,8 +72,12 @@ def missing(what: str, names: Iterable[str]) -> UnknownColumn:
 
 
 def unseen(error: UnknownColumn, names: Iterable[str]) -> UnknownColumn:
-    """The same of messages, which have these columns so far; itself where it says more than that one is missing."""
-    return error if error.column is None else missing(f"column {error.column!r} of {error.of}", names)
+    """The same of messages, which have these columns so far; where it says more than that one is missing, types decide."""
+    if error.column is None:
+        return UnknownColumn(
+            f"{error.message}; of messages without a type yet, tell their columns by open(schema=)"
+        )
+    return missing(f"column {error.column!r} of {error.of}", names)
 
 
 def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> None:

@@ -72,7 +72,7 @@ class Intake:
         """New messages of an input as a slice; their sources carry the input's name."""
         if isinstance(messages, pa.Table):
             if len(messages):
-                self.check(given, messages.column_names, beside)
+                self.check(given, messages.column_names, beside, messages.schema)
             return self._placed_table(given, messages)
         if messages:
             self.check(given, {name for m in messages for name in m.payload}, beside)
@@ -122,10 +122,19 @@ class Intake:
             counts=counts,
         )
 
-    def check(self, given: Input, names: Iterable[str], beside: Mapping[str, pa.Table]) -> None:
-        """Raise `UnknownColumn` where the first messages of an input lack a column that it needs."""
+    def check(
+        self,
+        given: Input,
+        names: Iterable[str],
+        beside: Mapping[str, pa.Table],
+        types: pa.Schema | None = None,
+    ) -> None:
+        """Raise `UnknownColumn` where the first messages of an input lack a column that it needs. types: those of a table."""
         if given.name not in self._checked:
-            self._needs(given, beside).check(self.known(given), {n for n in names if is_name(n)})
+            known = self.known(given)
+            if types is not None:
+                known = _with_types(known, types)
+            self._needs(given, beside).check(known, {n for n in names if is_name(n)})
             self._checked.add(given.name)
 
     def teaches(self, given: Input, table: pa.Table) -> bool:
@@ -193,3 +202,12 @@ def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> d
         if given not in names:
             raise InputError(f"schema= of {given!r}, which is no input of {name!r}: it has {names}")
     return dict(schema)
+
+
+def _with_types(known: pa.Schema | None, seen: pa.Schema) -> pa.Schema:
+    """The columns that are known, and those of a table: what is made of lists and structs is made of no other type."""
+    fields = {f.name: f for f in known or () if not pa.types.is_null(f.type)}
+    for field in seen:
+        if not field.name.startswith("__"):
+            fields.setdefault(field.name, pa.field(field.name, plain_type(field.type)))
+    return pa.schema(fields.values())

@@ -224,6 +224,7 @@ class Embedded:
     ) -> Sequence[WindowInfo]:
         """Window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
 
+        These begin at `end` or before, and end after `start`: with `start` after `end`, windows that hold both and all between.
         `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: of a
         job with several, which; by default the one that has `input`, or the last. Of a join, `input` says of which side: its
         tumbling and hopping windows are those that cover a kept message, a sliding one ends where one stands, an unbounded one

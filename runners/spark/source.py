@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from windrow.core.errors import ConfigurationError
-from windrow.core.time import instant_us
+from windrow.core.time import instant_us, is_number
 from windrow.runners.spark.pushed import Pushed
 from windrow.runners.state import State
 from windrow.runners.state.definitions import imported, location_and_log
@@ -147,7 +147,7 @@ def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table
 def _instant(text: str | None) -> int | None:
     if text is None:
         return None
-    if text.lstrip("-").isdigit():
+    if is_number(text):
         return int(text)
     return instant_us(text, zone=UTC)
 

@@ -1,5 +1,6 @@
 """`windrow health`: what a probe asks, from the end of the log."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,9 @@ def test_health_says_how_a_job_is_in_times_with_their_zone(windrow: Run, tmp_pat
     code, out, err = windrow("health", tmp_path)
     assert (code, err) == (0, "")
     assert "aggregate: 1970-01-01T00:00:24+00:00" in out and "topic 0\n" in out
+    assert re.search(
+        r"^lag +\d+ (day|hour|minute|second)s? \(\d+ days( \d+ (hour|minute|second)s?)?\)$", out, re.M
+    )
     [facts] = windrow("health", tmp_path, "--json", "--size").lines
     assert facts["commit"] == 3 and facts["watermark"] == "1970-01-01T00:00:24+00:00"
     assert facts["watermarks"] == {"aggregate": "1970-01-01T00:00:24+00:00"}

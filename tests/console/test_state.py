@@ -60,6 +60,18 @@ def test_keys_are_read_as_their_column_is(windrow: Run, tmp_path: Path) -> None:
         assert (code, out) == (1, "") and why in err
 
 
+@pytest.mark.parametrize("command", [("windows",), ("messages",), ("table", "windows"), ("explain", 0)])
+def test_a_key_that_there_is_not_is_refused(windrow: Run, job: Path, command: tuple[object, ...]) -> None:
+    code, out, err = windrow(command[0], job, *command[1:], "--key", "x=b")
+    assert (code, out) == (1, "") and "'x' is no key, the keys are ['k']" in err and "--key k=x=b" in err
+
+
+def test_what_is_no_time_is_refused(windrow: Run, job: Path) -> None:
+    for text in ("--5", "\u00b2", "-", "noon"):
+        code, out, err = windrow("windows", job, f"--start={text}")
+        assert (code, out) == (1, "") and "is no time" in err
+
+
 @pytest.mark.proves("Tools: `windrow windows`, `windrow messages`, `windrow explain`")
 def test_messages_between_two_bounds(windrow: Run, job: Path) -> None:
     lines = windrow("messages", job, "--start", "10000000@11", "--end", 13 * SECOND, "--json").lines

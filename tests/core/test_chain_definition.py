@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
@@ -57,6 +58,23 @@ def test_expressions_over_what_is_told_are_taken() -> None:
     parted = wr.sum(wr.col("n") * wr.col("window_start").cast("int64")).where(wr.col("k").is_valid())
     assert one().then(two(agg={"x": parted}, where=wr.col("window_end") > wr.col("window_start")))
     assert one().then(driven(wr.between("window_start", wr.col("window_end"))))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pc.field("s", "x") > 0,
+        (pc.field("s", "x") > wr.col("n")) & (pc.field("s", "y", "z") == wr.col("k")),
+        pc.struct_field(wr.col("s"), ["x"]) > 0,
+        pc.list_value_length(wr.col("s")) > wr.col("n"),
+    ],
+    ids=str,
+)
+def test_expressions_over_parts_of_what_is_told_are_taken(made: Any) -> None:
+    parts = one(agg={"n": wr.count(), "s": wr.first("s")})
+    assert parts.then(two(where=made))
+    with pytest.raises(e.UnknownColumn, match="'two'"):
+        parts.then(two(where=pc.field("other", "x") > 0))
 
 
 def test_a_chain_is_a_value_that_prints_as_what_builds_it() -> None:

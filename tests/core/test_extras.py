@@ -26,6 +26,15 @@ except wr.ConfigurationError as error:
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["Aggregate", "CoGroup", "Deduplicate", "Delivery", "Input", "Join", "JoinWindow", "Over", "Process"],
+)
+def test_an_argument_that_is_missing_is_one_of_what_was_called(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^wr\.{name}\(\) missing \d required"):
+        getattr(wr, name)()
+
+
+@pytest.mark.parametrize(
     ("module", "call", "extra"),
     [
         ("pyspark", "counts.foreach_batch('ckpt')", "windrow[spark]"),

@@ -223,6 +223,7 @@ def test_windows_that_overlap_the_closed_range_are_given_in_order(location: str)
         assert starts() == [(0, "a"), (10, "a"), (10, "b"), (20, "a"), (30, "a")]
         assert starts(10, 20) == [(10, "a"), (10, "b"), (20, "a")]
         assert starts(9, 10) == [(0, "a"), (10, "a"), (10, "b")]
+        assert starts(15, 12) == [(10, "a"), (10, "b")] and starts(20, 12) == []  # that hold both
         assert [w.key for w in op.get_windows(key="b")] == [{"k": "b"}]
         assert op.get_windows(key={"k": "c"}) == []
 

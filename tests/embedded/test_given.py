@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
@@ -41,6 +42,28 @@ def location(tmp_path: Path) -> str:
 
 def found(op: Any) -> list[tuple[Any, ...]]:
     return [(w.key["k"], w.messages, w.values["total"]) for w in op.get_windows()]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [pc.field("s", "x"), pc.struct_field(wr.col("s"), ["x"]), pc.list_value_length(wr.col("l"))],
+    ids=str,
+)
+def test_a_table_says_what_lists_and_structs_are_that_expressions_take_apart(
+    location: str, made: Any
+) -> None:
+    table = pa.table({"t": pa.array([0, 1]), "k": ["a", "a"], "s": [{"x": 1}, {"x": 2}], "l": [[5], [6, 7]]})
+    parts = wr.Aggregate(
+        event_time="t", window=wr.tumbling("1 s"), agg={"n": wr.sum(made)}, where=made > 0, retention="1 s"
+    )
+    with parts.open(location, clock=ManualClock()) as op:
+        op.add_messages(table)
+        assert [w.values for w in op.get_windows()] == [{"n": 3}]
+    with (
+        parts.open(f"{location}-2", clock=ManualClock()) as op,
+        pytest.raises(e.UnknownColumn, match=r"open\(schema="),
+    ):
+        op.add_messages(table.to_pylist())
 
 
 @pytest.mark.proves("Embedded: messages as dicts, tables and data frames; threads take turns")

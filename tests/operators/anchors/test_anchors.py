@@ -191,6 +191,23 @@ def test_promises_of_a_state_from_before_are_kept_and_forgotten_as_others_are() 
     assert list(kv.scan(promises.promises_cf)) == []
 
 
+def test_a_promise_of_a_state_from_before_that_moves_on_is_forgotten_too() -> None:
+    logic = AnchoredOvers(over(by="k", retention="8 seconds"))
+    pending, promises = logic.pending, logic.pending.promises
+    kv, batch = MemoryKV(logic.cfs()), Batch()
+    for k in "ac":
+        batch.put(promises.promises_cf, encode_i64(2 * S) + encode_key([k]), b"")
+        batch.put(promises.floors_cf, encode_key([k]), encode_i64(2_500_000))
+    kv.write(batch)
+    # "a" promises what lies in the same stretch, the others nothing; "b" never did.
+    moments = {START: [9 * S] * 3, END: [9 * S] * 3, OBSOLETE: [2_700_000, None, None], AT: [9 * S] * 3}
+    where = {SOURCE: ["s"] * 3, PARTITION: [0] * 3, OFFSET: [0, 1, 2], ORDINAL: [0] * 3}
+    rows = pa.table({"k": ["a", "b", "c"], **moments, **where})
+    assert promises.judge(kv, rows, np.full(3, 9 * S), 1)[0].all()
+    pending.forget(kv, 12 * S)
+    assert [any(kv.scan(cf)) for cf in promises.cfs] == [False] * 3
+
+
 @pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
 def test_messages_before_an_obsolete_time_go_unless_a_window_waits_for_its_end(tmp_path: Path) -> None:
     last = {"at": 95 * MS, "i": 2, "start": 90 * MS, "end": 90 * MS, "obsolete": None}
