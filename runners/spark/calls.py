@@ -92,7 +92,8 @@ class _Known:
 
     def each_whole(self, jdf: Any, partitions: int | None) -> Any | None:
         """See `each_partition`."""
-        plan, above = jdf.queryExecution().analyzed(), []
+        # What somebody keeps (`df.cache()`) is in the plan with its cache: read anew it may be other rows.
+        plan, above = jdf.queryExecution().withCachedData(), []
         while (kind := plan.nodeName()) in _OF_EACH_ROW:
             above.append(plan)
             plan = plan.child()
@@ -135,7 +136,7 @@ def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
 
     To Spark they are in one place, so that groups need no shuffle; those of one key come once for each partition that has some.
     None where they are not what a streaming query hands in, with columns that were chosen, rows that were left out, and what
-    `mapInArrow` made of them, or where there are more than `partitions`, if that is given.
+    `mapInArrow` made of them; where some of that is cached; or where there are more than `partitions`, if that is given.
     """
     whole = _of(df).each_whole(df._jdf, partitions)
     return None if whole is None else DataFrame(whole, df.sparkSession)

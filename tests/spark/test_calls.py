@@ -67,6 +67,10 @@ def test_groups_of_each_partition_need_no_shuffle(spark: Any) -> None:
     assert calls.each_partition(df, 2) is None, "more partitions than may be grouped by themselves"
     for other in (df.union(df), df.distinct(), spark.range(3), df.join(df.select("n"), "n")):
         assert calls.each_partition(other, None) is None, "of these Spark has to know where their rows are"
+    cached = df.select("n").cache()
+    assert calls.each_partition(cached.where("n > 1"), 3) is None, "read past its cache it may be other rows"
+    cached.unpersist()
+    assert calls.each_partition(cached.where("n > 1"), 3) is not None
 
 
 def test_lists_of_columns_are_let_go_of(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
