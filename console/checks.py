@@ -123,8 +123,8 @@ def _spark() -> Finding:
     if found is None:
         return Finding("pyspark", MISSING, "", "for Spark: pip install 'windrow[spark]'")
     major, minor = (int(n) for n in re.findall(r"\d+", found)[:2])
-    if (major, minor) < (4, 1) or major > 4:
-        return Finding("pyspark", WRONG, found, "install 4.1 or newer, below 5: pip install 'windrow[spark]'")
+    if (major, minor) < (4, 2) or major > 4:
+        return Finding("pyspark", WRONG, found, "install 4.2 or newer, below 5: pip install 'windrow[spark]'")
     return Finding("pyspark", OK, found)
 
 
