@@ -62,8 +62,6 @@ class Action:
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
         self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
-        #: The last batch had few rows.
-        self._few = False
         #: Batches up to this commit are planned so that late rows come as dead letters.
         self._letters_until = 0
 
@@ -84,7 +82,6 @@ class Action:
             )
         ):
             self._letters_until = plan.commit + LETTERS_FOR
-        self._few = sum(a.rows for a in answers) <= FEW_ROWS
         return answers
 
     def _act(
@@ -196,10 +193,14 @@ class Action:
             "told to be the same; see why tasks fail, and start the query again"
         )
 
+    def _after_few(self) -> bool:
+        """The last commit took few rows. It is state: a batch that is run again after a crash goes the way that it went."""
+        return any(sum(step.rows for step in commit.steps) <= FEW_ROWS for commit in self._job.recent[-1:])
+
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, letters: bool, streams: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        what = None if self._few and streams else self._pushdown(df)
+        what = None if streams and self._after_few() else self._pushdown(df)
         if what is not None and (what.late_rows or not letters):
             watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
             frame = routes.prepare_partials(

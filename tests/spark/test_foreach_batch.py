@@ -173,6 +173,17 @@ def test_after_a_batch_of_few_rows_the_rows_of_the_next_one_cross(
     assert same(plain(got), embedded(tmp_path, define(), batches))
 
 
+def test_a_driver_that_is_started_anew_knows_how_many_rows_came_last(
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    """So a batch that is run again goes the way that it went."""
+    monkeypatch.setattr(action, "FEW_ROWS", 3)
+    made, source = grouped_batches(monkeypatch), feed()
+    for n in (5, 2, 9):
+        run(spark, source, tmp_path, define(), [[{"t": at(i), "k": "abc"[i % 3], "v": i} for i in range(n)]])
+    assert made == [1, 2]
+
+
 @pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
 def test_a_shard_answers_though_no_row_comes_to_it(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any, agg: Any
