@@ -84,6 +84,10 @@ class AggregateView(View):
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
+    def timed(self, table: str) -> str | None:
+        column = super().timed(table)
+        return None if column == "window" and self.definition.numbered else column
+
     def windows(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
     ) -> Sequence[WindowInfo]:
@@ -160,8 +164,8 @@ class AggregateView(View):
         return found
 
     def _reach(self, ends: IntArray, low: int) -> BoolArray:
-        """True for windows that end after a bound."""
-        return ends > low
+        """True for windows that reach beyond a bound; the last number of a window is in it, its end in time is not."""
+        return ends >= low if self.definition.numbered else ends > low
 
     def _fired(self, rows: pa.Table) -> BoolArray:
         return np.asarray(combine(rows.column(END)).to_numpy() <= self.watermark_us)
@@ -187,7 +191,9 @@ class AggregateView(View):
         ]
 
     def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        """What finds the messages between two bounds."""
+        """What finds the messages between two bounds, or of a window of numbers."""
+        if self.definition.numbered and isinstance(start, TupleWindow):
+            return partial(self.numbered, window=alone(start, end))
         low, high = bounds_between(start, end)
         return partial(self.between, low=low, high=high)
 
@@ -204,7 +210,14 @@ class AggregateView(View):
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         """Kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
         purged_us = Progress.load(kv, self.logic.aux_cf).purged_us
-        low = max(low, (purged_us, None), key=lambda bound: bound[0])
+        return self._scanned(kv, max(low, (purged_us, None), key=lambda bound: bound[0]), high, **fields)
+
+    def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
+        """Kept messages of these numbers."""
+        raise NotImplementedError(f"windows of {self.definition.name!r} have no numbers")
+
+    def _scanned(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
+        """What the message store has between two bounds of its order, which is of times or of numbers."""
         keys, values = self.logic.history.store.scan_between(kv, low, high, **fields)
         rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
         return rows
@@ -272,38 +285,22 @@ class AggregateView(View):
 class TupleView(AggregateView):
     """Over windows of sequence numbers."""
 
-    def timed(self, table: str) -> str | None:
-        column = super().timed(table)
-        return None if column == "window" else column
-
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
         found: Iterator[pa.Table] = self.logic.states(kv, 1, _after(high))
         return found
-
-    def _reach(self, ends: IntArray, low: int) -> BoolArray:
-        return ends >= low
 
     def _fired(self, rows: pa.Table) -> BoolArray:
         return np.asarray(combine(rows.column(MESSAGES)).to_numpy() >= self.definition.window.size)
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
-        keys, values = self.logic.history.store.scan_between(kv, (0, None), (0, None), **fields)
-        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        rows = self._scanned(kv, (0, None), (0, None), **fields)
         if rows is None:
             return None
-        return rows.take(np.flatnonzero((rows.times >= low[0]) & (rows.times <= high[0])))
-
-    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        if isinstance(start, TupleWindow):
-            return partial(self.numbered, window=alone(start, end))
-        return super().asked(start, end)
+        return _between(rows, rows.times, low[0], high[0])
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
         """Kept messages of these numbers, of each key its own."""
-        low, high = (0, ("", 0, window.first)), (0, ("", 0, window.last))
-        keys, values = self.logic.history.store.scan_between(kv, low, high, **fields)
-        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
-        return rows
+        return self._scanned(kv, (0, ("", 0, window.first)), (0, ("", 0, window.last)), **fields)
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
         assert isinstance(info.window, TupleWindow)
@@ -327,8 +324,7 @@ class SessionView(AggregateView):
         return found
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
-        keys, values = self.logic.history.store.scan_between(kv, low, high, **fields)
-        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        rows = self._scanned(kv, low, high, **fields)
         if rows is None:
             return None
         return of_sessions(rows, self.logic.kept(kv, low[0], _after(high[0]), None), self.definition.by)
@@ -359,35 +355,22 @@ class TupleSessionView(SessionView):
         last = max((logic.progress(kv).watermark_us for kv in stores), default=0)
         super().__init__(logic, stores, last, prefix)
 
-    def timed(self, table: str) -> str | None:
-        column = super().timed(table)
-        return None if column == "window" else column
-
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         rows = super().between(kv, (0, None), (END_OF_TIME_US, None), **fields)
         if rows is None:
             return None
-        return rows.take(np.flatnonzero((rows.times >= low[0]) & (rows.times <= high[0])))
-
-    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        if isinstance(start, TupleWindow):
-            return partial(self.numbered, window=alone(start, end))
-        return super().asked(start, end)
+        return _between(rows, rows.times, low[0], high[0])
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
         """Kept messages of these numbers, which are of all keys."""
         rows = super().between(kv, (window.first, None), (window.last, None), **fields)
         if rows is None:
             return None
-        numbers = moments(rows)
-        return rows.take(np.flatnonzero((numbers >= window.first) & (numbers <= window.last)))
+        return _between(rows, moments(rows), window.first, window.last)
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
         assert isinstance(info.window, TupleWindow)
         return self._found(kv, partial(self.numbered, window=info.window), info.key)
-
-    def _reach(self, ends: IntArray, low: int) -> BoolArray:
-        return ends >= low
 
     def _fired(self, rows: pa.Table) -> BoolArray:
         return np.asarray(combine(rows.column(END)).to_numpy() + self.logic.gap_us <= self.watermark_us)
@@ -398,6 +381,11 @@ def view_of(definition: AggregateDefinition) -> type[AggregateView]:
     if definition.session:
         return TupleSessionView if definition.numbered else SessionView
     return TupleView if definition.tuple_window else AggregateView
+
+
+def _between(rows: Slice, values: IntArray, low: int, high: int) -> Slice:
+    """The rows whose value is in a closed range."""
+    return rows.take(np.flatnonzero((values >= low) & (values <= high)))
 
 
 def _after(high: int) -> int:

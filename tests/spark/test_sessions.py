@@ -10,8 +10,8 @@ import pytest
 import windrow as wr
 from windrow.runners.spark import action
 
+from .batches import INCREMENTAL, define, embedded, plain, run, same
 from .conftest import at
-from .test_foreach_batch import INCREMENTAL, define, embedded, plain, run, same
 
 pytestmark = pytest.mark.spark
 
@@ -51,5 +51,5 @@ def test_both_routes_give_the_sessions_of_the_oracle(
     emit = wr.Emit(early=early, late=wr.every_batch, mode="retracting")
     definition = define(agg, window=wr.session(gap), allowed_lateness="8 seconds", emit=emit)
     told = run(spark, feed(), tmp_path, definition, batches(), shards=2)
-    assert same(plain(told), embedded(tmp_path, definition, batches()))
+    assert same(plain(told), embedded(definition, batches()))
     assert any(pane.kind is wr.core.messages.Kind.RETRACT for pane in told)
