@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from windrow.core.aggregation import Aggregation
 from windrow.core.between import Between, Ticks
 from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
@@ -155,7 +153,7 @@ class AnchoredOracle(Oracle):
                     return self._bury(reason, message, time_us)
                 assert anchor is not None
                 self._anchors.append(anchor)
-        except (Raised, pa.ArrowException):
+        except Raised:
             return self._bury("malformed", message, time_us)
         except _Failed:
             return self._bury("function_failed", message, time_us)
@@ -269,7 +267,7 @@ class AnchoredOracle(Oracle):
         else:
             moment = span.moments.get(what)
             if isinstance(moment, Expr):
-                value = moment.evaluate(self._columns.typed(payload)).to_pylist()[0]
+                value = self._columns.value(moment, payload)
             else:
                 value = None if moment is None else payload.get(moment)
         reading = self.definition.markers

@@ -62,6 +62,13 @@ class Columns:
         """A table of one row, of all columns that there are."""
         return pa.table({name: pa.array([payload.get(name)], kind) for name, kind in self._types.items()})
 
+    def value(self, expression: Expr, payload: Mapping[str, Any]) -> Any:
+        """What an expression is of a message. Raises `Raised`."""
+        try:
+            return expression.evaluate(self.typed(payload))[0].as_py()
+        except pa.ArrowException as error:
+            raise Raised(str(error)) from error
+
     def row(self, cells: Mapping[str, tuple[Any, Any]]) -> pa.Table:
         """A table of one row: name -> (column, value)."""
         return pa.table(

@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.docs import statements
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "features.md"
 GROUPS = (
@@ -44,7 +46,6 @@ PARTLY: dict[str, str] = {
     'Spark: state as DataFrames, `spark.read.format("windrow")`': (
         "PySpark does not tell a Python source the columns"
     ),
-    "Tools: `windrow watermark`: a time that ran ahead is set back": "not of joins, nor of logs in Kafka",
 }
 #: What people look for and will not find.
 MISSING: tuple[str, ...] = (
@@ -61,7 +62,15 @@ HEAD = """# What there is, and what proves it
 
 Each line is a feature and the tests that prove it, whose names are sentences: "a thing is so" is `test_a_thing_is_so`.
 `make test` runs these tests, and checks that this page is what they say.
+Three designs follow, [statement by statement](#three-designs-statement-by-statement).
 What is not there yet is [at the end](#not-there-yet).
+"""
+STATEMENTS = """
+## Three designs, statement by statement
+
+What windrow is made after, in the order of each text. Names are those of the design ([what things are called
+here](howto/migrating.md)), and what is otherwise here is said in brackets. A line is proved by scenarios, which are named as
+in their file, or by tests as above.
 """
 
 
@@ -116,6 +125,8 @@ def page() -> str:
     unknown = [f for f in PARTLY if f not in by_feature] + [f for f in MISSING if f in by_feature]
     if unknown:
         raise BadMark(f"PARTLY names what no test proves, or MISSING what one does: {unknown}")
+    if without := statements.missing():
+        raise BadMark(f"statements of a design without a proof that is there: {without}")
     text = [HEAD]
     for group in GROUPS:
         text.append(f"\n## {group}\n\n| feature | proved by |\n|---|---|\n")
@@ -124,6 +135,10 @@ def page() -> str:
                 lacks = f" (partly: {PARTLY[feature]})" if feature in PARTLY else ""
                 named = "<br>".join(map(shown, tests))
                 text.append(f"| {feature.removeprefix(f'{group}: ')}{lacks} | {named} |\n")
+    text.append(STATEMENTS)
+    for design, rows in statements.sections():
+        text.append(f"\n### {design}\n\n| statement | proved by |\n|---|---|\n")
+        text += [f"| {said} | {proofs} |\n" for said, proofs in rows.items()]
     text.append("\n## Not there yet\n\n" + "".join(f"- {feature}\n" for feature in MISSING))
     return "".join(text)
 

@@ -384,6 +384,69 @@ KINDS: dict[str, Kind] = {
         ),
         TWO,
     ),
+    "delays": Kind(
+        lambda: aggregate(
+            window=wr.hopping("10 seconds", "5 seconds"),
+            emit=wr.Emit(
+                early=wr.any_of(wr.every(3), wr.after("4 seconds")),
+                late=wr.all_of(wr.after("2 seconds"), wr.every(2)),
+                mode="retracting",
+            ),
+        )
+    ),
+    "sessions, delays": Kind(
+        lambda: aggregate(
+            window=wr.session("2 seconds"),
+            emit=wr.Emit(early=wr.any_of(wr.when(wr.col("n") > 2), wr.after("4 seconds")), late=wr.every(2)),
+        )
+    ),
+    "over, corrected": Kind(
+        lambda: near(
+            frame=wr.range_between("-8 seconds", "3 seconds"),
+            agg=NUMBERS | {"last": wr.collect_list("s").over(wr.rows_between(-2, 0))},
+            allowed_lateness="30 seconds",
+            emit=wr.Emit(early=wr.every_batch, late=wr.every("7 seconds"), mode="retracting"),
+        )
+    ),
+    "over, anchors corrected": Kind(
+        lambda: wr.Over(
+            by="k",
+            event_time="t",
+            input="orders",
+            anchors=wr.Input("payments", event_time="t", watermark="4 seconds"),
+            frame=("-8 seconds", "2 seconds"),
+            agg=NUMBERS,
+            watermark="4 seconds",
+            allowed_lateness="30 seconds",
+            emit=wr.Emit(late=wr.every("7 seconds"), mode="retracting"),
+            select=("x",),
+        ),
+        TWO,
+    ),
+    "throttled": Kind(
+        lambda: wr.chain(
+            wr.Delivery(
+                by="k", event_time="t", policy=wr.deliver.throttle("4 seconds"), watermark="4 seconds"
+            ),
+            aggregate(watermark="0 seconds"),
+        )
+    ),
+    "chain, corrected": Kind(
+        lambda: wr.chain(
+            aggregate(
+                window=wr.session("2 seconds"),
+                emit=wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting"),
+            ),
+            aggregate(
+                name="of_sessions",
+                by="n",
+                event_time="window_time",
+                window=wr.tumbling("20 seconds"),
+                agg={"sessions": wr.count(), "least": wr.min("total"), "kinds": wr.count_distinct("k")},
+                watermark="0 seconds",
+            ),
+        )
+    ),
     "cogroup, sessions": Kind(
         lambda: cogroup(
             window=wr.session("3 seconds"), emit=wr.Emit(early=wr.every_batch, mode="retracting")
@@ -501,6 +564,8 @@ def said(one: Any) -> list[Any]:
     told = [one.timing.value, plain(one.values), one.commit]
     if hasattr(one, "window"):
         told += [plain(one.window), plain(one.key), one.index, one.kind.value]
+    elif (one.index, one.kind.value) != (0, "INSERT"):
+        told += [one.index, one.kind.value]
     return told
 
 

@@ -91,6 +91,7 @@ def test_no_kind_of_operator_is_without_a_job(written: Path) -> None:
         "Aggregate",
         "CoGroup",
         "Deduplicate",
+        "Delivery",
         "Join",
         "JoinWindow",
         "Over",

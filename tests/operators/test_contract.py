@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
-from tests.operators.contract import PUBLISHED, Case, Operator, life
+from tests.operators.contract import PUBLISHED, Case, Drawn, Operator, S, life
+from windrow.core.messages import Timing
 from windrow.testing import CommitPoint
 from windrow.testing.ledger import values_equal
 
@@ -104,6 +105,55 @@ def test_a_job_that_dies_at_every_point_of_a_commit_loses_nothing_and_repeats_no
             job.driver.next_offsets()
         job.driver.drain()
         assert job.check().rows
+
+
+#: Each by itself, early and late.
+TRIGGERS: dict[str, Any] = {
+    "nothing early": (wr.never, wr.every_batch),
+    "every batch": wr.every_batch,
+    "by count": wr.every(2),
+    "by period": wr.every("5 seconds"),
+    "a sign of life": wr.every("5 seconds", always=True),
+    "after a delay": wr.after("4 seconds"),
+    "by value": wr.when(wr.col("n") >= 2),
+    "any of some": wr.any_of(wr.every(3), wr.after("4 seconds")),
+    "all of some": wr.all_of(wr.every(2), wr.every("5 seconds")),
+}
+
+
+@pytest.mark.proves(
+    "Coming back: process killed anywhere",
+    "Emission: every trigger, also of messages added one by one, in a process that dies at any point of a commit",
+)
+@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("3 seconds")], ids=repr)
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_messages_one_by_one_are_told_by_any_trigger_where_the_job_dies_at_every_point(
+    name: str, window: Any
+) -> None:
+    early, late = TRIGGERS[name] if isinstance(TRIGGERS[name], tuple) else (TRIGGERS[name],) * 2
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=window,
+        agg={"n": wr.count(), "list": wr.collect_list("v")},
+        watermark="1 second",
+        retention="1 minute",
+        emit=wr.Emit(early=early, late=late, mode="retracting"),
+        max_ahead=wr.forever,
+    )
+    times = [1, 2, 2, 5, 11, 12, 3, 4, 13, 21, 22, 2, 23, 12, 24, 31, 32, 22]
+    drawn = [Drawn({"t": t * S, "k": "ab"[n % 5 == 3], "v": n}) for n, t in enumerate(times)]
+    with life(Case(definition=definition, messages=st.nothing(), start_us=0)) as job:
+        for n, point in enumerate(DEATHS):
+            job.act("each", drawn[3 * n : 3 * n + 3])
+            job.act("clock", 3)
+            job.fall(point)
+            for input, message in job.lost():
+                job.driver.add(message, input)
+            job.driver.next_offsets()
+        job.driver.drain()
+        told = {row.timing for row in job.check().rows}
+    assert told >= {Timing.LATE, Timing.ON_TIME} and (Timing.EARLY in told) == (early is not wr.never)
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -142,7 +142,7 @@ def _drawn(scaled: cases.Scaled, row: dict[str, Any]) -> Any:
 
 
 @pytest.mark.proves(
-    "Embedded: messages added one by one run together under every trigger, as single steps bit for bit"
+    "Embedded: messages added one by one run together under triggers by batch, count and period, as single steps bit for bit"
 )
 @given(data=st.data())
 @examples(24, deep=5_000)
@@ -191,7 +191,7 @@ def sessions(draw: st.DrawFn) -> cases.Scaled:
 
 
 @pytest.mark.proves(
-    "Embedded: messages added one by one run together under every trigger, as single steps bit for bit"
+    "Embedded: messages added one by one run together under triggers by batch, count and period, as single steps bit for bit"
 )
 @given(data=st.data())
 @examples(24, deep=5_000)

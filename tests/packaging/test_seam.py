@@ -3,6 +3,7 @@ asked of its state in `operators/view.py`. Who imports an operator's folder is a
 """
 
 import re
+import tomllib
 
 import pytest
 
@@ -42,3 +43,24 @@ def test_outside_operators_nobody_knows_a_kind_of_operator() -> None:
 )
 def test_a_question_after_the_kind_is_found(line: str, known: bool) -> None:
     assert bool(kinds_in(f"def planted(definition):\n    {line}\n")) == known
+
+
+def test_import_contracts_name_every_operator_and_every_oracle() -> None:
+    """They are lists: what is not in them may be imported by anybody, and import anything."""
+    contracts = {
+        one["id"]: one
+        for one in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    }
+    folders = {path.parent.name for path in (ROOT / "operators").glob("*/definition.py")}
+    assert {f"windrow.operators.{name}" for name in folders} == set(
+        contracts["operators"]["forbidden_modules"]
+    )
+    layers = {name for layer in contracts["operators-layers"]["layers"] for name in layer.split(" | ")}
+    assert folders <= layers
+    plain = {
+        f"windrow.operators.{path.parent.name}.{path.stem}"
+        for pattern in ("*/*_oracle.py", "*/plain_*.py")
+        for path in (ROOT / "operators").glob(pattern)
+    }
+    assert plain <= set(contracts["oracles"]["source_modules"])
+    assert len(folders) > 8 and len(plain) > 8

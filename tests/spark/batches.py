@@ -107,7 +107,7 @@ def same(left: list[Any], right: list[Any]) -> bool:
     for a, b in zip(left, right, strict=True):
         assert a[:-1] == b[:-1]
         for (name, x), (_, y) in zip(a[-1], b[-1], strict=True):
-            assert x == y if None in (x, y) else x == pytest.approx(y, rel=1e-9), name
+            assert x == y or (None not in (x, y) and x == pytest.approx(y, rel=1e-9)), name
     return True
 
 

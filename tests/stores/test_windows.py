@@ -1,4 +1,4 @@
-"""One contract for both layouts of window metadata, over every kind of store."""
+"""One contract for all layouts of window metadata, over every kind of store."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 import msgpack
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.deep import usually
 from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
-from windrow.stores import divided, waiting
+from windrow.stores import divided, paged, waiting
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.pages import PAGE
@@ -38,10 +39,28 @@ def kv(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KV]:
     store.close()
 
 
-@pytest.fixture(params=["blocks", "plain, by start", "plain, by key"])
-def store(request: pytest.FixtureRequest) -> Any:
+class AllPaged(BlockWindows):
+    """Whatever is appended is put into pages at once, as triggers do that judge keys."""
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool, aside: bool = False) -> list[int]:
+        due = super().append(kv, rows, upsert=upsert, aside=aside)
+        for start in sorted(set(rows["__start"].to_pylist())):
+            asked = rows.filter(pc.equal(rows["__start"], start)).select(["__start", "k"])
+            near = self.near(kv, [start], asked)
+            assert near.rows is not None
+            last = {row["k"]: n for n, row in enumerate(near.rows.to_pylist())}
+            self.put(kv, near, near.rows.take(sorted(last.values())).drop_columns(["__upsert"]))
+            assert self.pages(kv, start) > 0
+        return due
+
+
+@pytest.fixture(params=["blocks", "pages", "plain, by start", "plain, by key"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "blocks":
         return BlockWindows("windows", "aux", ["k"])
+    if request.param == "pages":
+        monkeypatch.setattr(paged, "PAGE_ROWS", 1)
+        return AllPaged("windows", "aux", ["k"])
     return PlainWindows("windows", "aux", ["k"], key_first=request.param.endswith("key"))
 
 
@@ -385,7 +404,8 @@ def test_the_schema_of_blocks_is_kept_once(kv: KV) -> None:
 
 
 def test_dropping_a_range_of_windows_leaves_the_others(kv: KV) -> None:
-    for store in (BlockWindows("windows", "aux"), PlainWindows("windows", "aux", ["k"], key_first=False)):
+    of_blocks, of_pages = (layout("windows", "aux", ["k"]) for layout in (BlockWindows, AllPaged))
+    for store in (of_blocks, of_pages, PlainWindows("windows", "aux", ["k"], key_first=False)):
         store.append(kv, rows((-10, "a", 1), (0, "a", 2), (10, "a", 3)), upsert=True)
         store.drop(kv, -(2**63), 0)
         assert store.starts(kv, -100, 100) == [0, 10]

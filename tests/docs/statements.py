@@ -1,0 +1,445 @@
+"""What three designs ask of windows, statement by statement, and what proves each: the last sections of docs/features.md.
+
+A proof is a scenario of tests/transcripts, "sessions.yaml: its name", or a test, "embedded/test_api: its name as a sentence".
+One that is not there is a `BadMark`, as is a statement without any. What is otherwise here is said in brackets.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MALHAR: dict[str, tuple[str, ...]] = {
+    "keyed: what is accumulated and triggered is of each key and window": (
+        "seed_001.yaml: triggers of a keyed operator count per key and window",
+        "sessions.yaml: keys have sessions of their own, the null key too",
+    ),
+    "not keyed: of each window": ("seed_001.yaml: accumulating",),
+    "GlobalWindow: all tuples are in one window, for the whole time": ("seed_001.yaml: global window",),
+    "TimeWindows: one follows the other, and a tuple is in exactly one": (
+        "assignment.yaml: a window ends where the next begins",
+    ),
+    "SlidingTimeWindows: a tuple is in size / slideBy of them": (
+        "seed_001.yaml: a sliding window is size over slide windows",
+    ),
+    "slideBy divides the size (here it need not)": (
+        "bytewax.yaml: sliding windows, offset does not divide length",
+    ),
+    "slideBy is smaller than the size": (
+        "core/test_windows: a hop larger than the size is refused unless gaps are asked for",
+    ),
+    "SessionWindows: of a key, with a least gap between two": (
+        "embedded/test_sessions: what is told of a key never overlaps nor touches",
+        "sessions.yaml: messages exactly one gap apart are one session",
+    ),
+    "a tuple between two sessions makes one of them, with the state of both": (
+        "sessions.yaml: a message between two sessions makes them one",
+        "sessions.yaml: the median of a session that was joined is that of all of its messages",
+    ),
+    "both are deleted, and retraction triggers are fired for them": (
+        "sessions.yaml: every pane, retracting",
+        "sessions.yaml: every pane, accumulating, takes back windows that are no more",
+    ),
+    "a tuple makes a session longer: the former is deleted, and retracted": (
+        "sessions.yaml: every pane, retracting",
+        "sessions.yaml: a late message corrects a session that was told",
+    ),
+    "a tuple that fits is applied to the session without change": (
+        "sessions.yaml: a pane of the same window stands in the place of the former, accumulating",
+    ),
+    "any other tuple makes a session of its own": (
+        "sessions.yaml: messages a microsecond more than a gap apart are two sessions",
+    ),
+    "a timestamp extractor gives the time of a tuple": (
+        "embedded/test_made_columns: keys and time are what expressions make of a message",
+    ),
+    "a watermark: windows wholly before it are late, the others early": (
+        "beam.yaml: fixed windows, late data",
+        "beam.yaml: data behind the watermark in an open window is on time",
+    ),
+    "watermarks come from upstream": ("embedded/test_api: an explicit watermark moves when it is told",),
+    "a fixed watermark, so long before the time of the streaming window (here before `now`)": (
+        "seed_001.yaml: fixed watermark",
+    ),
+    "a tuple beyond the allowed lateness is dropped (here judged by its window, and a dead letter)": (
+        "seed_001.yaml: allowed lateness",
+        "flink.yaml: late for one sliding window and on time for another",
+    ),
+    "a window beyond it is purged with its state": ("flink.yaml: state is gone when the window is",),
+    "existing accumulations": (
+        "operators/test_aggregations_reference: any cut and any bracketing give the reference",
+    ),
+    "an accumulation of one's own": (
+        "operators/test_aggregations_user: add is called once a message and merge where states meet",
+    ),
+    "time-based triggers, at a regular interval": (
+        "seed_001.yaml: time-based triggers fire only where something is new",
+        "triggers.yaml: a period that tells always tells what is not new, as long as the window takes messages",
+    ),
+    "count-based triggers": ("seed_001.yaml: a count trigger is judged once a step and then starts again",),
+    "both at once": ("triggers.yaml: any of two triggers tells, and both begin again",),
+    "early and late windows have triggers of their own": (
+        "seed_003.yaml: early emission of current, late emission of past windows, each on its grid of now",
+    ),
+    "on time, by default, when a window becomes late": ("beam.yaml: fixed windows, default trigger",),
+    "triggers are fired per window, or per key and window": (
+        "seed_001.yaml: triggers of a keyed operator count per key and window",
+    ),
+    "fireOnlyUpdatedPanes: no trigger whose value is that of the one before": (
+        "seed_001.yaml: fire only updated panes",
+        "sessions.yaml: only what changed is told",
+    ),
+    "ACCUMULATING": ("seed_001.yaml: accumulating",),
+    "DISCARDING": (
+        "seed_001.yaml: discarding",
+        "sessions.yaml: discarding panes add up and take nothing back",
+    ),
+    "ACCUMULATING_AND_RETRACTING": ("seed_001.yaml: accumulating and retracting",),
+    "window propagation: downstream inherits the windows of upstream": (
+        "embedded/test_inherited: sessions of users are windows of sites",
+        "embedded/test_inherited: windows of any kind stay what they are",
+    ),
+    "state in memory, copied at a checkpoint (here built anew from snapshot and log)": (
+        "embedded/test_memory_store: what was committed in memory is there after a kill and is told once",
+    ),
+    "large state on disk, with incremental checkpoints": (
+        "proof/test_recovery: what is lost is built anew",
+        "stores/test_windows: a commit of few keys reads and writes few pages",
+    ),
+    "MergeWindowedOperator: two streams (here any number)": (
+        "embedded/test_cogroup: each input has aggregations keys and times of its own",
+    ),
+    "a MergeAccumulation of one's own": (
+        "embedded/test_cogroup: a class of the users makes one state of several inputs",
+    ),
+    "its watermark is the earlier of both, and goes on downstream": (
+        "embedded/test_cogroup: its watermark is the earliest of those of its inputs",
+        "embedded/test_cogroup: inputs are rows of other operators and its rows go on",
+    ),
+}
+
+PSI: dict[str, tuple[str, ...]] = {
+    "Window(-2, 0): the last three messages": (
+        "seed_002.yaml: a window of the last three messages has the current one and two before it",
+    ),
+    "nothing for the first and the second, then one for each": (
+        "seed_002.yaml: the first and the second message give nothing, the third the first window, each from then on a new one",
+    ),
+    "an IntInterval says the same": (
+        "seed_002.yaml: a pair of indices is the same window as an interval of them",
+    ),
+    "Window(0, 2): windows look forward": (
+        "seed_002.yaml: a window of the next messages has the current one and two behind it",
+    ),
+    "Window(-1, 2): or both ways": (
+        "seed_002.yaml: a window of four messages has the previous one, the current one and two behind it",
+    ),
+    "an output has the time of its anchor": (
+        "seed_002.yaml: a window wholly ahead has the time of the message that it is ahead of",
+    ),
+    "one that looks forward waits for what completes it": (
+        "seed_002.yaml: the window of 3, 4, 5 and 6, of input 4, waits until 6 has come",
+    ),
+    "a selector gets the messages with their envelopes: Slope": (
+        "operators/over/test_over: a function gets the messages of the window with their times and places",
+    ),
+    "Window(-2 s, 1 s): all messages of a time around each": (
+        "seed_002.yaml: a window of two seconds before and one second after, of any number of messages",
+    ),
+    "by time there is always a result, at the beginning too": (
+        "seed_002.yaml: a window by time has a row for every message, less than two seconds from the start of the stream too",
+    ),
+    "gaps of the input are gaps of the output": (
+        "seed_002.yaml: gaps of the input are gaps of what is told",
+    ),
+    "windows that another stream drives: its messages are the anchors": (
+        "seed_002.yaml: each message of a windowing stream says where its window lies",
+        "operators/anchors/test_anchors: windows are expressions over the anchor or a function of whole tables",
+    ),
+    "all messages of the time while another stream is true": (
+        "operators/anchors/test_anchors: a window holds all messages of the time while another stream is true",
+    ),
+    "messages before the obsolete time are let go": (
+        "seed_002.yaml: what lies before the obsolete time is not kept, but for a window that still waits",
+    ),
+    "who generates obsolete times is responsible (here a window before one is a dead letter)": (
+        "seed_002.yaml: a window before the obsolete time of an anchor before it is a dead letter",
+    ),
+    "with DateTime.MinValue all is kept": (
+        "seed_002.yaml: an anchor that does not know how far later ones reach promises nothing, and all is kept",
+    ),
+    "a clock drives a constant window, whatever the pace of the source": (
+        "seed_002.yaml: a clock of half a second slides a constant window whatever comes",
+    ),
+    "the window depends on what the anchor holds": (
+        "operators/anchors/test_anchors: each anchor says which messages its window holds",
+    ),
+    "each Window() takes a delivery policy": (
+        "operators/delivery/test_delivery: an aggregate takes of a step what its policy lets pass",
+    ),
+    "one for the source, one for the anchors": (
+        "operators/delivery/test_delivery: both inputs of windows that another stream drives have policies of their own",
+    ),
+    "a statistic of windows": (
+        "seed_002.yaml: an average of the last ten messages, by the operator and by a window",
+        "seed_002.yaml: an average of the last ten seconds, by the operator and by a window",
+    ),
+    "any other function of them": (
+        "operators/over/test_over: a function gets the messages of the window with their times and places",
+    ),
+    "Average(), Min(), Max(), Sum() ..., which look back": (
+        "seed_002.yaml: sum, least, most and average of the last three, which look back",
+    ),
+    "without a size or a time they are running": (
+        "seed_002.yaml: without a size or a time statistics are running",
+    ),
+}
+
+SAMZA: dict[str, tuple[str, ...]] = {
+    "output is timely, and the same whatever the latency of messages": (
+        "proof/test_cuts: where nothing is too late contents and ledger do not depend on the cut",
+    ),
+    "output is the same after failures and redelivery": (
+        "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
+    ),
+    "size in event time, or in messages": (
+        "seed_003.yaml: orders in a time window, max",
+        "seed_003.yaml: orders in a tuple window, max",
+    ),
+    "tumbling, hopping and sliding windows": (
+        "tuples.yaml: tumbling tuple windows",
+        "tuples.yaml: hopping tuple windows",
+        "tuples.yaml: sliding tuple windows",
+        "assignment.yaml: hopping windows with an offset",
+    ),
+    "case 1: windowed aggregation, update by update": (
+        "seed_003.yaml: orders in a tuple window, max",
+        "seed_003.yaml: orders in a time window, max",
+    ),
+    "case 2: windowed join, update by update": (
+        "embedded/test_joins_seed_003: orders and shipments give what the seed lists",
+    ),
+    "past windows are kept, so that late arrivals are computed anew": (
+        "seed_003.yaml: the median needs the messages and is updated late",
+    ),
+    "retention by event time": ("proof/test_recovery: what has expired leaves nothing",),
+    "and by size": ("retention.yaml: the oldest windows of a key are dropped by number",),
+    "early emission, by the system's clock, of the current window": (
+        "seed_003.yaml: early emission of current, late emission of past windows, each on its grid of now",
+    ),
+    "full size: by time, or by messages": (
+        "seed_003.yaml: defaults of the aggregator",
+        "tuples.yaml: a full tuple window fires once, not early as well",
+    ),
+    "late arrival: outputs of past windows": (
+        "seed_003.yaml: orders in a time window, only what is new",
+        "seed_003.yaml: defaults of the aggregator",
+    ),
+    "an aggregator counts a message in every window that includes it": (
+        "seed_003.yaml: one message counts in every window that includes it",
+    ),
+    "a join window sends it for its first window only": (
+        "operators/join_window/test_join_window: a message is told in its first window only and all of its windows have it",
+    ),
+    "a join is bounded by the window of the other stream alone": (
+        "oracle/test_oracle_join_seed_003: every minute gives the seeds updates",
+    ),
+    "the message store is an exactly-once view of the stream": (
+        "stores/test_messages: a replay is stored once and known",
+    ),
+    "metadata of a window: first and last offset, start and end": (
+        "embedded/test_questions: the messages of a window are asked for by the window",
+    ),
+    "output of an aggregator: keyed by window, the updated result": (
+        "seed_003.yaml: orders in a time window, max",
+    ),
+    "output of a join window: messages newly added": (
+        "operators/join_window/test_join_window: the windowed join of the samza design is written on two join windows",
+    ),
+    "messages, metadata and offsets are flushed together": (
+        "proof/test_kill: no pane is lost or sent twice however often the process is killed",
+    ),
+    "a lost message store is replayed from the earliest window": (
+        "embedded/test_replay: a job that lost its messages goes on as if nothing had happened",
+        "embedded/test_replay: only what retained windows need is read",
+    ),
+    "past messages: late arrivals": ("seed_001.yaml: a window whose first message is late",),
+    "past messages out of retention are discarded (here dead letters)": (
+        "seed_003.yaml: a message out of retention goes to the dead letters",
+    ),
+    "future messages wait in the state": ("seed_003.yaml: a future message waits in its own window",),
+    "tuple windows have no late arrivals": ("tuples.yaml: tuple windows do not know late",),
+    "metadata is a key-value store with a changelog": (
+        "proof/test_recovery: window metadata comes back from its changelog",
+    ),
+    "it holds the aggregated value, where no message is needed": (
+        "embedded/test_recovery: snapshots are lost too and windows come from the changelog",
+    ),
+    "window keys are in the order of expiry": (
+        "stores/test_windows: dropping a range of windows leaves the others",
+    ),
+    "messages are kept where an aggregation needs all of them": (
+        "seed_003.yaml: the median needs the messages and is updated late",
+        "embedded/test_api: messages of an operator that keeps none are refused",
+    ),
+    "R.1, R.2: messages of past windows by a range": (
+        "stores/test_messages: both bounds are inclusive",
+        "stores/test_messages: a scan takes the times that are asked for",
+    ),
+    "R.3: expired messages are dropped fast": (
+        "stores/test_messages: where time leads expiry is one range and exact",
+    ),
+    "R.4: replays and duplicates are not stored": (
+        "stores/test_messages: a replay is stored once and known",
+        "ids.yaml: the second of an id is a duplicate and does nothing",
+    ),
+    "the matrix of message keys": ("stores/test_messages: the layout is the one of seed 003s matrix",),
+    "fields first: a range, or all, of the equal fields": (
+        "stores/test_messages: one keys scan reads only that keys range",
+    ),
+    "fields first: expired lazily, key by key": (
+        "stores/test_messages: where fields lead expiry frees keys that never return",
+    ),
+    "session windows have a key, and open when it comes first": (
+        "sessions.yaml: keys have sessions of their own, the null key too",
+    ),
+    "sessions by time end by the difference to the last message of the key": (
+        "sessions.yaml: messages exactly one gap apart are one session",
+    ),
+    "tuple sessions end by a number of messages of others": (
+        "sessions.yaml: a session by messages of others goes on as long as at most so many stand between two of its key",
+    ),
+    "metadata of sessions lies by session key and start (here in pages of keys)": (
+        "embedded/test_sessions: a reader finds the sessions of a key",
+        "embedded/test_sessions: a commit of few messages reads few of many open sessions",
+    ),
+    "messages of sessions lie by session key": (
+        "operators/join_window/test_join_window: a session tells what none of its parts has told",
+    ),
+    "a join of sessions without the session key makes no sense (here refused)": (
+        "operators/join/test_session_joins: what does not go with sessions is refused with what to do",
+    ),
+    "Windowed Aggregator, with and without messages": (
+        "seed_003.yaml: defaults of the aggregator",
+        "seed_003.yaml: the median needs the messages and is updated late",
+    ),
+    "Join Window Operator": (
+        "operators/join_window/test_join_window: the windowed join of the samza design is written on two join windows",
+    ),
+    "Session Aggregator": (
+        "embedded/test_sessions: sessions are what is left when all messages are sorted by time",
+    ),
+    "Session Join Window Operator": (
+        "operators/join_window/test_join_window: a session tells what none of its parts has told",
+        "joins.yaml: a message meets the whole session of the other input that goes on at its time",
+    ),
+    "defaults of an aggregator: nothing early, full, late every ten seconds": (
+        "seed_003.yaml: defaults of the aggregator",
+    ),
+    "defaults of a join window: each message early and late": (
+        "operators/join_window/test_join_window: a message is told in its first window only and all of its windows have it",
+    ),
+    "setOntimeUpdatePeriod, setLateUpdatePeriod": (
+        "operators/join_window/test_join_window: "
+        "what nobody told early is told when the window is full and what comes late by its period",
+    ),
+    "setKeyedMessageStore": (
+        "operators/join_window/test_join_window: messages of a join key are found without a look at the others",
+    ),
+    "retention of a join window by size and time": (
+        "operators/join_window/test_join_window: the oldest windows beyond a number go and tell what waits",
+        "operators/join/test_session_joins: sessions of a join beyond a number go with all that they hold",
+    ),
+    "addMessage: out of retention goes to the error topic": (
+        "seed_003.yaml: a message out of retention goes to the dead letters",
+        "kafka/test_consume: a record that cannot be read is a dead letter with its coordinates",
+    ),
+    "addMessage: a replay does nothing": (
+        "embedded/test_api: a replayed message does nothing and is counted",
+    ),
+    "addMessage: a new window is opened": ("seed_003.yaml: a future message waits in its own window",),
+    "what the next operator refuses stops intake, and is tried again by timeout": (
+        "embedded/test_api: a sink that refuses pauses the operator until it takes what is pending",
+    ),
+    "timeout: what waits is judged by the clock": (
+        "embedded/test_api: periods tick by the clock that is given",
+    ),
+    "standalone: getResult hands out, flush commits and clears": (
+        "embedded/test_api: results stay until they are flushed over a restart too",
+    ),
+    "getWindows(startTime, endTime): sorted, all that cover the range": (
+        "embedded/test_api: windows that overlap the closed range are given in order",
+    ),
+    "getWindows(sessKey, startTime, endTime)": (
+        "embedded/test_sessions: a reader finds the sessions of a key",
+        "operators/join/test_session_joins: sessions of a join and their messages are found by session key and without",
+    ),
+    "getMessages(startTime, startOffset, endTime, endOffset)": (
+        "embedded/test_api: messages between two bounds both included",
+        "embedded/test_joins: messages of an input between two bounds both included",
+    ),
+    "getMessages(..., joinKeys)": (
+        "operators/join_window/test_join_window: messages of a join key are found without a look at the others",
+    ),
+    "getMessages(sessKey, ...), with join keys and without": (
+        "operators/join_window/test_join_window: a session tells what none of its parts has told",
+        "embedded/test_questions: leading columns find the messages of a join window",
+    ),
+}
+
+DESIGNS: dict[str, dict[str, tuple[str, ...]]] = {
+    "The windowed operator of Apex Malhar": MALHAR,
+    "Windows of Platform for Situated Intelligence": PSI,
+    "The window operators of Samza (SAMZA-552)": SAMZA,
+}
+
+
+@functools.cache
+def scenarios(name: str) -> frozenset[str]:
+    """The scenarios of a file of transcripts."""
+    [path] = (ROOT / "tests" / "transcripts").rglob(name)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(line.removeprefix("name: ").strip('"') for line in lines if line.startswith("name: "))
+
+
+@functools.cache
+def tests(name: str) -> frozenset[str]:
+    """The tests of a module, as sentences."""
+    path = ROOT / "tests" / f"{name}.py"
+    found = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("def test_")]
+    return frozenset(line.removeprefix("def test_").partition("(")[0].replace("_", " ") for line in found)
+
+
+def is_there(proof: str) -> bool:
+    """True if there is such a scenario, or test."""
+    place, _, name = proof.partition(": ")
+    try:
+        return name in (scenarios(place) if place.endswith(".yaml") else tests(place))
+    except (OSError, ValueError):
+        return False
+
+
+def shown(proof: str) -> str:
+    """A proof as the page has it."""
+    place, _, name = proof.partition(": ")
+    if place.endswith(".yaml"):
+        [path] = (ROOT / "tests" / "transcripts").rglob(place)
+        return f"{name} (`{path.relative_to(ROOT).as_posix()}`)"
+    return f"{name} (`tests/{place}.py`)"
+
+
+def sections() -> Iterator[tuple[str, dict[str, str]]]:
+    """Each design with its statements, and their proofs as the page has them."""
+    for design, statements in DESIGNS.items():
+        yield design, {said: "<br>".join(map(shown, proofs)) for said, proofs in statements.items()}
+
+
+def missing() -> list[str]:
+    """Statements that have no proof, or one that is not there."""
+    statements = [one for some in DESIGNS.values() for one in some.items()]
+    return [
+        f"{said!r}: {proof}" for said, some in statements for proof in some or ("",) if not is_there(proof)
+    ]
