@@ -1,7 +1,7 @@
 """Which rows of state speak now: the triggers of an emission, judged for many rows at once.
 
 An ingest judges what it changed, an advance what time has come to. In an advance a trigger by count or by value decides only
-beside one by time (`wr.all_of`): alone it was judged when the messages came.
+beside one by time (`wr.all_of`) that has come: alone it was judged when the messages came.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class Judged:
         """True for each row that the trigger lets speak now."""
         if isinstance(trigger, AnyOf):
             return np.asarray(np.logical_or.reduce([self.speaks(t) for t in trigger.triggers]))
-        if self.moment.before_us is not None and not by_time(trigger):
-            return np.zeros(len(self.rows), dtype=bool)
-        return np.asarray(self._holds(trigger))
+        if self.moment.before_us is None:
+            return np.asarray(self._holds(trigger))
+        come = [self._holds(leaf) for leaf in leaves(trigger) if by_time(leaf)]
+        return np.asarray(np.logical_or.reduce([np.zeros(len(self.rows), dtype=bool), *come]) & self._holds(trigger))
 
     def _holds(self, trigger: Trigger) -> Any:
         pending = combine(self.rows.column(PENDING)).to_numpy()

@@ -26,10 +26,10 @@ class Moment:
     told: bool = False
 
     def speaks(self, trigger: Trigger) -> bool:
-        """True if the trigger lets it speak. In an advance only what has to do with time does."""
+        """True if the trigger lets it speak. In an advance only where a period or a delay of it has come."""
         if isinstance(trigger, AnyOf):
             return any(self.speaks(one) for one in trigger.triggers)
-        return (not self.advancing or _has_to_do_with_time(trigger)) and self._holds(trigger)
+        return (not self.advancing or self._has_come(trigger)) and self._holds(trigger)
 
     def insists(self, trigger: Trigger) -> bool:
         """True if a period has ended that asks for a pane though nothing is new."""
@@ -61,11 +61,12 @@ class Moment:
                 return new > 0 and self._is_true(trigger)
         return False
 
+    def _has_come(self, trigger: Trigger) -> bool:
+        """True if a period of it has ended, or a delay is over."""
+        if isinstance(trigger, (AnyOf, AllOf)):
+            return any(self._has_come(one) for one in trigger.triggers)
+        return isinstance(trigger, (EveryPeriod, After)) and self._holds(trigger)
+
     def _is_true(self, trigger: When) -> bool:
         return holds(trigger.condition, self.values())
 
-
-def _has_to_do_with_time(trigger: Trigger) -> bool:
-    if isinstance(trigger, (AnyOf, AllOf)):
-        return any(_has_to_do_with_time(one) for one in trigger.triggers)
-    return isinstance(trigger, (EveryPeriod, After))
