@@ -1,74 +1,162 @@
 """Decoded runs of kept messages, in the process, by a digest of their bytes: whoever finds one there need not read it again.
 
 What a digest stands for never changes: an attempt that is given up, state that is set back, another process that has had the
-shard in between, all that does no harm. So nothing is ever thrown away for being wrong, only for not being asked for.
+shard in between, all that does no harm. So nothing is ever thrown away for being wrong, only for not being asked for, or to
+make room: the process holds so many bytes, of which each store that is read may have its part. What stores that nobody has
+read for a while had held goes by itself.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Hashable
 
 import pyarrow as pa
 
+from windrow.stores.kv import KV, Overlay
+
 #: So many bytes are held in all. What a table takes beside its columns.
 MOST_BYTES, TABLE_BYTES = 128 << 20, 16 << 10
-#: What nobody has asked for in so many reads goes. Other tables stay, and what finds no room beside them is not held.
+#: What nobody has asked for in so many reads of its store goes.
 READS = 256
+#: Of a store that nobody has read in so many seconds all goes.
+IDLE_S = 60.0
 
 
-class Decoded:
-    """Tables by digest, those that were asked for last behind."""
+class Held:
+    """What is held of one store."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most, self._held, self._reads = most_bytes, 0, 0
-        self._tables: dict[bytes, tuple[pa.Table, int, int]] = {}
-        # An interrupt may leave it held: by a thread that goes on then, and does not wait for itself.
-        self._lock = threading.RLock()
-
-    def __len__(self) -> int:
-        return len(self._tables)
+    def __init__(self, all_of_them: Decoded, read_s: float) -> None:
+        self._all, self._reads = all_of_them, 0
+        self.nbytes, self.read_s = 0, read_s
+        #: (rows, bytes, at which read they were asked for last), those that were asked for last behind.
+        self.tables: dict[bytes, tuple[pa.Table, int, int]] = {}
 
     def begin(self) -> None:
         """A read, of one or many runs."""
-        with self._lock:
+        with self._all.lock:
+            self._all.here(self)
             self._reads += 1
             if self._reads % READS == 0:  # an interrupt may have come between a table and its size
-                self._held = sum(size for _, size, _ in self._tables.values())
-            while self._tables:
-                digest = next(iter(self._tables))
-                _, size, read = self._tables[digest]
+                self.nbytes = sum(size for _, size, _ in self.tables.values())
+            while self.tables:
+                digest, (_, _, read) = next(iter(self.tables.items()))
                 if self._reads - read <= READS:
                     break
-                self._remove(digest, size)
+                self.forget(digest)
 
     def get(self, digest: bytes) -> pa.Table | None:
-        with self._lock:
-            found = self._tables.pop(digest, None)
+        with self._all.lock:
+            found = self.tables.pop(digest, None)
             if found is None:
                 return None
-            self._tables[digest] = (found[0], found[1], self._reads)
+            self.tables[digest] = (found[0], found[1], self._reads)
             return found[0]
 
     def has_room(self, nbytes: int) -> bool:
-        return self._held + nbytes + TABLE_BYTES <= self._most
+        """True if so much would find room: what is free, or as much as a store may have."""
+        with self._all.lock:
+            size = nbytes + TABLE_BYTES
+            return size <= self._all.free or self.nbytes + size <= self._all.share
 
     def put(self, digest: bytes, rows: pa.Table) -> None:
-        size = int(rows.nbytes) + TABLE_BYTES
-        with self._lock:
-            if digest not in self._tables and self._held + size <= self._most:
-                self._tables[digest] = (rows, size, self._reads)
-                self._held += size
+        """Hold rows, if they find room."""
+        with self._all.lock:
+            nbytes = int(rows.nbytes)
+            if digest not in self.tables and self.has_room(nbytes):
+                self._all.make_room(nbytes + TABLE_BYTES)
+                self.tables[digest] = (rows, nbytes + TABLE_BYTES, self._reads)
+                self.nbytes += nbytes + TABLE_BYTES
 
     def forget(self, digest: bytes) -> None:
         """It was merged, or taken away."""
-        with self._lock:
-            if digest in self._tables:
-                self._remove(digest, self._tables[digest][1])
+        with self._all.lock:
+            if digest in self.tables:
+                self.nbytes -= self.tables.pop(digest)[1]
 
-    def _remove(self, digest: bytes, size: int) -> None:
-        del self._tables[digest]
-        self._held -= size
+
+class Decoded:
+    """Tables of stores, `most_bytes` in all. idle_s: a store that nobody has read in so many seconds loses its own; None: it
+    does not.
+    """
+
+    def __init__(
+        self,
+        most_bytes: int = MOST_BYTES,
+        idle_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._idle_s, self._clock = most_bytes, idle_s, clock
+        self._stores: dict[Hashable, Held] = {}
+        self._watch: threading.Timer | None = None
+        # An interrupt may leave it held: by a thread that goes on then, and does not wait for itself.
+        self.lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return sum(len(held.tables) for held in self._stores.values())
+
+    def of(self, store: Hashable) -> Held:
+        """What is held of a store, which is the one of this name."""
+        with self.lock:
+            if store not in self._stores:
+                self._stores[store] = Held(self, self._clock())
+            return self._stores[store]
+
+    @property
+    def free(self) -> int:
+        return self._most - sum(held.nbytes for held in self._stores.values())
+
+    @property
+    def share(self) -> int:
+        """So many bytes each store may have, whatever the others have."""
+        return self._most // max(len(self._stores), 1)
+
+    def here(self, held: Held) -> None:
+        """A store is read."""
+        held.read_s = self._clock()
+        # A process that was forked has not the thread that watched over its parent.
+        if self._idle_s is not None and (self._watch is None or not self._watch.is_alive()):
+            self._watch_for(self._idle_s)
+
+    def make_room(self, nbytes: int) -> None:
+        """Stores that have most give what was not asked for in the longest time."""
+        while self._stores and self.free < nbytes:
+            largest = max(self._stores.values(), key=lambda held: held.nbytes)
+            if not largest.tables:
+                largest.nbytes = 0
+                return
+            largest.forget(next(iter(largest.tables)))
+
+    def release(self) -> None:
+        """Forget what is held of stores that nobody reads any more."""
+        if self._idle_s is None:
+            return
+        with self.lock:
+            before_s = self._clock() - self._idle_s
+            for store in [name for name, held in self._stores.items() if held.read_s <= before_s]:
+                del self._stores[store]
+
+    def _watch_for(self, seconds: float) -> None:
+        self._watch = threading.Timer(seconds, self._look)
+        self._watch.daemon = True
+        self._watch.start()
+
+    def _look(self) -> None:
+        with self.lock:
+            self.release()
+            if self._stores and self._idle_s is not None:
+                self._watch_for(self._idle_s)
+            else:
+                self._watch = None
+
+
+def name_of(kv: KV) -> Hashable:
+    """What a store is known by: its folder, however often it is opened; another one is what it is."""
+    while isinstance(kv, Overlay):
+        kv = kv.base
+    return getattr(kv, "path", id(kv))
 
 
 #: Those of this process.
-DECODED = Decoded()
+DECODED = Decoded(idle_s=IDLE_S)

@@ -59,6 +59,24 @@ class Stretches(NamedTuple):
         return time_us // width_us * width_us
 
 
+def wide(kv: KV, cf: str, name: bytes) -> Wide | None:
+    """Which stretches are longer than usual, as noted under this name."""
+    packed = kv.get(cf, name)
+    return None if packed is None else Wide(decode_i64(packed), decode_i64(packed, 8))
+
+
+def widened(kv: KV, cf: str, name: bytes, usual_us: int, times: IntArray) -> int:
+    """How long stretches are for rows of these times: longer than usual where they lie far apart; it is noted then."""
+    width_us = stretch_us(times, usual_us)
+    if width_us > usual_us:
+        known = wide(kv, cf, name) or Wide(width_us, width_us)
+        width_us = max(width_us, known.width_us)
+        batch = Batch()
+        batch.put(cf, name, encode_i64(width_us) + encode_i64(max(known.end_us, int(times.max()) + 1)))
+        kv.write(batch)
+    return width_us
+
+
 class Events:
     """Rows with a column `TIME`. width_us: how long a stretch is; wide: if some are longer."""
 

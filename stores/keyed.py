@@ -34,7 +34,7 @@ from windrow.core.byte_order import encode_i64, encode_u32, encode_u64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
-from windrow.stores.decoded import DECODED
+from windrow.stores.decoded import DECODED, Held, name_of
 from windrow.stores.events import TIME, Stretches, by_stretch
 from windrow.stores.kv import KV, Batch
 
@@ -107,7 +107,7 @@ class KeyedEvents:
             head = encode_i64(start_us)
             merged = _to_merge(self._runs(kv, _RUNS + head, _RUNS + head + b"\xff" * 9), len(part))
             for run in merged:
-                _delete(batch, self.cf, run)
+                self._delete(kv, batch, run)
             self._put(
                 batch, head + encode_u64(number), concat([*self._read(kv, merged), part]) if merged else part
             )
@@ -125,13 +125,15 @@ class KeyedEvents:
             kv.write(batch)
 
     def drop(self, kv: KV, below_us: int, gone: Callable[[pa.Table], BoolArray]) -> None:
-        """Forget the rows of stretches that begin before that of which `gone` is true, and no others."""
+        """Forget the rows from before that of which `gone` is true, and no others."""
         batch = Batch()
         for run in self._runs(kv, _RUNS, self._end(below_us)):
+            if run.first_us >= below_us:
+                continue
             [rows] = self._read(kv, [run])
-            stay = ~gone(rows)
+            stay = ~(gone(rows) & (rows.column(TIME).to_numpy() < below_us))
             if not stay.all():
-                _delete(batch, self.cf, run)
+                self._delete(kv, batch, run)
             if stay.any() and not stay.all():
                 self._put(batch, run.key, rows.filter(pa.array(stay)))
         kv.write(batch)
@@ -160,6 +162,17 @@ class KeyedEvents:
         if len(starts) > INDEXED:
             batch.put(self.cf, _INDEX + key, hashes.astype("<u4").tobytes())
         batch.put(self.cf, _RUNS + key, head + fences + digest.digest() + more + schema)
+
+    def _delete(self, kv: KV, batch: Batch, run: _Run) -> None:
+        held = DECODED.of(name_of(kv))
+        held.forget(run.digest)
+        batch.delete(self.cf, _RUNS + run.key)
+        if run.size:
+            held.forget(_INDEX + run.digest)
+            batch.delete(self.cf, _INDEX + run.key)
+        batch.delete_many(
+            self.cf, [_BLOCKS + run.key + encode_u32(block) for block in range(len(run.fences))]
+        )
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -190,17 +203,18 @@ class KeyedEvents:
         asked, low, high = _distinct(hashes[some], low_us[some], high_us[some])
         first_us, last_us = int(low.min()), int(high.max())
         start = _RUNS + encode_i64(self._stretches.begin(first_us))
-        DECODED.begin()
+        held = DECODED.of(name_of(kv))
+        held.begin()
         parts: list[_Part] = []
         for run in self._runs(kv, start, self._end(last_us + 1)):
             here = np.flatnonzero((low <= run.last_us) & (high >= run.first_us))
             if not len(here):
                 continue
-            part = self._part(kv, run, here, asked[here])
+            part = self._part(kv, held, run, here, asked[here])
             if part.held is not None or len(part.blocks):
                 parts.append(part)
         found = []
-        for those, rows in self._looked_at(kv, parts):
+        for those, rows in self._looked_at(kv, held, parts):
             of, places = self._places(those, rows, asked)
             times = _own(rows, TIME)[places]
             places = places[(times >= low[of]) & (times <= high[of])]
@@ -208,7 +222,9 @@ class KeyedEvents:
                 found.append(rows.take(pa.array(places)))
         return concat(found) if found else None
 
-    def _looked_at(self, kv: KV, parts: Sequence[_Part]) -> Iterator[tuple[list[_Part], pa.Table]]:
+    def _looked_at(
+        self, kv: KV, held: Held, parts: Sequence[_Part]
+    ) -> Iterator[tuple[list[_Part], pa.Table]]:
         """The rows of parts: those of one schema together, but for what is held, or will be, which is by itself."""
         names = [_BLOCKS + p.run.key + encode_u32(b) for p in parts for b in p.blocks.tolist()]
         values, at = kv.multi_get(self.cf, names) if names else [], 0
@@ -220,7 +236,7 @@ class KeyedEvents:
                 yield [part], part.held
             elif len(own) == len(part.run.fences) and part.run.digest:
                 rows = _table(self.cf, part.run.schema, own)
-                DECODED.put(part.run.digest, rows)
+                held.put(part.run.digest, rows)
                 yield [part], rows
             elif part.found is None:
                 yield [part], _table(self.cf, part.run.schema, own)
@@ -231,34 +247,34 @@ class KeyedEvents:
         for schema, (some, theirs) in together.items():
             yield some, _table(self.cf, schema, theirs)
 
-    def _part(self, kv: KV, run: _Run, here: IntArray, asked: Hashes) -> _Part:
+    def _part(self, kv: KV, held: Held, run: _Run, here: IntArray, asked: Hashes) -> _Part:
         """What to read of a run for these hashes."""
-        held = DECODED.get(run.digest)
-        if held is not None:
-            return _Part(run, here, here[:0], held, _edges(_own(held, HASH), asked))
-        index = self._index(kv, run)
+        known = held.get(run.digest)
+        if known is not None:
+            return _Part(run, here, here[:0], known, _edges(_own(known, HASH), asked))
+        index = self._index(kv, held, run)
         if index is None:
-            return _Part(run, here, _more(run, _blocks(run.fences, asked)), None, None)
+            return _Part(run, here, _more(held, run, _blocks(run.fences, asked)), None, None)
         first, behind = _edges(index, asked)
         there = behind > first
         blocks = _covered(first[there] // run.size, (behind[there] - 1) // run.size, len(run.fences))
-        return _Part(run, here, _more(run, blocks), None, (first, behind))
+        return _Part(run, here, _more(held, run, blocks), None, (first, behind))
 
-    def _index(self, kv: KV, run: _Run) -> Hashes | None:
+    def _index(self, kv: KV, held: Held, run: _Run) -> Hashes | None:
         """The hash of each row of a run; None where it has none, or there is no room to hold it."""
         if not run.size:
             return None
         name = _INDEX + run.digest
-        known = DECODED.get(name)
+        known = held.get(name)
         if known is None:
-            if not DECODED.has_room(4 * run.rows):
+            if not held.has_room(4 * run.rows):
                 return None
             value = kv.get(self.cf, _INDEX + run.key)
             if value is None or len(value) != 4 * run.rows:
                 size = "missing" if value is None else f"{len(value)} bytes"
                 raise CorruptState(f"the index of a run of {run.rows} rows of {self.cf!r} is {size}")
             known = pa.table({HASH: pa.array(np.frombuffer(value, dtype="<u4").astype(np.uint32))})
-            DECODED.put(name, known)
+            held.put(name, known)
         return _own(known, HASH)
 
     def _places(self, parts: Sequence[_Part], rows: pa.Table, asked: Hashes) -> tuple[IntArray, IntArray]:
@@ -292,7 +308,8 @@ class KeyedEvents:
 
     def _read(self, kv: KV, runs: Sequence[_Run]) -> list[pa.Table]:
         """All rows of runs."""
-        held = [DECODED.get(run.digest) for run in runs]
+        there = DECODED.of(name_of(kv))
+        held = [there.get(run.digest) for run in runs]
         names = [
             _BLOCKS + run.key + encode_u32(b)
             for run, known in zip(runs, held, strict=True)
@@ -332,15 +349,6 @@ def _to_merge(runs: Sequence[_Run], rows: int) -> list[_Run]:
         rows += sum(run.rows for run in same)
 
 
-def _delete(batch: Batch, cf: str, run: _Run) -> None:
-    DECODED.forget(run.digest)
-    batch.delete(cf, _RUNS + run.key)
-    if run.size:
-        DECODED.forget(_INDEX + run.digest)
-        batch.delete(cf, _INDEX + run.key)
-    batch.delete_many(cf, [_BLOCKS + run.key + encode_u32(block) for block in range(len(run.fences))])
-
-
 def _distinct(hashes: Hashes, low: IntArray, high: IntArray) -> tuple[Hashes, IntArray, IntArray]:
     """Each hash once, in order, with the first and the last of its times."""
     order = np.argsort(hashes, kind="stable")
@@ -349,9 +357,9 @@ def _distinct(hashes: Hashes, low: IntArray, high: IntArray) -> tuple[Hashes, In
     return hashes[starts], np.minimum.reduceat(low[order], starts), np.maximum.reduceat(high[order], starts)
 
 
-def _more(run: _Run, blocks: IntArray) -> IntArray:
+def _more(held: Held, run: _Run, blocks: IntArray) -> IntArray:
     """These blocks, or all, where the run is held then."""
-    much = run.digest and MUCH * len(blocks) >= len(run.fences) and DECODED.has_room(run.nbytes)
+    much = run.digest and MUCH * len(blocks) >= len(run.fences) and held.has_room(run.nbytes)
     return np.arange(len(run.fences)) if much else blocks
 
 

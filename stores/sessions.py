@@ -12,6 +12,8 @@ row the session that it would be by itself. Who reads lays it into the sessions 
 
     auxiliary  db<home i64>   where the sessions of a bucket begin at the earliest and end at the latest, both i64: who looks
                               for sessions that a late message reaches knows where not to look
+    auxiliary  ds<bucket i64> where messages are kept: the latest end, i64, that a session at `HOT` has had that begins in this
+                              bucket. So who forgets messages need not read these sessions. `\0starts`: it is noted
 
 Rows are of two kinds. A session has what every state row has; `__stands` says that its last pane stands, and that its
 accumulators still say what that pane said. A row with `__pane` is a pane that stands by itself: what was told of a part of the
@@ -44,7 +46,7 @@ SESSION, PANE, STANDS = "__session", "__pane", "__stands"
 HOME = "__home"
 #: The home of sessions that may still grow.
 HOT = END_OF_TIME_US - 1
-_DIRECTORY = b"db"
+_DIRECTORY, _BEGINS, _NOTED = b"db", b"ds", b"\x00starts"
 #: So many sessions are in a page, about. A step touches most pages of a job that is busy, each of which costs the same.
 SESSION_ROWS = 32
 #: How columns are called in the store.
@@ -61,13 +63,13 @@ class Bucket(NamedTuple):
 
 
 class SessionStore:
-    """The state rows of one definition. width_us: of a bucket."""
+    """The state rows of one definition. width_us: of a bucket; keeps: True if their messages are kept."""
 
-    def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int) -> None:
+    def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int, *, keeps: bool = False) -> None:
         self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True, beside=HOT)
         self._rows = BlockWindows(cf, aux, by, self._pages)
         self._waiting = WaitingRows(cf, aux, by, HOT)
-        self._aux, self.width_us = aux, width_us
+        self._aux, self.width_us, self._keeps = aux, width_us, keeps
 
     def home(self, ends: IntArray) -> IntArray:
         """Where sessions lie that end there and grow no more."""
@@ -147,6 +149,8 @@ class SessionStore:
         stored = _as_stored(rows)
         homes = stored.column(START).to_numpy()
         self._note(kv, rows)
+        if self._keeps and kv.get(self._aux, _NOTED) is not None:
+            self._note_begins(kv, rows)
         if (open_ := near.held.get(HOT)) is not None and open_.beside is not None:
             left = self._take_out(kv, open_)
             near = Near(near.rows, {**near.held, HOT: open_._replace(stays=left)})
@@ -178,7 +182,8 @@ class SessionStore:
     def clear(self, kv: KV) -> None:
         """Forget all."""
         batch = Batch()
-        batch.delete_range(self._aux, _DIRECTORY, _DIRECTORY + b"\xff" * 9)
+        for what in (_DIRECTORY, _BEGINS):
+            batch.delete_range(self._aux, what, what + b"\xff" * 9)
         kv.write(batch)
         self._rows.drop(kv, START_OF_TIME_US, END_OF_TIME_US)
 
@@ -191,6 +196,40 @@ class SessionStore:
             batch.delete_range(self._aux, first, last)
             kv.write(batch)
             self._rows.drop(kv, START_OF_TIME_US, end)
+
+    def first_kept(self, kv: KV, passed_us: int) -> int:
+        """No session that is kept begins before that. passed_us: what lies at `HOT` and ends before it is left behind there."""
+        if kv.get(self._aux, _NOTED) is None:  # as it is in state that was begun before that was noted
+            batch = Batch()
+            batch.put(self._aux, _NOTED, b"")
+            kv.write(batch)
+            rows = self.read(kv, [HOT])
+            if rows is not None:
+                self._note_begins(kv, rows)
+        firsts, batch = [bucket.first_us for bucket in self.buckets(kv)], Batch()
+        for key, last in kv.scan(self._aux, _BEGINS, _BEGINS + b"\xff" * 9):
+            if decode_i64(last) >= passed_us:
+                firsts.append(decode_i64(key, len(_BEGINS)))
+                break
+            batch.delete(self._aux, key)
+        kv.write(batch)
+        return min(firsts, default=END_OF_TIME_US)
+
+    def _note_begins(self, kv: KV, rows: pa.Table) -> None:
+        """Note until when sessions that may still grow go, by where they begin."""
+        hot = rows.column(HOME).to_numpy() == HOT
+        if not hot.any():
+            return
+        starts, ends = (rows.column(column).to_numpy()[hot] for column in (START, END))
+        buckets, codes = np.unique(self.home(starts), return_inverse=True)
+        lasts = np.full(len(buckets), START_OF_TIME_US, dtype=np.int64)
+        np.maximum.at(lasts, codes, ends)
+        keys = [_BEGINS + encode_i64(bucket) for bucket in buckets.tolist()]
+        batch, known = Batch(), kv.multi_get(self._aux, keys)
+        for key, last, value in zip(keys, lasts.tolist(), known, strict=True):
+            if value is None or decode_i64(value) < last:
+                batch.put(self._aux, key, encode_i64(last))
+        kv.write(batch)
 
     def without(self, near: Near, stay: IntArray, must: Hashes) -> tuple[Near, IntArray]:
         """Of `near`, pages of sessions that may still grow, those to be written where of its rows only these `stay`, and which

@@ -18,6 +18,7 @@ from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
 from windrow.operators.aggregate.filing import bury_broken
+from windrow.operators.aggregate.keyed_history import KeyedHistory
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.size_limits import SizeLimits
 from windrow.operators.aggregate.state_rows import merge_rows
@@ -47,6 +48,8 @@ class StoredWindows(Steps):
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
         self.assigner: WindowAssigner = assigner_of(definition.window)
+        if definition.full_state:
+            self.history = KeyedHistory(definition, self.assigner)
         self.store = BlockWindows(self.windows_cf, self.aux_cf, definition.by)
         self.limits = SizeLimits(definition, self.aux_cf)
         self.due = Due(definition.emit, self.aux_cf)
@@ -234,6 +237,8 @@ class StoredWindows(Steps):
         return self.assigner.first_open(self._retention_floor(watermark_us))
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        if self.history is not None:  # windows that come back are new ones
+            self.history.drop(kv, progress.purged_us, exactly=True)
         super().set_back(kv, progress, watermark_us)
         progress.purged_us = min(progress.purged_us, self._in_retention_from(progress.watermark_us))
 

@@ -39,7 +39,7 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, event_times, user_columns
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import HOUR_US, Layout, MessageStore
+from windrow.stores.messages import HOUR_US, Bound, Layout, MessageStore
 from windrow.stores.windows import pack_column, unpack_column
 
 FORMAT = 1
@@ -88,11 +88,7 @@ class History:
         `step`, where each row has its own: the rows have positions.
         """
         batch = Batch()
-        names = calculation.input_columns()
-        names = user_columns(rows.table) if names is None else names
-        table = _typed(
-            rows.table.select([n for n in rows.table.column_names if n in names]), calculation.schema
-        )
+        table = kept_columns(rows.table, calculation)
         packed = table.schema.remove_metadata().serialize().to_pybytes()
         schema_id = xxhash.xxh3_64_digest(packed)
         # With every step: a store that took no part in a replay must find it in a segment.
@@ -161,8 +157,8 @@ class History:
             np.asarray(ordinal).tolist(),
         )
 
-    def drop(self, kv: KV, before_us: int) -> None:
-        """Forget messages whose event time is before `before_us`: no retained window covers them."""
+    def drop(self, kv: KV, before_us: int, *, exactly: bool = False) -> None:
+        """Forget messages whose event time is before `before_us`: no retained window covers them. exactly: none may stay."""
         batch = Batch()
         self.store.expire(kv, batch, before_us)
         kv.write(batch)
@@ -191,15 +187,7 @@ class History:
         table = concat(tables)
         if len(tables) > 1:
             table = table.take(pa.array(np.argsort(np.array(order), kind="stable")))
-        # Types may have widened since a message was filed.
-        wanted = {f.name: f.type for f in calculation.schema}
-        table = pa.table(
-            [
-                as_type(c, wanted[n]) if n in wanted else c
-                for n, c in zip(table.column_names, table.columns, strict=True)
-            ],
-            names=table.column_names,
-        )
+        table = in_present_types(table, calculation.schema)
         if self.by_number:
             table = table.append_column(NUMBER, pa.array(self.store.times(keys)))
         if self.tuples or self.by_number:
@@ -234,9 +222,18 @@ class History:
             table = table.append_column(CLOSED, pa.array(missed, pa.int64()))
         return table.append_column(STEP, pa.array(columns[1], pa.int64()))
 
-    def read(self, kv: KV, start_us: int, end_us: int, calculation: Calculation) -> Slice | None:
-        """Messages with `start <= event time < end`, by event time and position."""
-        keys, values = self.store.scan(kv, start_us, end_us)
+    def between(
+        self,
+        kv: KV,
+        start: Bound,
+        end: Bound,
+        calculation: Calculation,
+        *,
+        key: bytes | None = None,
+        key_prefix: bytes | None = None,
+    ) -> Slice | None:
+        """Messages from `start` to `end`, both inclusive, by their keys, as `MessageStore.scan_between` gives them."""
+        keys, values = self.store.scan_between(kv, start, end, key, key_prefix=key_prefix)
         return self.decode(kv, keys, values, calculation)
 
     def values(
@@ -249,10 +246,7 @@ class History:
         told: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of the (window, key)s of `state`, from the messages; `told`: from those that the last pane told."""
-        starts = combine(state.column(START)).to_numpy()
-        ends = combine(state.column(END)).to_numpy()
-        low, high = int(starts.min()), int(ends.max())
-        rows = self.read(kv, low, END_OF_TIME_US if high >= END_OF_TIME_US else high, calculation)
+        rows = self._of_windows(kv, state, calculation)
         if rows is None:
             row_of = windows = np.zeros(0, dtype=np.int64)
         else:
@@ -260,6 +254,12 @@ class History:
             took = window_ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of]
             row_of, windows = row_of[took], windows[took]
         return self.evaluate(kv, state, rows, row_of, windows, calculation, told=told)
+
+    def _of_windows(self, kv: KV, state: pa.Table, calculation: Calculation) -> Slice | None:
+        """The messages of the times of windows; others may be among them."""
+        low = int(combine(state.column(START)).to_numpy().min())
+        high = int(combine(state.column(END)).to_numpy().max())
+        return self.decode(kv, *self.store.scan(kv, low, high), calculation)
 
     def evaluate(
         self,
@@ -361,6 +361,20 @@ def moments(rows: Slice) -> IntArray:
     numbered = NUMBER in rows.table.column_names
     found: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
     return found
+
+
+def kept_columns(table: pa.Table, calculation: Calculation) -> pa.Table:
+    """The columns of messages that are kept."""
+    names = calculation.input_columns()
+    names = user_columns(table) if names is None else names
+    return _typed(table.select([n for n in table.column_names if n in names]), calculation.schema)
+
+
+def in_present_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Messages in the types that their columns have by now, which may have widened since they were filed."""
+    kinds = {f.name: f.type for f in schema}
+    columns = [as_type(table.column(n), kinds.get(n, table.column(n).type)) for n in table.column_names]
+    return pa.table(columns, names=table.column_names)
 
 
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -382,5 +382,5 @@ class WindowAggregator(Ticking, Grouping):
         if self.history is not None:
             left = self.store.first_start(kv)
             if left is not None:
-                self.history.drop(kv, left)
+                self.history.drop(kv, left, exactly=True)
         return said.panes

@@ -62,7 +62,7 @@ def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping
 def drop_expired(operator: WindowAggregator, kv: KV) -> None:
     """What was filed again and is needed by no retained window goes."""
     assert operator.history is not None
-    floor = operator.progress(kv).purged_us
-    if operator.limits.active:
+    floor, limited = operator.progress(kv).purged_us, operator.limits.active
+    if limited:
         floor = max(floor, operator.store.first_start(kv) or floor)
-    operator.history.drop(kv, floor)
+    operator.history.drop(kv, floor, exactly=limited)

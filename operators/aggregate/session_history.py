@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.extents import holders
 from windrow.operators.aggregate.history import History, moments
@@ -21,7 +20,7 @@ from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
-from windrow.stores.sessions import HOT, SessionStore
+from windrow.stores.sessions import SessionStore
 
 
 def values_of_sessions(
@@ -89,27 +88,18 @@ def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> 
     return rows.take(np.flatnonzero((holder >= 0) & (moments(rows) < ends)))
 
 
-def forget_messages(history: History, kv: KV, store: SessionStore) -> None:
-    """Forget what is older than all sessions that are kept."""
-    history.drop(kv, first_kept(kv, store, history.definition.by))
+def forget_messages(history: History, kv: KV, store: SessionStore, passed_us: int) -> None:
+    """Forget what is older than all sessions that are kept. passed_us: those that end before it have been told as ended."""
+    history.drop(kv, store.first_kept(kv, passed_us))
 
 
-def forget_sessions(history: History, kv: KV, store: SessionStore, gone: pa.Table) -> None:
+def forget_sessions(history: History, kv: KV, store: SessionStore, gone: pa.Table, passed_us: int) -> None:
     """Forget the messages of these sessions."""
     if history.fields != history.definition.by or not history.store.layout.fields_first:
-        return forget_messages(history, kv, store)  # they do not lie together
+        return forget_messages(history, kv, store, passed_us)  # they do not lie together
     keys = history.encode([gone.column(b) for b in history.fields])
     starts, ends = (combine(gone.column(column)).to_pylist() for column in (START, END))
     batch = Batch()
     for low, high in history.store.spans(keys, starts, ends):
         batch.delete_range(history.cf, low, high)
     kv.write(batch)
-
-
-def first_kept(kv: KV, store: SessionStore, by: tuple[str, ...]) -> int:
-    """Where the sessions that are kept begin."""
-    firsts = [bucket.first_us for bucket in store.buckets(kv)]
-    stored = store.read(kv, [HOT])  # where messages are kept nothing waits beside them
-    if stored is not None and len(stored):  # what stands of a session does not begin before it
-        firsts.append(int(combine(stored.column(START)).to_numpy().min()))
-    return min(firsts, default=END_OF_TIME_US)

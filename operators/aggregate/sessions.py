@@ -276,7 +276,7 @@ class SessionAggregator(StoredSessions, Grouping):
         if self.seen is not None:
             self.seen.forget(step.kv, self.kept_from(step.progress.watermark_us))
         if self.history is not None:
-            forget_messages(self.history, step.kv, self.store)
+            forget_messages(self.history, step.kv, self.store, step.told_us)
         step.progress.purged_us = kept_from
 
     def _look_again(self, step: Step) -> None:

@@ -56,6 +56,9 @@ NUMBERS = 1000
 class StoredSessions(Steps):
     """Session windows of one definition."""
 
+    #: True if somebody keeps messages of sessions, whatever aggregations need.
+    keeps = False
+
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
         window, self.own_gap = definition.window, definition.own_gap
@@ -72,7 +75,8 @@ class StoredSessions(Steps):
             self.cells = None if window.cut is None else assigner_of(window.cut)
         #: True if every session is told when it ends.
         self.tells_all = definition.emit.on_time
-        self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us)
+        keeps = self.keeps or definition.full_state
+        self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us, keeps=keeps)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
         #: By number. Those of numbered messages are a matter of their numbers.
         self.limits = SizeLimits(definition, self.aux_cf)

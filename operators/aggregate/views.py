@@ -218,8 +218,7 @@ class AggregateView(View):
 
     def _scanned(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         """What the message store has between two bounds of its order, which is of times or of numbers."""
-        keys, values = self.logic.history.store.scan_between(kv, low, high, **fields)
-        rows: Slice | None = self.logic.history.decode(kv, keys, values, self.logic.calculation)
+        rows: Slice | None = self.logic.history.between(kv, low, high, self.logic.calculation, **fields)
         return rows
 
     def message_schema(self, input: str | None = None) -> pa.Schema:

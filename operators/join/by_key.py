@@ -24,7 +24,7 @@ from windrow.operators.join.stored import SIDES
 from windrow.operators.join.tables import ranks
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.intake import Slice
-from windrow.stores.events import MANY, TIME, Events, Stretches
+from windrow.stores.events import MANY, TIME, Events, Stretches, wide, widened
 from windrow.stores.keyed import HASH, Hashes, KeyedEvents, hashes_of
 from windrow.stores.kv import KV, Batch
 
@@ -52,11 +52,11 @@ class KeyedJoinOperator(BlockJoinOperator):
     # -- what is filed ----------------------------------------------------------------------------------------------
 
     def _by_key(self, kv: KV, side: int, cf: str) -> KeyedEvents:
-        return KeyedEvents(cf, Stretches(self._width(kv), self._wide(kv, WIDE[side])))
+        return KeyedEvents(cf, Stretches(self._width(kv), wide(kv, self.aux_cf, WIDE[side])))
 
     def _followed(self, kv: KV, side: int) -> Followed:
-        wide = self._wide(kv, WIDE_OPEN[side])
-        return Followed(Events(self.open_cfs[side], self._fine(kv), wide), self.aux_cf, GONE[side])
+        longer = wide(kv, self.aux_cf, WIDE_OPEN[side])
+        return Followed(Events(self.open_cfs[side], self._fine(kv), longer), self.aux_cf, GONE[side])
 
     def _fine(self, kv: KV) -> int:
         """How long the stretches of `open` are: of what goes there, little lies there that stays."""
@@ -65,7 +65,7 @@ class KeyedJoinOperator(BlockJoinOperator):
     def _add_by_key(self, kv: KV, side: int, cf: str, rows: pa.Table, hashes: Hashes, number: int) -> None:
         """File rows with their times, under the hashes of their keys."""
         rows = rows.append_column(HASH, pa.array(hashes))
-        width_us = self._widened(kv, WIDE[side], self._width(kv), rows.column(TIME).to_numpy())
+        width_us = widened(kv, self.aux_cf, WIDE[side], self._width(kv), rows.column(TIME).to_numpy())
         self._by_key(kv, side, cf).add(kv, rows, number, width_us=width_us)
 
     def file_again(
@@ -94,8 +94,8 @@ class KeyedJoinOperator(BlockJoinOperator):
         listed = followed_rows(rows, np.zeros(len(rows), dtype=bool), step)
         listed = listed.append_column(HASH, pa.array(hashes))
         usual_us = self._fine(kv)
-        width_us = self._widened(kv, WIDE_OPEN[side], usual_us, rows.times)
-        events = Events(self.open_cfs[side], usual_us, self._wide(kv, WIDE_OPEN[side]))
+        width_us = widened(kv, self.aux_cf, WIDE_OPEN[side], usual_us, rows.times)
+        events = Events(self.open_cfs[side], usual_us, wide(kv, self.aux_cf, WIDE_OPEN[side]))
         events.add(kv, listed, step, width_us=width_us)
         if xxhash.xxh32_intdigest(step.to_bytes(8, "big")) % MANY == 0:
             # Nobody reads these before they go: now and then small values are joined where some are filed.

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState
-from windrow.core.message_keys import Position
 from windrow.core.time import HOUR_US, SECOND_US
 from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition
@@ -24,14 +23,13 @@ from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.spans import spans
 from windrow.operators.join.stored import BLOCKS, FORMER, LAYOUT
 from windrow.operators.join.tables import conform, ranks
-from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.filed_rows import empty_rows, inside
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
-from windrow.stores.events import TIME, Events, Wide, stretch_us
+from windrow.stores.events import TIME, Events, wide, widened
 from windrow.stores.kv import KV, Batch
-from windrow.stores.messages import Bound, compare
+from windrow.stores.messages import Bound
 
 #: Auxiliary keys: how long stretches are; which of a side are longer; what of a followed side has gone.
 WIDTH = b"\x00width"
@@ -112,35 +110,19 @@ class BlockJoinOperator(JoinOperator):
 
     # -- what is filed ----------------------------------------------------------------------------------------------
 
-    def _wide(self, kv: KV, name: bytes) -> Wide | None:
-        packed = kv.get(self.aux_cf, name)
-        return None if packed is None else Wide(decode_i64(packed), decode_i64(packed, 8))
-
-    def _widened(self, kv: KV, name: bytes, usual_us: int, times: IntArray) -> int:
-        """How long stretches are for rows of these times: longer than usual where they lie far apart; `name` has it then."""
-        width_us = stretch_us(times, usual_us)
-        if width_us > usual_us:
-            known = self._wide(kv, name) or Wide(width_us, width_us)
-            width_us = max(width_us, known.width_us)
-            end_us = max(known.end_us, int(times.max()) + 1)
-            batch = Batch()
-            batch.put(self.aux_cf, name, encode_i64(width_us) + encode_i64(end_us))
-            kv.write(batch)
-        return width_us
-
     def _events(self, kv: KV, side: int) -> Events:
         """The messages of a side."""
-        return Events(self.stores[side].cf, self._width(kv), self._wide(kv, WIDE[side]))
+        return Events(self.stores[side].cf, self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
 
     def _followed(self, kv: KV, side: int) -> Followed:
         """Those of them that have not gone."""
-        events = Events(self.open_cfs[side], self._width(kv), self._wide(kv, WIDE[side]))
+        events = Events(self.open_cfs[side], self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
         return Followed(events, self.aux_cf, GONE[side])
 
     def _add(self, kv: KV, side: int, cf: str, rows: pa.Table, number: int) -> None:
         """File rows with their times."""
         usual_us = self._width(kv)
-        width_us = self._widened(kv, WIDE[side], usual_us, rows.column(TIME).to_numpy())
+        width_us = widened(kv, self.aux_cf, WIDE[side], usual_us, rows.column(TIME).to_numpy())
         Events(cf, usual_us).add(kv, rows, number, width_us=width_us)
 
     def file_again(
@@ -271,28 +253,19 @@ class BlockJoinOperator(JoinOperator):
                 mine = pc.equal(keys, pa.scalar(key, pa.binary()))
                 rows, keys = rows.take(np.flatnonzero(mine)), keys.filter(mine)
         places = ranks(rows)
-        inside = np.ones(len(rows), dtype=bool)
-        for bound, sign in ((start, 1), (end, -1)):
-            for i in np.flatnonzero(rows.times == bound[0]).tolist() if bound[1] is not None else ():
-                inside[i] &= sign * compare(_position(rows, i), bound[1]) >= 0
         order = [places, rows.times]
         if keys is not None:
             coded = keys.dictionary_encode()
             fields = pc.rank(coded.dictionary).to_numpy()[coded.indices.to_numpy()] if len(keys) else places
             order.insert(2 if self.stores[side].layout.fields_first else 1, fields)
         chosen = np.lexsort(order)
-        return rows.take(chosen[inside[chosen]])
+        return rows.take(chosen[inside(rows, start, end)[chosen]])
 
     def _found(
         self, kv: KV, side: int, first_us: int, last_us: int, key: bytes | None, sides: list[pa.Schema]
     ) -> Slice:
         """The messages from the first to the last of these times; others than those of the key may be among them."""
         return as_slice(self._events(kv, side).read(kv, first_us, last_us + 1), sides[side])
-
-
-def _position(rows: Slice, row: int) -> Position:
-    source, partition, offset, ordinal = (rows.table.column(c)[row].as_py() for c in POSITION_COLUMNS)
-    return source, partition, offset, ordinal
 
 
 def kept_rows(rows: Slice) -> pa.Table:

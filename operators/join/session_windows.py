@@ -17,7 +17,6 @@ from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.extents import Extents, holders
 from windrow.operators.aggregate.session_filing import file_sessions, given_near
-from windrow.operators.aggregate.session_history import first_kept
 from windrow.operators.aggregate.session_rows import Step, codes_of, extents
 from windrow.operators.aggregate.sessions import SessionAggregator
 from windrow.operators.aggregate.triggers import Moment
@@ -77,6 +76,8 @@ class Changed(NamedTuple):
 class JoinSessions(SessionAggregator):
     """The sessions of one definition, whose messages come as rows of a key and a time."""
 
+    keeps = True
+
     def enter(self, kv: KV, rows: Slice, now_us: int) -> tuple[Changed | None, Refused]:
         """Let messages enter their sessions."""
         progress, result, _ = self._begin(kv)
@@ -129,7 +130,7 @@ class JoinSessions(SessionAggregator):
 
     def first_kept(self, kv: KV) -> int:
         """Where those that are kept begin."""
-        return first_kept(kv, self.store, self.definition.by)
+        return self.store.first_kept(kv, self.progress(kv).watermark_us)
 
     def set_back_to(self, kv: KV, watermark_us: int) -> None:
         """Closed sessions go, and the watermark is a former one."""

@@ -11,11 +11,14 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from windrow.core.arrays import BoolArray
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.message_keys import Position
 from windrow.core.types import as_type, concat
 from windrow.operators.steps.columns import ORDINAL, POSITION_COLUMNS
+from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
+from windrow.stores.messages import Bound, compare
 from windrow.stores.windows import pack_column, unpack_column
 
 FORMAT = 1
@@ -109,3 +112,13 @@ def with_positions(table: pa.Table, step: int, source: str = "") -> pa.Table:
     ):
         table = table.append_column(name, column)
     return table
+
+
+def inside(rows: Slice, start: Bound, end: Bound) -> BoolArray:
+    """True for rows from `start` to `end`, both inclusive, as a message store has them."""
+    found: BoolArray = (rows.times >= start[0]) & (rows.times <= end[0])
+    for bound, sign in ((start, 1), (end, -1)):
+        for i in np.flatnonzero(rows.times == bound[0]).tolist() if bound[1] is not None else ():
+            source, partition, offset, ordinal = (rows.table.column(c)[i].as_py() for c in POSITION_COLUMNS)
+            found[i] &= sign * compare((source, partition, offset, ordinal), bound[1]) >= 0
+    return found

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.filed import filed
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
 from windrow.operators.join.in_blocks import BlockJoinOperator
@@ -118,7 +119,9 @@ def fed(op: Embedded, clock: ManualClock, numbers: range) -> None:
 
 def kept(op: Embedded) -> dict[str, Any]:
     logic, kv = op.engine.logic, op.engine.shard.kv
-    found: dict[str, Any] = {cf: [key for key, _ in kv.scan(cf)] for cf in logic.message_cfs}
+    found: dict[str, Any] = {
+        cf: [one[0] if isinstance(one, tuple) else one for one in filed(kv, cf)] for cf in logic.message_cfs
+    }
     for part in op.definition.parts:
         if "messages" in part.tables and logic.part(part.name).message_cfs:
             if isinstance(logic.part(part.name), BlockJoinOperator):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.filed import filed
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
 from windrow.runners.embedded import Embedded
@@ -78,9 +79,9 @@ def fed(op: Embedded, clock: ManualClock, numbers: range) -> None:
         op.timeout()
 
 
-def kept(op: Embedded) -> dict[str, list[tuple[bytes, bytes]]]:
-    """The message store, byte for byte."""
-    return {cf: list(op.engine.shard.kv.scan(cf)) for cf in op.engine.spec.message_cfs}
+def kept(op: Embedded) -> dict[str, list[Any]]:
+    """The message store."""
+    return {cf: filed(op.engine.shard.kv, cf) for cf in op.engine.spec.message_cfs}
 
 
 def lose(job: Path, folders: Iterable[str] = LOST) -> None:

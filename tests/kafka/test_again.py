@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.filed import filed
 from tests.kafka.conftest import Sender
 from windrow.checkpoint import lifecycle
 from windrow.core.errors import StateLost
@@ -80,9 +81,9 @@ def run(definition: wr.Aggregate, job: Path, source: Any, sink: Any, rows: int =
     definition.run(str(job), source, sink=sink, stop=counted, tick="20 milliseconds")
 
 
-def kept(op: Embedded) -> dict[str, list[tuple[bytes, bytes]]]:
-    """The message store, byte for byte."""
-    return {cf: list(op.engine.shard.kv.scan(cf)) for cf in op.engine.spec.message_cfs}
+def kept(op: Embedded) -> dict[str, list[Any]]:
+    """The message store."""
+    return {cf: filed(op.engine.shard.kv, cf) for cf in op.engine.spec.message_cfs}
 
 
 def lose(job: Path) -> None:

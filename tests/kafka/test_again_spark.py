@@ -11,6 +11,7 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
+from tests.filed import filed
 from tests.kafka.conftest import Sender, keyed
 from tests.kafka.test_again import DEFINITIONS, VALUE, define, row, send
 from windrow.checkpoint.layout import JobFolders
@@ -48,14 +49,14 @@ def run(definitions: list[wr.Aggregate], place: Path, source: Any) -> list[Any]:
 
 
 def kept(place: Path, definitions: list[wr.Aggregate]) -> dict[Any, Any]:
-    """The message stores of both shards, byte for byte."""
+    """The message stores of both shards."""
     folders, found = JobFolders(str(place / "windrow")), {}
     cfs = [cf for d in definitions for cf in d.logic().cfs()]
     for shard in range(2):
         kv = RocksKV(folders.store(shard), tuple(cfs))
         for cf in cfs:
             if ".message" in cf:
-                found[shard, cf] = list(kv.scan(cf))
+                found[shard, cf] = filed(kv, cf)
         kv.close()
     return found
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
+from tests.filed import filed
 from tests.operators.aggregate import cases
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import entries
@@ -88,7 +89,7 @@ class Life:
         plain = [
             cf for cf in (*op.engine.spec.message_cfs, *logic.cfs()) if cf.endswith((".messages", ".ids"))
         ]
-        found += [(cf, list(kv.scan(cf))) for cf in plain]
+        found += [(cf, filed(kv, cf)) for cf in plain]
         for commit in op.engine.job.commits():
             found += [
                 commit.steps,

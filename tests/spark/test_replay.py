@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from tests.filed import filed
 from windrow.checkpoint.layout import JobFolders
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.stores.rocks import RocksKV
@@ -82,14 +83,14 @@ def run(spark: Any, source: Any, place: Path, definitions: list[wr.Aggregate], r
 
 
 def kept(place: Path, definitions: list[AggregateDefinition]) -> dict[Any, Any]:
-    """The message stores of both shards, byte for byte."""
+    """The message stores of both shards."""
     folders, found = JobFolders(str(place / "checkpoint" / "windrow")), {}
     cfs = [cf for d in definitions for cf in d.logic().cfs()]
     for shard in range(2):
         kv = RocksKV(folders.store(shard), tuple(cfs))
         for cf in cfs:
             if ".message" in cf:
-                found[shard, cf] = list(kv.scan(cf))
+                found[shard, cf] = filed(kv, cf)
         kv.close()
     return found
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,11 @@ from tests.deep import examples, usually
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores import keyed
-from windrow.stores.decoded import READS, TABLE_BYTES, Decoded
+from windrow.stores.decoded import READS, TABLE_BYTES, Decoded, name_of
 from windrow.stores.events import TIME, Stretches, Wide
 from windrow.stores.keyed import FAN, HASH, KeyedEvents, hashes_of
-from windrow.stores.kv import Batch, MemoryKV
+from windrow.stores.kv import Batch, MemoryKV, Overlay
+from windrow.stores.rocks import RocksKV
 
 STRETCH = 100
 #: (number, key, time)
@@ -342,7 +345,8 @@ def test_a_run_that_is_looked_at_much_is_read_once_and_one_of_which_little_is_as
 def test_what_is_asked_for_stays_and_what_nobody_asks_for_makes_room() -> None:
     rows = table([(1, 1, 1)])
     size = int(rows.nbytes) + TABLE_BYTES
-    held = Decoded(2 * size)
+    held = Decoded(2 * size).of("store")
+    held.begin()
     for digest in (b"a", b"b", b"c"):
         held.put(digest, rows)
     assert [held.get(digest) is not None for digest in (b"a", b"b", b"c")] == [True, True, False]
@@ -351,16 +355,83 @@ def test_what_is_asked_for_stays_and_what_nobody_asks_for_makes_room() -> None:
         held.begin()
         assert held.get(b"b") is not None
     held.begin()
-    assert (len(held), held.get(b"a"), held.has_room(0)) == (1, None, True)
+    assert (len(held.tables), held.get(b"a"), held.has_room(0)) == (1, None, True)
     held.forget(b"b")
     held.forget(b"b")
-    assert (len(held), held.has_room(2 * size - TABLE_BYTES)) == (0, True)
+    assert (len(held.tables), held.has_room(2 * size - TABLE_BYTES)) == (0, True)
+
+
+def test_what_a_store_holds_does_not_age_by_reads_of_others() -> None:
+    """Fifty shards of a process, each of which is read now and then."""
+    rows, process = table([(1, 1, 1)]), Decoded()
+    shards = [process.of(f"shard {n}") for n in range(50)]
+    for _ in range(3):
+        for shard in shards:
+            for _ in range(READS // 10):
+                shard.begin()
+            found = shard.get(b"run")
+            shard.put(b"run", rows)
+    assert found is not None and len(process) == 50
+
+
+def test_where_there_is_no_room_each_store_gets_its_part_and_keeps_what_it_has_beyond_until_another_comes() -> (
+    None
+):
+    rows, names = table([(1, 1, 1)]), [f"{n}".encode() for n in range(8)]
+    process = Decoded(8 * (int(rows.nbytes) + TABLE_BYTES))
+    first = process.of("first")
+    for name in names:
+        first.put(name, rows)
+    assert first.get(names[0]) is not None and not first.has_room(0)  # it is asked for last
+    second = process.of("second")
+    for name in names:
+        second.put(name, rows)
+    assert [name for name in names if second.get(name) is not None] == names[:4]
+    assert [name for name in names if first.get(name) is not None] == [names[0], *names[5:]]
+    assert not second.has_room(0) and not first.has_room(0)
+    process.of("third").put(b"x", rows)
+    assert len(process) == 8 and len(process.of("third").tables) == 1
+
+
+def test_a_store_that_nobody_reads_loses_what_is_held_of_it() -> None:
+    rows, clock = table([(1, 1, 1)]), [0.0]
+    process = Decoded(idle_s=3_600.0, clock=lambda: clock[0])
+    busy, idle = process.of("busy"), process.of("idle")
+    for held in (busy, idle):
+        held.begin()
+        held.put(b"run", rows)
+    clock[0] += 3_599
+    busy.begin()
+    process.release()
+    assert len(process) == 2
+    clock[0] += 1
+    process.release()
+    assert busy.get(b"run") is not None and process.of("idle").get(b"run") is None
+
+
+def test_it_goes_in_a_process_in_which_nothing_happens() -> None:
+    process = Decoded(idle_s=0.02)
+    held = process.of("store")
+    held.begin()
+    held.put(b"run", table([(1, 1, 1)]))
+    while len(process):  # a thread takes it away
+        time.sleep(0.01)
+
+
+def test_two_openings_of_a_folder_are_one_store(tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        with RocksKV(tmp_path / "kv", ("k",)) as kv:
+            names += [name_of(kv), name_of(Overlay(Overlay(kv)))]
+    one, other = MemoryKV(["k"]), MemoryKV(["k"])
+    assert len({*names}) == 1 and name_of(one) == name_of(Overlay(one)) != name_of(other)
 
 
 def test_an_interrupt_anywhere_leaves_what_is_held_usable() -> None:
     table = pa.table({"a": [1]})
     for event in range(1, 200):
-        held, left = Decoded(4 * TABLE_BYTES), event
+        process, left = Decoded(4 * TABLE_BYTES), event
+        held = process.of("store")
 
         def interrupt(*_: Any) -> Any:
             nonlocal left
@@ -382,4 +453,4 @@ def test_an_interrupt_anywhere_leaves_what_is_held_usable() -> None:
             sys.settrace(None)
         for _ in range(2 * READS + 1):  # nobody asks for anything
             held.begin()
-        assert len(held) == 0 and held.has_room(2 * TABLE_BYTES)
+        assert len(process) == 0 and held.has_room(2 * TABLE_BYTES)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.counting import CountingKV
 from windrow.core.errors import (
     BadWindow,
     ConfigurationError,
@@ -15,7 +19,9 @@ from windrow.core.errors import (
     RetentionMissing,
     UnknownColumn,
 )
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.time import SECOND_US as S
+from windrow.stores.kv import Batch
 from windrow.testing import ManualClock
 
 
@@ -427,3 +433,76 @@ def test_windows_of_a_range_are_found_by_the_messages_of_their_sessions(tmp_path
             assert [(i.window.start_us, i.window.end_us, i.key["user"], i.messages) for i in found] == wanted
             assert sum(map(len, read)) == 3 * len(wanted)
         assert len(view.windows(None, None, None, "clicks")) == 60
+
+
+class Sessions:
+    """A session join on a store in memory, whose watermark is told."""
+
+    def __init__(self, definition: wr.Join) -> None:
+        self.logic: Any = definition.logic()
+        self.kv = CountingKV(self.logic.cfs())
+        self.given = 0
+
+    def ingest(self, clicks: list[tuple[str, int]]) -> None:
+        users, times = zip(*clicks, strict=True)
+        n = len(clicks)
+        table = pa.table(
+            {
+                "user": list(users),
+                "t": pa.array(times, pa.int64()),
+                "__source": ["s"] * n,
+                "__partition": np.zeros(n, dtype=np.int64),
+                "__offset": np.arange(self.given, self.given + n),
+            }
+        )
+        self.given += n
+        self.logic.ingest(self.kv, {"clicks": table}, 0)
+
+    def advance(self, second: int) -> None:
+        self.logic.advance(self.kv, second * S, 0)
+
+    def messages(self) -> int:
+        return len(list(self.kv.scan("join.left.messages")))
+
+
+def test_where_open_sessions_begin_is_known_without_reading_them() -> None:
+    job = Sessions(visits(retention="0 seconds", allowed_lateness="0 seconds"))
+    job.ingest([(f"long {n}", 100 * S) for n in range(3_000)])
+    read = []
+    for second in range(110, 210, 5):  # none of them ends
+        job.ingest([(f"long {n}", second * S) for n in range(3_000)] + [(f"short {second}", second * S)])
+        job.kv.clear()
+        job.logic.sessions.first_kept(job.kv)
+        read.append(sum(job.kv.read.values()))
+        job.advance(second)
+    assert max(read[1:]) < 1_000 < read[0]
+    assert job.logic.sessions.first_kept(job.kv) == 100 * S
+
+
+def test_no_session_that_is_kept_begins_before_what_is_forgotten_and_all_goes_at_last() -> None:
+    for seed in range(2):
+        draw = random.Random(seed)
+        job, at = Sessions(visits(retention="5 seconds", allowed_lateness="3 seconds")), 50
+        for step in range(40):
+            at += draw.randrange(4)
+            clicks = [(draw.choice("abcd"), (at - draw.randrange(8)) * S) for _ in range(3)]
+            clicks += [("long", at * S)] if step < 25 else []
+            job.ingest(clicks)
+            if step == 10:  # as state of before has it
+                batch = Batch()
+                batch.delete(job.logic.sessions.aux_cf, b"\x00starts")
+                batch.delete_range(job.logic.sessions.aux_cf, b"ds", b"dt")
+                job.kv.write(batch)
+            job.advance(at)
+            kept = job.logic.sessions.kept(job.kv, START_OF_TIME_US, END_OF_TIME_US, None)
+            first = (
+                END_OF_TIME_US if kept is None or not len(kept) else min(kept.column("__start").to_pylist())
+            )
+            assert START_OF_TIME_US < job.logic.sessions.first_kept(job.kv) <= first
+        job.ingest([("z", (at + 1_000) * S)])
+        job.advance(at + 1_000)
+        assert job.messages() == 1
+        assert len(list(job.kv.scan(job.logic.sessions.aux_cf, b"ds", b"dt"))) <= 1
+        job.logic.advance(job.kv, END_OF_TIME_US, 0)
+        assert job.messages() == 0
+        assert not list(job.kv.scan(job.logic.sessions.aux_cf, b"ds", b"dt"))
