@@ -58,6 +58,12 @@ SHORT_LIVED = (
 )
 #: Spark forks its Python workers from a process that has imported what they need.
 WORKERS, READY = HERE / "spark" / "workers", "--conf spark.python.daemon.module=ready_workers pyspark-shell"
+#: How Spark runs a plan: read, and compiled as it is for users. To compile plans that a few rows go through is an eighth of
+#: what all costs, and their expressions a twentieth more. Tests with the fixture `compiled` and examples that are run as
+#: programs have Spark's default.
+READ = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+READING = " ".join([*(f"--conf {name}={value}" for name, value in READ.items()), READY])
 #: A folder of all processes of one run.
 RUN = "WINDROW_TEST_RUN"
 #: What Spark needs of its own folder. Of pyspark.zip, which pip's Spark has too, each worker compiles anew all that it imports.
@@ -69,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = MEMORY  # also of the processes that tests start
         tempfile.tempdir = None
     os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
-    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", READY)
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", READING)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(WORKERS), os.environ.get("PYTHONPATH"))))
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
@@ -107,8 +113,6 @@ def spark() -> Iterator[Any]:
 def compiled(spark: Any) -> Iterator[None]:
     """Plans of a module are compiled, as they are for users."""
     from py4j.protocol import Py4JError
-
-    from tests.spark.conftest import COMPILED, READ
 
     for name, value in COMPILED.items():
         spark.conf.set(name, value)

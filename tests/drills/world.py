@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import windrow as wr
-from tests.conftest import READY, SHORT_LIVED, WORKERS
+from tests.conftest import READING, SHORT_LIVED, WORKERS
 from tests.drills import processes
 from tests.drills.job import DEFINITIONS, sink_of, source_of
 from tests.drills.ledgers import check_ledger
@@ -110,7 +110,7 @@ class Job:
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join([str(ROOT), str(WORKERS), *filter(None, sys.path)]),
-                    "PYSPARK_SUBMIT_ARGS": READY,
+                    "PYSPARK_SUBMIT_ARGS": READING,
                     "JDK_JAVA_OPTIONS": SHORT_LIVED,
                 },
             )

@@ -124,6 +124,21 @@ def test_a_window_says_where_it_ends_and_numbers_are_not_times(tmp_path: Path) -
             op.get_messages(numbers)
 
 
+@pytest.mark.parametrize("window", [wr.tuples(3), OTHERS], ids=["tuples", "sessions by others"])
+def test_windows_of_numbers_are_asked_for_by_numbers_up_to_their_last(window: Any, tmp_path: Path) -> None:
+    definition = aggregate(window, "k")
+    with definition.open(str(tmp_path), clock=ManualClock()) as op:
+        for one in messages():
+            op.add_message(one)
+        windows: list[Any] = list(op.get_windows())
+        for at in range(1, len(HEARD) + 1):
+            wanted = [w for w in windows if w.window.first <= at <= w.window.last]
+            assert list(op.get_windows(at, at)) == wanted
+        assert any(w.window.first < w.window.last for w in windows)
+    with wr.read_state(str(tmp_path), definition=definition) as state:
+        assert (state.timed("windows"), state.timed("messages")) == (None, "stored")
+
+
 @pytest.mark.parametrize(
     "bound", [(5 * S,), (5 * S, "x"), (5 * S, 1, 2), (5 * S, 1.5), (5 * S, True), (), (None, 1)]
 )

@@ -14,7 +14,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.deep import examples
+from tests.deep import examples, usually
 from tests.filed import filed
 from tests.operators.aggregate import cases
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -24,6 +24,8 @@ from windrow.runners.embedded import Embedded
 from windrow.testing import ManualClock
 
 S = 1_000_000
+#: What a store does of its own is tried elsewhere (tests/stores, tests/operators/test_contract.py).
+STORE = usually("memory", deep="rocksdb")
 #: Sums of these depend on the order in which they are added.
 FLOATS = {0.25: 0.1, -3.0: 1e17, 7.5: -0.3}
 
@@ -39,7 +41,7 @@ class Life:
         self.op = self._open()
 
     def _open(self) -> Embedded:
-        op: Embedded = self.definition.open(self.folder, clock=self.clock)
+        op: Embedded = self.definition.open(self.folder, clock=self.clock, store=STORE)
         assert op._in_runs
         op._in_runs = self.together
         return op

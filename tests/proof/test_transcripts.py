@@ -13,13 +13,15 @@ from windrow.testing.transcripts import CUT, EXACT, Driver, OracleDriver, Transc
 
 #: "two a step" lies between the other two; the oracle has it always (tests/oracle/test_transcripts.py).
 CUTS = usually(("one a step", "all at once"), deep=CUT)
+#: What "straight" runs is run in the same order by "restarted", and in one life by "reversed"; in both by the oracle.
+WHOLE = usually(("restarted", "reversed"), deep=EXACT)
 FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
 RUNS = [
     pytest.param(transcript, variation, id=f"{file.stem}: {transcript.name} [{variation}]")
     for file in sorted(FOLDER.rglob("*.yaml"))
     for transcript in load(file)
     for variation in transcript.variations
-    if variation in (*EXACT, *CUTS)
+    if variation in (*WHOLE, *CUTS) or transcript.must_fail
 ]
 
 

@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.conftest import READ
+
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORKERS = Path(__file__).with_name("workers")
-#: How Spark runs a plan: read, and compiled as it is for users.
-READ = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 def at(seconds: float) -> datetime:
@@ -57,8 +56,6 @@ def _session(builder: Any) -> Any:
         .appName("windrow-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # To compile plans that a few rows go through is an eighth of what all costs, and their expressions a twentieth more.
-        # Programs that tests start have Spark's default, as have tests with the fixture `compiled` (tests/conftest.py).
         .config(map=READ)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.bindAddress", "127.0.0.1")
