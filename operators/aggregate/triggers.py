@@ -78,7 +78,9 @@ class Judged:
         if self.moment.before_us is None:
             return np.asarray(self._holds(trigger))
         come = [self._holds(leaf) for leaf in leaves(trigger) if by_time(leaf)]
-        return np.asarray(np.logical_or.reduce([np.zeros(len(self.rows), dtype=bool), *come]) & self._holds(trigger))
+        return np.asarray(
+            np.logical_or.reduce([np.zeros(len(self.rows), dtype=bool), *come]) & self._holds(trigger)
+        )
 
     def _holds(self, trigger: Trigger) -> Any:
         pending = combine(self.rows.column(PENDING)).to_numpy()

@@ -69,4 +69,3 @@ class Moment:
 
     def _is_true(self, trigger: When) -> bool:
         return holds(trigger.condition, self.values())
-
