@@ -21,6 +21,7 @@ from windrow.operators.steps.columns import (
     SLICE,
     SOURCE,
     TIME_MAX,
+    TIME_MIN,
 )
 from windrow.operators.steps.dead import MALFORMED
 from windrow.operators.steps.step import StepResult
@@ -103,3 +104,32 @@ def test_groups_bring_what_their_rows_bring(source: str | None, named: str | Non
     assert by_groups.counts == by_rows.counts == {"dead.malformed": 1}
     letters = [step.dead.drop_columns(["detail", "payload"]) for step in (by_rows, by_groups) if step.dead]
     assert letters[0].equals(letters[1]) and letters[0]["input"].to_pylist() == [named]
+
+
+def test_a_delay_of_a_session_runs_from_the_group_that_began_it() -> None:
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.session("10 seconds"),
+        agg={"n": wr.count()},
+        retention="1 hour",
+        emit=wr.Emit(early=wr.after("5 seconds")),
+    )
+    logic = definition.logic()
+    kv, grouping = MemoryKV(logic.cfs()), logic.grouping()
+    assert grouping is not None and grouping.pushdown(SCHEMA) is not None
+    logic.advance(kv, -SECOND, 0)
+    for now, time in ((0, 0), (3, 40)):
+        at = pa.array([time * SECOND], pa.int64())
+        group = {
+            SLICE: at,
+            LETTER: pa.nulls(1, pa.string()),
+            "k": ["a"],
+            ROWS: [1],
+            TIME_MIN: at,
+            TIME_MAX: at,
+        }
+        made = pa.table({**group, f"{ACCUMULATOR}n.n": [1]})
+        assert not grouping.ingest_groups(kv, made, SCHEMA, -SECOND, now * SECOND).uncounted
+    told = [len(logic.advance(kv, -SECOND, now * SECOND).panes) for now in (4, 5, 7, 8)]
+    assert told == [0, 1, 0, 1]

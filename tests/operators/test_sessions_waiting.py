@@ -291,6 +291,27 @@ def test_a_page_that_is_split_keeps_what_goes_on_with_what_waits() -> None:
         session_filing.MOST_WAITING = before
 
 
+def test_each_session_of_what_waits_is_due_when_its_own_delay_is_over() -> None:
+    # The shorter one is of late messages: nothing but the longer one tells early.
+    emit = wr.Emit(early=wr.after("10 seconds"), late=wr.after("3 seconds"))
+    with sizes(page=1, blocks=32), TestDriver(visits(emit=emit)) as driver:
+        driver.feed([{"t": 0, "k": f"k{i}", "v": 1} for i in range(40)])
+        driver.advance_clock("20 seconds")
+        driver.timeout()
+        assert len(driver.panes()) == 40
+        for start in (100, 200):
+            driver.feed([{"t": start * S, "k": "k1", "v": 1}])
+            driver.advance_clock("4 seconds")
+        assert len(_blocks(driver)) == 2
+        told = []
+        for _ in range(7):  # from 8 seconds after the first of the two on
+            driver.timeout()
+            told.append([pane.window.start_us // S for pane in driver.panes()])
+            driver.advance_clock("1 second")
+        assert told == [[], [], [100], [], [], [], [200]]
+        driver.check()
+
+
 def test_sessions_that_end_soon_never_come_into_pages() -> None:
     with TestDriver(visits(watermark="0 seconds")) as driver:
         driver.feed([{"t": 0, "k": "long", "v": 1}])
