@@ -136,6 +136,34 @@ def by_step(trigger: Trigger) -> bool:
     return isinstance(trigger, (EveryBatch, EveryCount, When))
 
 
+def by_value(trigger: Trigger) -> bool:
+    """True if it may fire because of what a window holds."""
+    return any(isinstance(leaf, When) for leaf in leaves(trigger))
+
+
+def when_messages_come(trigger: Trigger) -> Trigger:
+    """What is left of it where no time passes, by as few counts as can be.
+
+    >>> when_messages_come(any_of(every(100), all_of(every(2), every(3)), every("10 seconds")))
+    wr.every(3)
+    """
+    if isinstance(trigger, (AnyOf, AllOf)):
+        parts = [when_messages_come(part) for part in trigger.triggers]
+        every_part = isinstance(trigger, AllOf)
+        if every_part and never in parts:
+            return never
+        counts = [part.n for part in parts if isinstance(part, EveryCount)]
+        others: list[Trigger] = [part for part in parts if not isinstance(part, (EveryCount, Never))]
+        if counts:
+            others.append(EveryCount(max(counts) if every_part else min(counts)))
+        if len(others) < 2:
+            return others[0] if others else never
+        return AllOf(tuple(others)) if every_part else AnyOf(tuple(others))
+    if isinstance(trigger, EveryBatch):
+        return EveryCount(1)
+    return trigger if by_step(trigger) else never
+
+
 Mode = Literal["accumulating", "discarding", "retracting"]
 MODES = ("accumulating", "discarding", "retracting")
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
 from windrow.core.deliver import Policy
-from windrow.core.emit import Emit, EveryBatch, EveryCount, EveryPeriod, Never
+from windrow.core.emit import Emit, Never
 from windrow.core.errors import BadWindow
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
@@ -33,6 +33,7 @@ from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit, show_duration
 from windrow.core.windows import Inherited, Session, Tuples, TupleSession, WindowSpec
 from windrow.operators.aggregate import growing, handing
+from windrow.operators.aggregate.in_runs import in_runs
 from windrow.operators.aggregate.panes import to_panes
 from windrow.operators.growth import Before, Growth
 from windrow.operators.operator import Definition, Logic, Taker
@@ -268,39 +269,7 @@ class AggregateDefinition(Definition):
 
     @property
     def in_runs(self) -> bool:
-        """Not those that hold code that may fail for one message, that compute early results from kept messages, or that limit
-        windows of time by their number, which each message may change; nor windows of messages to which an aggregation has
-        come. Of sessions only those that tell nothing early, or by a period, and nothing when they close, without a longest
-        length.
-        """
-        retention = self.retention
-        limited = retention.windows is not None or retention.messages is not None
-        triggers = (self.emit.early,) if self.tuple_window else (self.emit.early, self.emit.late)
-        singly = any(isinstance(trigger, (EveryBatch, EveryCount)) for trigger in triggers)
-        return (
-            (not self.session or self._sessions_in_runs)
-            and not (self.tuple_window and self.since_us)
-            and self.where is None
-            and self.deliver is None
-            and not self.makes
-            and all(isinstance(t, (Never, EveryBatch, EveryCount, EveryPeriod)) for t in triggers)
-            and not any(isinstance(t, EveryPeriod) and t.always for t in triggers)
-            and not (self.full_state and singly and not self.session)
-            and not (limited and not (self.tuple_window and retention.per == "key"))
-            and all(a.kind != "user" for a in self.agg.values())
-        )
-
-    @property
-    def _sessions_in_runs(self) -> bool:
-        emit = self.emit
-        early = isinstance(emit.early, (Never, EveryPeriod))
-        if (
-            self.own_gap is not None
-            or not isinstance(self.window, Session)
-            or self.window.max_length_us is not None
-        ):
-            return False
-        return early and emit.on_time and not emit.closing_pane
+        return in_runs(self)
 
     @property
     def tells_again(self) -> bool:

@@ -28,7 +28,7 @@ from windrow.operators.aggregate.state_rows import Windows, apart, merge_slices
 from windrow.operators.aggregate.ticking import Ticking, chunks
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.operator import FileAgain, Grouping
-from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PENDING, SINCE, START, UPSERT
+from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PENDING, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import combine, without
 from windrow.operators.steps.intake import Slice, take_in
@@ -175,8 +175,7 @@ class WindowAggregator(Ticking, Grouping):
         if self.limits.active:
             self.limits.note(kv, deltas)
         if self.due.active:
-            self.due.come(kv, combine(deltas.column(START)).to_numpy(), now_us)
-            deltas = deltas.append_column(SINCE, pa.array(np.full(len(deltas), now_us)))
+            deltas = self.due.waiting_since(kv, deltas, np.full(len(deltas), now_us))
         emit = self.definition.emit
         late = combine(deltas.column(END)).to_numpy() <= progress.watermark_us
         for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):

@@ -12,14 +12,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.emit import EveryBatch, EveryCount, Trigger
+from windrow.core.emit import (
+    AllOf,
+    AnyOf,
+    EveryCount,
+    Trigger,
+    When,
+    by_value,
+    leaves,
+    when_messages_come,
+)
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import bury
 from windrow.operators.aggregate.entries import Entries, Laid
 from windrow.operators.aggregate.told import Values, note_before_merge, told_by
+from windrow.operators.aggregate.triggers import true_of
 from windrow.operators.aggregations.base import take_or_null
 from windrow.operators.aggregations.calculation import Calculation, any_differ
 from windrow.operators.steps.columns import (
@@ -36,6 +47,7 @@ from windrow.operators.steps.columns import (
     PANES,
     PENDING,
     RETRACT,
+    SINCE,
     START,
     TIMING,
     TOLD,
@@ -222,11 +234,17 @@ class Judge:
 
     def judged(self) -> Judged:
         laid = self.laid
-        fires, full = self._fires()
-        places = fires.copy()
-        places[laid.last] = True
-        fold = laid.parted if self.definition.emit.mode == "discarding" else laid.folded
-        accumulators = fold(self.calculation, places)
+        trigger = when_messages_come(self.rule.trigger)
+        if by_value(trigger):
+            places = np.ones(len(laid.place), dtype=bool)
+            accumulators = laid.folded(self.calculation, places)
+            fires, full = self._fires(trigger, accumulators)
+        else:
+            fires, full = self._fires(trigger)
+            places = fires.copy()
+            places[laid.last] = True
+            fold = laid.parted if self.definition.emit.mode == "discarding" else laid.folded
+            accumulators = fold(self.calculation, places)
         told = _Places(
             self, fires, full, None if accumulators is None else accumulators.filter(pa.array(fires[places]))
         )
@@ -235,19 +253,57 @@ class Judge:
         waits[laid.order] = ~fires
         return Judged(panes, at, self._after(told, fires, places, accumulators), waits)
 
-    def _fires(self) -> tuple[BoolArray, BoolArray]:
-        """(entries that fire, those of them that fill their window)."""
-        laid, trigger = self.laid, self.rule.trigger
+    def _fires(self, trigger: Trigger, accumulators: pa.Table | None = None) -> tuple[BoolArray, BoolArray]:
+        """(entries that fire, those of them that fill their window). accumulators: at each of them, for a trigger by value."""
+        laid = self.laid
         nth = laid.place + 1
         full = np.zeros(len(nth), dtype=bool)
         if self.rule.size is not None:
             full = laid.before(MESSAGES)[laid.group] + nth >= self.rule.size
-        if isinstance(trigger, EveryBatch):
-            return np.ones(len(nth), dtype=bool), full
+        if by_value(trigger):
+            return full | self._speak(trigger, self._values(accumulators)), full
         if isinstance(trigger, EveryCount):
             first = np.maximum(trigger.n - laid.before(PENDING), 1)[laid.group]
             return full | ((nth >= first) & ((nth - first) % trigger.n == 0)), full
         return full, full
+
+    def _values(self, accumulators: pa.Table | None) -> pa.Table:
+        """What each entry's window says after it, and its key."""
+        laid, by = self.laid, self.definition.by
+        state = laid.names(laid.group)
+        state = state.append_column(
+            EMIT_STEP, laid.table.column(EMIT_STEP).take(pa.array(laid.first[laid.group]))
+        )
+        if accumulators is not None:
+            for name in accumulators.column_names:
+                state = state.append_column(name, accumulators.column(name))
+        return pa.table({**{b: state.column(b) for b in by}, **self.values_of(state)[0]})
+
+    def _speak(self, trigger: Trigger, values: pa.Table) -> BoolArray:
+        """True for the entries that a trigger by value lets speak: a pane is where the next one counts from."""
+        truth = {leaf: true_of(leaf.condition, values) for leaf in leaves(trigger) if isinstance(leaf, When)}
+        if isinstance(trigger, When):
+            return truth[trigger]
+        laid = self.laid
+        told, pending, before = np.zeros(len(values), dtype=bool), 0, laid.before(PENDING).tolist()
+
+        def holds(part: Trigger, at: int) -> bool:
+            match part:
+                case AnyOf(triggers=some):
+                    return any(holds(one, at) for one in some)
+                case AllOf(triggers=some):
+                    return all(holds(one, at) for one in some)
+                case EveryCount(n=n):
+                    return pending >= n
+                case When():
+                    return bool(truth[part][at])
+            raise AssertionError(part)
+
+        for i, (group, place) in enumerate(zip(laid.group.tolist(), laid.place.tolist(), strict=True)):
+            pending = before[group] + 1 if place == 0 else pending + 1
+            if holds(trigger, i):
+                told[i], pending = True, 0
+        return told
 
     def _after(
         self, told: _Places, fires: BoolArray, places: BoolArray, accumulators: pa.Table | None
@@ -280,6 +336,8 @@ class Judge:
             (LAST, last),
         ):
             rows = rows.append_column(name, column)
+        if SINCE in laid.table.column_names:
+            rows = rows.append_column(SINCE, self._since(told.where, newest))
         if accumulators is not None:
             at = (np.cumsum(places) - 1)[laid.last]
             gone = fires[laid.last] & discarding
@@ -289,6 +347,18 @@ class Judge:
         rows = self._with_told(rows, told, newest, spoke, fires[laid.last])
         start = combine(rows.column(START)).to_numpy()
         return rows.take(pa.array(np.lexsort((start, laid.at[laid.last]))))
+
+    def _since(self, where: IntArray, newest: IntArray) -> pa.Array:
+        """Of each group, `now` of its first message that no pane has told: as stored, or of the entry after the last place."""
+        laid = self.laid
+        column = combine(laid.table.column(SINCE))
+        first = laid.bounds[:-1].copy()
+        first[newest >= 0] = where[newest[newest >= 0]] + 1
+        waits = first < laid.bounds[1:]
+        came = column.take(pa.array(laid.stored + laid.order[np.minimum(first, len(laid.order) - 1)]))
+        came = pc.if_else(pa.array(waits), came, pa.scalar(None, pa.int64()))
+        old = np.where((newest < 0) & (np.arange(laid.size) < laid.stored), np.arange(laid.size), -1)
+        return pc.min_element_wise(came, take_or_null(column, old))
 
     def _with_told(
         self, rows: pa.Table, told: _Places, newest: IntArray, spoke: IntArray, fired: BoolArray

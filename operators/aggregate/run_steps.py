@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.core.emit import EveryBatch, EveryCount, Trigger
+from windrow.core.emit import EveryBatch, Trigger, by_step
 from windrow.core.types import concat
 from windrow.operators.aggregate.entries import Entries
 from windrow.operators.aggregate.filing import Filed, file_rows
@@ -69,16 +69,15 @@ class Taken:
         """The number of the step that took each of these messages."""
         return self.progress.step + STEPS * at
 
+    def nows_of(self, at: IntArray) -> IntArray:
+        """`now` of the step that took each of these messages."""
+        return np.array(self.run.nows_us, dtype=np.int64)[at]
+
     def end(self) -> StepResult:
         """The advance of the last message is still to come."""
         self.progress.step += STEPS * (len(self.run) - 1)
         self.progress.begin(self.run.nows_us[0])
         return self.operator._end(self.kv, self.progress, self.result, self.dead)
-
-
-def judged_singly(trigger: Trigger) -> bool:
-    """True if it looks at each ingest."""
-    return isinstance(trigger, (EveryBatch, EveryCount))
 
 
 # -- time windows -----------------------------------------------------------------------------------------------------
@@ -105,9 +104,9 @@ def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
     for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
         if not mask.any():
             continue
-        singly = judged_singly(trigger)
+        singly = by_step(trigger)
         row_of = filed.row_of[mask]
-        deltas, _, broken = delta_rows(
+        deltas, groups, broken = delta_rows(
             operator.calculation,
             filed.rows,
             row_of,
@@ -117,6 +116,10 @@ def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
             each=singly or not operator.calculation.regroups,
         )
         assert not broken, "code of the user's does not run in runs"
+        if operator.due.active:
+            # Of several messages the first is the one that waits longest.
+            nows_us = taken.nows_of(at[row_of[groups.first_rows]])
+            deltas = operator.due.waiting_since(kv, deltas, nows_us)
         if singly:
             entries = Entries(deltas, at[row_of], taken.step_of(at[row_of]))
             told.append(_judge(operator, taken, entries, trigger, timing))
@@ -136,7 +139,7 @@ def _judge(
     keys = _distinct(deltas, by)
     starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
     near = operator.store.near(kv, starts, keys)
-    rule = Rule(trigger, timing, operator._notes(isinstance(trigger, EveryCount)))
+    rule = Rule(trigger, timing, operator._notes(not isinstance(trigger, EveryBatch)))
     parts, stored = list[pa.Table](), None
     if near.rows is not None:
         fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
@@ -152,8 +155,7 @@ def _judge(
     )
     judged = judge.judged()
     operator.store.put(kv, near, concat([*parts, judged.rows]))
-    if timing == EARLY and not operator.definition.emit.on_time and judged.waits.any():
-        # What waits is told after the end of its window.
+    if operator._waits(timing, trigger) and judged.waits.any():
         waiting = np.isin(entries.at, entries.at[judged.waits])
         taken.progress.dirty.update(np.unique(combine(deltas.column(START)).to_numpy()[waiting]).tolist())
     return judged

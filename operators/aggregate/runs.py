@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.positions import Partition
@@ -82,7 +83,8 @@ class AggregateRuns(Runs, Generic[S]):
         #: The watermark stands while no partition has come further, once it was looked at.
         self._steady = own.idle_us is None and own.kind in ("bounded", "explicit")
         self._looked = False
-        self._periods_us = sorted(self.definition.emit.periods or ())
+        leaves = self.definition.emit.leaves
+        self._periods_us = sorted({leaf.period_us for leaf in leaves if isinstance(leaf, EveryPeriod)})
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -205,6 +207,19 @@ class WindowRuns(AggregateRuns["WindowAggregator"]):
 
     def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
         return take_windows(self._operator, kv, table, run)
+
+    def _begin_run(self) -> None:
+        self._due_us = self._operator.due.first(self._kv)
+
+    def _stands_alone(self, time_us: int | None) -> bool:
+        # Its advance looks for what waits under another emission, and some of it may be due.
+        return self._operator.due.active and not self._operator._emission_noted
+
+    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
+        acts, due_us = super()._take(time_us, position, now_us), self._due_us
+        if time_us is not None:
+            self._due_us = min(due_us, self._operator.due.after(now_us))
+        return acts or now_us >= due_us
 
     def _look_ahead(self) -> None:
         """The first watermark at which a window ends, closes or expires; the starts of windows that are open, and kept."""

@@ -30,7 +30,7 @@ from windrow.core.emit import (
     leaves,
 )
 from windrow.core.expressions import Expr
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.steps.columns import EMIT_STEP, PENDING, SINCE, START
 from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Batch
@@ -102,7 +102,7 @@ class Judged:
                     return np.zeros(len(pending), dtype=bool)
                 return (pending > 0) & (since(self.rows) + delay_us <= self.moment.now_us)
             case When(condition=condition):
-                return (pending > 0) & _true(condition, self.values())
+                return (pending > 0) & true_of(condition, self.values())
             case _:
                 return np.zeros(len(pending), dtype=bool)
 
@@ -112,7 +112,7 @@ class Judged:
         return np.asarray(told != self.moment.step, dtype=bool)
 
 
-def _true(condition: Expr, values: pa.Table) -> BoolArray:
+def true_of(condition: Expr, values: pa.Table) -> BoolArray:
     """True where it is true; a row for which it raises is as one for which it is null."""
     if len(values) == 0:
         return np.zeros(0, dtype=bool)
@@ -123,7 +123,9 @@ def _true(condition: Expr, values: pa.Table) -> BoolArray:
         if len(values) == 1:
             return np.zeros(1, dtype=bool)
         half = len(values) // 2
-        return np.concatenate([_true(condition, values.slice(0, half)), _true(condition, values.slice(half))])
+        return np.concatenate(
+            [true_of(condition, values.slice(0, half)), true_of(condition, values.slice(half))]
+        )
 
 
 def since(rows: pa.Table) -> IntArray:
@@ -157,13 +159,22 @@ class Due:
         batch.put(self._cf, DUE_KEY, msgpack.packb(sorted(due.items())))
         kv.write(batch)
 
-    def come(self, kv: KV, starts: IntArray, now_us: int) -> None:
-        """Windows took something new at `now_us`."""
-        if self.active:
-            due = self.load(kv)
-            for start in np.unique(starts).tolist():
-                due[start] = min(due.get(start, now_us + min(self._delays)), now_us + min(self._delays))
-            self.save(kv, due)
+    def first(self, kv: KV) -> int:
+        """The first moment at which something may be due."""
+        return min(self.load(kv).values(), default=END_OF_TIME_US)
+
+    def after(self, now_us: int) -> int:
+        """The first moment at which something may be due that is new at `now_us`."""
+        return now_us + min(self._delays) if self.active else END_OF_TIME_US
+
+    def waiting_since(self, kv: KV, deltas: pa.Table, nows_us: IntArray) -> pa.Table:
+        """Deltas that say at which `now` each of them came; their windows are looked at when the first of it is due."""
+        due, starts = self.load(kv), combine(deltas.column(START)).to_numpy()
+        came = np.stack([starts, nows_us], axis=1)
+        for start, now_us in np.unique(came, axis=0).tolist():
+            due[start] = min(due.get(start, END_OF_TIME_US), self.after(now_us))
+        self.save(kv, due)
+        return deltas.append_column(SINCE, pa.array(nows_us))
 
     def begin(self, kv: KV, starts: set[int]) -> None:
         """These windows have something that waits, and nobody knows since when."""

@@ -247,6 +247,12 @@ SINGLY = {
     "every message": {"emit": wr.Emit(early=wr.every_batch)},
     "by count": {"emit": wr.Emit(early=wr.every(3))},
     "update mode": {"emit": wr.Emit.update()},
+    "either": {"emit": wr.Emit(early=wr.any_of(wr.every(3), wr.every(4), wr.after("1 hour")))},
+    "both": {"emit": wr.Emit(early=wr.all_of(wr.every(2), wr.any_of(wr.every(3), wr.every("1 hour"))))},
+    "by value": {"emit": wr.Emit(early=wr.when(wr.col("n") > 10))},
+    "by value and count": {"emit": wr.Emit(early=wr.all_of(wr.when(wr.col("n") > 10), wr.every(4)))},
+    "delay": {"emit": wr.Emit(early=wr.after("1 hour"))},
+    "sign of life": {"emit": wr.Emit(early=wr.every("1 hour", always=True))},
     "tuples": {"window": wr.tuples(3), "retention": wr.Retain(windows=2)},
     "ids": {"ids": wr.ids("v")},
 }
@@ -262,8 +268,45 @@ def test_a_run_is_one_ingest_whatever_it_tells_inside(name: str, tmp_path: Path)
             op.add_message({"t": i * S, "k": "ab"[i % 2], "v": i // 2})
         panes = op.get_result()
         assert len(attempts) == 2  # the first message tells the columns
-        expected = {"every message": 60, "by count": 20, "update mode": 60, "tuples": 20, "ids": 0}
+        expected = {
+            "every message": 60,
+            "by count": 20,
+            "update mode": 60,
+            "either": 20,
+            "both": 20,
+            "by value": 40,
+            "by value and count": 10,
+            "delay": 0,
+            "sign of life": 0,
+            "tuples": 20,
+            "ids": 0,
+        }
         assert len(panes) == expected[name]
+
+
+def test_what_waits_under_a_delay_that_is_new_is_told_by_the_first_message_of_a_run(tmp_path: Path) -> None:
+    told = []
+    for together in (True, False):
+        for key, early in (("a", wr.every(100)), ("b", wr.after("5 seconds"))):
+            with counts(emit=wr.Emit(early=early)).open(
+                str(tmp_path / str(together)), clock=ManualClock(9)
+            ) as op:
+                op._in_runs = together
+                for i in range(4):
+                    op.add_message({"t": i * S, "k": key, "v": i})
+                told.append([(p.key["k"], p["n"]) for p in op.get_result()])
+                op.flush()
+                told.append(op.engine.logic.due.load(op.engine.shard.kv))
+    assert told[:4] == told[4:] == [[], {}, [("a", 4)], {0: 9 + 5 * S}]
+
+
+def test_a_run_ends_where_something_that_waits_is_due(tmp_path: Path) -> None:
+    clock = ManualClock(0)
+    with counts(emit=wr.Emit(early=wr.after("5 seconds"))).open(str(tmp_path), clock=clock) as op:
+        for i in range(20):
+            op.add_message({"t": i * S, "k": "a", "v": i})
+            clock.advance(timedelta(seconds=1))
+        assert [p["n"] for p in op.get_result()] == [6, 12, 18]
 
 
 def test_sessions_end_inside_a_run(tmp_path: Path) -> None:
