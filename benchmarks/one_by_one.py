@@ -33,6 +33,9 @@ LEAST = {
     "every 10 seconds": 20_000,
     "every_batch": 10_000,
     "Emit.update()": 10_000,
+    "any_of": 20_000,
+    "after": 20_000,
+    "when": 10_000,
 }
 
 
@@ -52,6 +55,9 @@ def aggregate(side: str) -> wr.Aggregate:
         "every 10 seconds": {"emit": wr.Emit(early=wr.every("10 seconds"))},
         "every_batch": {"emit": wr.Emit(early=wr.every_batch)},
         "Emit.update()": {"emit": wr.Emit.update()},
+        "any_of": {"emit": wr.Emit(early=wr.any_of(wr.every(50), wr.every("10 seconds")))},
+        "after": {"emit": wr.Emit(early=wr.after("10 seconds"))},
+        "when": {"emit": wr.Emit(early=wr.when(wr.col("n") >= 50))},
     }
     return wr.Aggregate(**(settings | more.get(side, {})))
 

@@ -287,12 +287,12 @@ def test_a_run_is_one_ingest_whatever_it_tells_inside(name: str, tmp_path: Path)
 def test_what_waits_under_a_delay_that_is_new_is_told_by_the_first_message_of_a_run(tmp_path: Path) -> None:
     told = []
     for together in (True, False):
-        for key, early in (("a", wr.every(100)), ("b", wr.after("5 seconds"))):
+        for keys, early in (("aaaa", wr.every(100)), ("baaa", wr.after("5 seconds"))):
             with counts(emit=wr.Emit(early=early)).open(
                 str(tmp_path / str(together)), clock=ManualClock(9)
             ) as op:
                 op._in_runs = together
-                for i in range(4):
+                for i, key in enumerate(keys):
                     op.add_message({"t": i * S, "k": key, "v": i})
                 told.append([(p.key["k"], p["n"]) for p in op.get_result()])
                 op.flush()
