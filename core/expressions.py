@@ -107,9 +107,17 @@ class Expr:
 
         if len(table) > FEW:
             return ds.InMemoryDataset(table).to_table(columns={"value": self.expression}).column("value")
-        rows = ac.Declaration("table_source", ac.TableSourceNodeOptions(table))
+        rows = ac.Declaration("table_source", ac.TableSourceNodeOptions(_aligned(table)))
         value = ac.Declaration("project", ac.ProjectNodeOptions([self.expression], ["value"]), [rows])
         return value.to_table(use_threads=False).column("value")
+
+
+def _aligned(table: pa.Table) -> pa.Table:
+    """Columns that lie where bytes were read are copied: Arrow would tell the user that they are poorly aligned."""
+    for i, column in enumerate(table.columns):
+        if any(b is not None and b.address % 8 for chunk in column.chunks for b in chunk.buffers()):
+            table = table.set_column(i, table.field(i), column.take(pa.array(range(len(column)))))
+    return table
 
 
 #: What Arrow says where there is no such column, and where it has a plain name.

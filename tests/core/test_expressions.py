@@ -1,6 +1,8 @@
 """Expressions over columns that have no type yet, and those that cannot be evaluated."""
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
@@ -46,3 +48,13 @@ def test_many_rows_have_the_values_of_few_in_their_order(n: int) -> None:
     ]
     assert Expr(wr.col("a") + 0.5).evaluate(table).to_pylist() == [a + 0.5 for a in range(n)]
     assert len(Expr(expressions.col("a").is_null()).evaluate(table)) == n
+
+
+def test_columns_of_state_that_lie_where_they_were_read_are_judged_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Arrow says on standard error that buffers are poorly aligned."""
+    values = pa.py_buffer(b"\0" + np.arange(4).tobytes()).slice(1)
+    table = pa.table({"n": pa.Array.from_buffers(pa.int64(), 4, [None, values])})
+    assert Expr(pc.field("n") >= 2).evaluate(table).to_pylist() == [False, False, True, True]
+    assert capfd.readouterr() == ("", "")
