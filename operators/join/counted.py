@@ -6,18 +6,20 @@ kept of it says `numbered.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.byte_order import encode_i64, encode_u64
+from windrow.core.byte_order import bytes_to_i64_array, encode_i64, encode_u64
 from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.join.numbered import COUNT, NumberedSides
+from windrow.operators.join.numbered import COUNT, PLACE, NumberedSides
 from windrow.operators.join.output import Columns, alone
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
@@ -30,7 +32,19 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.operators.steps.told import labelled
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV, Batch, scan_ranges
+
+#: Of a key in the store the number and what is behind it, and that.
+_TAIL, _END = 12, 4
+
+
+class Entered(NamedTuple):
+    """New messages of a side whose window counts: with their keys and numbers, and which of them have matched."""
+
+    rows: Slice
+    keys: list[bytes] | None
+    numbers: IntArray
+    matched: BoolArray
 
 
 class RowsJoinOperator(NumberedSides):
@@ -77,14 +91,13 @@ class RowsJoinOperator(NumberedSides):
         for side in (LEFT, RIGHT):
             if self._rows(side) is None:
                 self._file(kv, batch, side, new[side], keys[side], matched[side])
-            else:
-                self._file_numbered(kv, batch, side, new[side], keys[side], numbers[side], matched[side])
-        kv.write(batch)
         for side in (LEFT, RIGHT):
-            if self._rows(side) is not None:
-                told = self._displace(kv, side, keys[side], len(new[side]), sides, columns)
+            if self._rows(side) is not None and len(new[side]):
+                entered = Entered(new[side], keys[side], numbers[side], matched[side])
+                told = self._displace(kv, batch, side, entered, sides, columns)
                 if told is not None:
                     result.panes.append(labelled(told, ON_TIME))
+        kv.write(batch)
 
     def _number(self, kv: KV, side: int, rows: Slice, keys: list[bytes] | None) -> IntArray:
         """The number of each new message."""
@@ -116,16 +129,16 @@ class RowsJoinOperator(NumberedSides):
         counters = self._counter_keys(side, keys[1 - side], len(new[1 - side]))
         counts = self._counts(kv, side, counters)
         wanted = (keys[1 - side] or counters) if self._spread(side) else counters
-        found: list[bytes] = []
-        values: list[bytes] = []
-        for key, counter in sorted(set(zip(wanted, counters, strict=True))):
-            count = counts[counter]
+        ranges = []
+        for key, counter in set(zip(wanted, counters, strict=True)):
+            head, count = key + FIELDS_END if store.layout.has_fields else b"", counts[counter]
             first = max(count - window.n + 1, 1)
-            of_key = key if store.layout.has_fields else None
-            more, their = store.scan_between(kv, (0, ("", 0, first)), (0, ("", 0, count)), of_key)
-            found += more
-            values += their
-        return self._decode_numbered(kv, side, self._messages(kv, side, values), sides[side]), found
+            if count:
+                head += PLACE[:-_TAIL]
+                ranges.append((head + encode_i64(first), head + encode_i64(count + 1)))
+        found = scan_ranges(kv, store.cf, sorted(ranges))
+        values = self._messages(kv, side, [value for _, value in found])
+        return self._decode_numbered(kv, side, values, sides[side]), [key for key, _ in found]
 
     def _phases(
         self,
@@ -165,12 +178,11 @@ class RowsJoinOperator(NumberedSides):
         last = {}
         for key, number in zip(counted, numbers.tolist(), strict=True):
             last[key] = number
-        parts = [self.stores[LEFT].split(key) for key in held]
-        per_key = window.per == "key"
-        stored = [((p.fields or b"") if per_key else b"", p.position[2]) for p in parts]
-        before = self._counts(kv, LEFT, [k for k, _ in stored])
+        fields = self.stores[LEFT].layout.has_fields and window.per == "key"
+        of = [key[: -len(PLACE) - len(FIELDS_END)] for key in held] if fields else [b""] * len(held)
+        before = self._counts(kv, LEFT, of)
         mine = [last[k] - n < window.n for k, n in zip(counted, numbers.tolist(), strict=True)]
-        theirs = [last.get(k, before[k]) - n < window.n for k, n in stored]
+        theirs = [last.get(k, before[k]) - n < window.n for k, n in zip(of, _numbers(held), strict=True)]
         return np.array(mine + theirs, dtype=bool)
 
     def _told_numbered(self, kv: KV, held: list[bytes], new: int) -> BoolArray:
@@ -190,65 +202,87 @@ class RowsJoinOperator(NumberedSides):
                 self._waiting[side].remove(batch, [(key, value)])
         kv.write(batch)
 
-    def _file_numbered(
-        self,
-        kv: KV,
-        batch: Batch,
-        side: int,
-        rows: Slice,
-        keys: list[bytes] | None,
-        numbers: IntArray,
-        matched: BoolArray,
-    ) -> None:
-        if not len(rows):
-            return
-        store = self.stores[side]
+    def _file_numbered(self, kv: KV, batch: Batch, side: int, entered: Entered, stays: BoolArray) -> None:
+        """File those that stay."""
+        kept, store = np.flatnonzero(stays), self.stores[side]
+        for key, number in zip(
+            self._counter_keys(side, entered.keys, len(stays)), entered.numbers.tolist(), strict=True
+        ):
+            batch.put(self.aux_cf, COUNT[side] + key, encode_u64(number))
+        rows, n = entered.rows.take(kept), len(kept)
+        keys = None if entered.keys is None else [entered.keys[i] for i in kept.tolist()]
         values = pack_rows(kv, batch, self.aux_cf, rows.table, with_positions=True)
-        zeros = np.zeros(len(rows), dtype=np.int64)
-        where = (pa.array([""] * len(rows)), zeros, numbers, zeros)
+        zeros = np.zeros(n, dtype=np.int64)
+        where = (pa.array([""] * n), zeros, entered.numbers[kept], zeros)
         # Not by `put_rows`, whose index serves an expiry by time that windows of rows do not have.
         stored = store.row_keys(None, where, keys if store.layout.has_fields else None)
         if self._listed(side):
-            values = self._file_by_offset(kv, batch, side, values)
+            values = self._file_by_offset(kv, batch, side, values, kept, len(stays))
         if self._spread(side):
             assert keys is not None
             batch.put_many(store.index_cf, message_keys(None, *where), keys)
         batch.put_many(store.cf, stored, values)
-        for key, number in zip(self._counter_keys(side, keys, len(rows)), numbers.tolist(), strict=True):
-            batch.put(self.aux_cf, COUNT[side] + key, encode_u64(number))
         if side in self.followed:
             times = [encode_i64(t) for t in rows.times.tolist()]
-            flags = [(MATCHED if m else OPEN) + t for m, t in zip(matched.tolist(), times, strict=True)]
+            matched = entered.matched[kept].tolist()
+            flags = [(MATCHED if m else OPEN) + t for m, t in zip(matched, times, strict=True)]
             batch.put_many(self.open_cfs[side], stored, flags)
             self._waiting[side].add(batch, zip(stored, flags, strict=True))
 
     def _displace(
-        self, kv: KV, side: int, keys: list[bytes] | None, n: int, sides: list[pa.Schema], columns: Columns
+        self, kv: KV, batch: Batch, side: int, entered: Entered, sides: list[pa.Schema], columns: Columns
     ) -> pa.Table | None:
-        """Drop what newer messages pushed out of the window; what matched nobody is told."""
-        window, store = self._rows(side), self.stores[side]
+        """File the new messages, and drop what newer ones pushed out of the window; what matched nobody is told."""
+        window = self._rows(side)
         assert window is not None
-        batch, lonely = Batch(), []
-        for key, count in sorted(self._counts(kv, side, self._counter_keys(side, keys, n)).items()):
-            head = key + FIELDS_END if store.layout.has_fields and not self._spread(side) else b""
-            low = head + position_prefix(("", 0))
-            high = head + position_prefix(("", 0, count - window.n + 1))
-            if side in self.followed:
-                pushed = self._open_between(kv, side, low, high)
-                lonely += [key for key, _ in pushed]
-                self._waiting[side].remove(batch, pushed)
-            self._drop(kv, batch, side, low, high)
-        told = self._lonely(kv, side, lonely, sides, columns)
-        kv.write(batch)
+        counters, numbers = self._counter_keys(side, entered.keys, len(entered.rows)), entered.numbers
+        last = dict(zip(counters, numbers.tolist(), strict=True))
+        stays = np.array([last[k] for k in counters], dtype=np.int64) - numbers < window.n
+        pushed = self._pushed(kv, side, window, counters, last)
+        lonely, rows = list[bytes](), entered.rows.take(np.flatnonzero(~stays & ~entered.matched))
+        if side in self.followed:
+            flags = zip(pushed, kv.multi_get(self.open_cfs[side], pushed), strict=True)
+            waited = [(key, flag) for key, flag in flags if flag is not None and flag[:1] == OPEN]
+            lonely = [key for key, _ in waited]
+            self._waiting[side].remove(batch, waited)
+        else:
+            rows = rows.take(np.zeros(0, dtype=np.int64))
+        told = self._lonely(kv, side, lonely, sides, columns, rows)
+        self._drop_pushed(kv, batch, side, pushed)
+        self._file_numbered(kv, batch, side, entered, stays)
         return told
 
+    def _pushed(
+        self, kv: KV, side: int, window: Rows, counters: Sequence[bytes], last: Mapping[bytes, int]
+    ) -> list[bytes]:
+        """The keys in the store of messages that newer ones push out of the window, of those that were there."""
+        store, pushed = self.stores[side], list[bytes]()
+        for counter, came in Counter(counters).items():
+            before = last[counter] - came
+            first, end = max(before - window.n + 1, 1), min(before, last[counter] - window.n) + 1
+            if self._spread(side):
+                low, high = (position_prefix(("", 0, number)) for number in (first, end))
+                pushed += [key for key, _ in self._by_number(kv, side, low, high)] if first < end else []
+                continue
+            head = counter + FIELDS_END if store.layout.has_fields else b""
+            pushed += [head + PLACE[:-_TAIL] + encode_i64(n) + PLACE[-_END:] for n in range(first, end)]
+        return pushed
+
     def _lonely(
-        self, kv: KV, side: int, stored: list[bytes], sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        stored: list[bytes],
+        sides: list[pa.Schema],
+        columns: Columns,
+        others: Slice | None = None,
     ) -> pa.Table | None:
-        if not stored or self.definition.how == "semi":
+        """What messages tell that matched nobody, those under these keys in the store, and others."""
+        if not (stored or others) or self.definition.how == "semi":
             return None
         values = [v for v in kv.multi_get(self.stores[side].cf, stored) if v is not None]
         mine = self._decode_numbered(kv, side, self._messages(kv, side, values), sides[side])
+        mine = mine if others is None else stack(others, mine)
         order = np.lexsort((ranks(mine), mine.times))
         return alone(mine.take(order), side, sides, columns)
 
@@ -269,3 +303,10 @@ class RowsJoinOperator(NumberedSides):
             batch.delete_range(cf, b"", b"\xff")
         kv.write(batch)
         return told
+
+
+def _numbers(held: Sequence[bytes]) -> list[int]:
+    """The numbers of messages under these keys in the store."""
+    packed = np.frombuffer(b"".join([key[-_TAIL:-_END] for key in held]), dtype=np.uint8)
+    numbers: list[int] = bytes_to_i64_array(packed.reshape(-1, 8)).tolist()
+    return numbers

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.byte_order import encode_u64
 from windrow.core.errors import CorruptState
 from windrow.core.keys import FIELDS_END
@@ -19,7 +20,6 @@ from windrow.core.windows import Rows
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.join.stored import OPEN
 from windrow.operators.join.waiting import Waiting
 from windrow.operators.operator import RunAgain, numbers_of
 from windrow.operators.steps.columns import OFFSET
@@ -31,6 +31,8 @@ from windrow.stores.messages import Bound, Layout, MessageStore
 
 #: Auxiliary keys: the last number of a key, or of the input.
 COUNT = (b"c0", b"c1")
+#: What follows the fields in a key of the store, with the number 0 in it.
+PLACE = position_prefix(("", 0, 0, 0))
 
 
 class NumberedSides(JoinOperator):
@@ -140,17 +142,6 @@ class NumberedSides(JoinOperator):
         pairs = kv.scan(self.stores[side].index_cf, low, high)
         return [(fields + FIELDS_END + number, number) for number, fields in pairs]
 
-    def _open_between(self, kv: KV, side: int, low: bytes, high: bytes) -> list[tuple[bytes, bytes]]:
-        """Messages of one counter, whose numbers are between, that matched nobody: their keys, flags and times."""
-        cf = self.open_cfs[side]
-        if not self._spread(side):
-            return [pair for pair in kv.scan(cf, low, high) if pair[1][:1] == OPEN]
-        keys = [key for key, _ in self._by_number(kv, side, low, high)]
-        flags = kv.multi_get(cf, keys)
-        return [
-            (k, flag) for k, flag in zip(keys, flags, strict=True) if flag is not None and flag[:1] == OPEN
-        ]
-
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         if self._rows(side) is None:
             return super().kept(kv, side, start, end, key)
@@ -170,15 +161,29 @@ class NumberedSides(JoinOperator):
             mask &= (rows.times < end[0]) | (offsets <= end[1])
         return rows.take(np.flatnonzero(mask))
 
-    def _file_by_offset(self, kv: KV, batch: Batch, side: int, values: Sequence[bytes]) -> list[bytes]:
-        """File messages under numbers of the whole input; returns these keys."""
+    def _file_by_offset(
+        self, kv: KV, batch: Batch, side: int, values: Sequence[bytes], at: IntArray, n: int
+    ) -> list[bytes]:
+        """File messages under numbers of the whole input; returns these keys. at: which of `n` that came they are."""
         before = self._counts(kv, side, [b""])[b""]
         zeros = np.zeros(len(values), dtype=np.int64)
-        numbers = before + 1 + np.arange(len(values), dtype=np.int64)
-        keys = message_keys(None, pa.array([""] * len(values)), zeros, numbers, zeros)
+        keys = message_keys(None, pa.array([""] * len(values)), zeros, before + 1 + at, zeros)
         batch.put_many(self.stores[side].index_cf, keys, values)
-        batch.put(self.aux_cf, COUNT[side], encode_u64(before + len(values)))
+        batch.put(self.aux_cf, COUNT[side], encode_u64(before + n))
         return keys
+
+    def _drop_pushed(self, kv: KV, batch: Batch, side: int, stored: Sequence[bytes]) -> None:
+        """Messages under these keys in the store."""
+        store = self.stores[side]
+        if self._listed(side):
+            there = [value for value in kv.multi_get(store.cf, stored) if value is not None]
+            batch.delete_many(store.index_cf, there)
+        elif self._spread(side) and stored:
+            numbers = [key[-len(PLACE) :] for key in stored]
+            batch.delete_range(store.index_cf, min(numbers), max(numbers) + b"\x00")
+        batch.delete_many(store.cf, stored)
+        if side in self.followed:
+            batch.delete_many(self.open_cfs[side], stored)
 
     def _drop(self, kv: KV, batch: Batch, side: int, low: bytes, high: bytes) -> None:
         """Messages of one counter, whose numbers are between."""
