@@ -11,7 +11,8 @@ something, page 0 says so, and all pages are looked at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import repeat
+from itertools import compress, pairwise, repeat
+from operator import ne
 from typing import NamedTuple
 
 import numpy as np
@@ -320,8 +321,9 @@ class Pages:
         codes = base[of] + page_of(hashes_of(rows, self.by), counts[of])
         order = np.argsort(codes.astype(np.uint16) if base[-1] <= 1 << 16 else codes, kind="stable")
         codes = codes[order]
+        own = codes[np.flatnonzero(np.r_[len(codes) > 0, codes[1:] != codes[:-1]])]
         # Page 0 is there even where no row is in it.
-        written = np.union1d(codes, base[:-1]) if first else np.unique(codes)
+        written = np.union1d(own, base[:-1]) if first else own
         rows, bounds = (
             rows.combine_chunks().take(pa.array(order)),
             np.r_[np.searchsorted(codes, written), len(codes)],
@@ -332,32 +334,30 @@ class Pages:
             bounds,
         )
         window = np.searchsorted(base, written, side="right") - 1
-        keys, values = list[bytes](), list[bytes]()
-        prefixes, gone = [encode_i64(start) for start in starts], [set(plan.there) - {0} for plan in plans]
         windows, numbers = window.tolist(), written - base[window]
-        named = page_keys([prefixes[w] for w in windows], numbers)
-        found = zip(named, packed.pages(), windows, numbers.tolist(), strict=True)
-        for i, (key, value, w, page) in enumerate(found):
-            plan = plans[w]
-            if page == 0:
-                value = packed.page(i, plan.waits, plan.pages, plan.stored)
-            gone[w].discard(page)
-            if plan.there.get(page) != value:
-                keys.append(key)
-                values.append(value)
-        for prefix, left in zip(prefixes, gone, strict=True):
+        prefixes, pages, values = [encode_i64(start) for start in starts], numbers.tolist(), packed.pages()
+        for i in np.flatnonzero(numbers == 0).tolist():
+            plan = plans[windows[i]]
+            values[i] = packed.page(i, plan.waits, plan.pages, plan.stored)
+        before = [plans[w].there.get(page) for w, page in zip(windows, pages, strict=True)]
+        ends = np.searchsorted(window, np.arange(len(plans) + 1)).tolist()
+        for plan, prefix, (low, high) in zip(plans, prefixes, pairwise(ends), strict=True):
+            left = plan.there.keys() - {0, *pages[low:high]}
             batch.delete_many(self.cf, page_keys(repeat(prefix), list(left)))
+        differ = list(map(ne, before, values))
         if self._remembers:
-            self._last = Last(values, rows, bounds) if len(values) == len(written) else None
-        return keys, values
+            self._last = Last(values, rows, bounds) if all(differ) else None
+        keys = page_keys([prefixes[w] for w in windows], numbers)
+        return list(compress(keys, differ)), list(compress(values, differ))
 
     def _unpacked(self, values: list[bytes], schemas: Schemas) -> list[pa.Table]:
         """The rows of pages; of those that were written last as they were given."""
         if self._last is None:
             return unpack(values, schemas)
-        place = {id(value): i for i, value in enumerate(self._last.values)}
-        mine = [place[id(value)] for value in values if id(value) in place]
-        others = unpack([value for value in values if id(value) not in place], schemas)
+        place = dict(zip(map(id, self._last.values), range(len(self._last.values)), strict=True))
+        places = list(map(place.get, map(id, values)))
+        mine = [at for at in places if at is not None]
+        others = unpack([value for value, at in zip(values, places, strict=True) if at is None], schemas)
         rows, bounds = self._last.rows, self._last.bounds
         if len(mine) < len(place):
             rows = _of_pages(rows, bounds, np.sort(np.array(mine, dtype=np.int64)))

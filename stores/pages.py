@@ -29,7 +29,6 @@ from windrow.stores.values import rows_of
 from windrow.stores.windows import UPSERT, Schemas
 
 PAGE = 4
-_PAGE = bytes((PAGE,))
 #: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
 #: Pages of so many bytes become one table.
@@ -37,6 +36,9 @@ _TABLE_BYTES = 64 << 20
 #: Where rows are asked for by the number of their key, not by the key.
 HASH = "__hash"
 _HEAD = struct.Struct(">B?2xI8sQQ")
+#: Of its head, up to the schema.
+_SAYS = np.dtype([("page", "u1"), ("", "V7"), ("schema", "u8")])
+_BEGIN = _SAYS.itemsize
 _TEXTS = {pa.string(): "<i4", pa.binary(): "<i4", pa.large_string(): "<i8", pa.large_binary(): "<i8"}
 _WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
@@ -200,9 +202,19 @@ def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
 
 def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     """The rows of pages; upserts, where they do not say what they are."""
+    values = list(values)
+    heads = b"".join([value[:_BEGIN] for value in values])
+    if len(heads) < _BEGIN * len(values):
+        Head.of(min(values, key=len))  # which is cut off
+    said = np.frombuffer(heads, _SAYS)
+    if (newer := np.flatnonzero(said["page"] > PAGE)).size:
+        Head.of(values[newer[0]])
+    several = len(values) > 0 and bool((said["schema"] != said["schema"][0]).any())
     same: dict[bytes, list[bytes]] = {}
-    for value in values:
-        same.setdefault(_schema_of(value), []).append(value)
+    for value in values if several else ():
+        same.setdefault(value[8:_BEGIN], []).append(value)
+    if values and not several:
+        same[values[0][8:_BEGIN]] = values
     return [
         _table(some, schemas.of(name))
         for name, pages in same.items()
@@ -210,12 +222,10 @@ def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     ]
 
 
-def _schema_of(value: bytes) -> bytes:
-    """`Head.of(value).schema`, for one page of many."""
-    return value[8:16] if value[:1] <= _PAGE else Head.of(value).schema
-
-
 def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
+    if sum(map(len, values)) < most:
+        yield values
+        return
     some: list[bytes] = []
     size = 0
     for value in values:

@@ -168,11 +168,11 @@ def file_groups(
     each = np.arange(len(groups), dtype=np.int64)
     parts = _joined(step, ranges, each, given)
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
-    deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends))
+    of_sessions = Groups.numbered(parts.piece, parts.size)
+    deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends), of_sessions)
     bury_broken(deltas, broken, logic.definition, step.dead)
     deltas = logic.dated(deltas, step)
-    first = Groups.numbered(parts.piece, parts.size).first_rows
-    deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[first]))
+    deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[of_sessions.first_rows]))
     pieces = Pieces(first_us, ends, combine(groups.column(LAST)).take)
     return _merged(logic, step, deltas, given, parts, pieces)
 

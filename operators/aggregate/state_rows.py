@@ -51,8 +51,7 @@ def delta_rows(
     each: one for each of these lines; groups: these lines by (window, key), where that is known
     """
     by = calculation.definition.by
-    identity = len(row_of) == len(rows) and bool((row_of == np.arange(len(rows))).all())
-    index = None if identity else pa.array(row_of)
+    index = None if _is_each(row_of, len(rows)) else pa.array(row_of)
     keys = [combine(rows.table.column(b)) for b in by]
     if index is not None:
         keys = [k.take(index) for k in keys]
@@ -96,6 +95,11 @@ def delta_rows(
     return pa.table(columns), groups, broken
 
 
+def _is_each(row_of: IntArray, rows: int) -> bool:
+    """True if these are all rows, as they lie."""
+    return len(row_of) == rows and bool((row_of == np.arange(rows)).all())
+
+
 def _stands(sign: IntArray, groups: Groups) -> IntArray:
     """Of each group, how many messages came less those that went."""
     net = np.zeros(groups.size, dtype=np.int64)
@@ -112,21 +116,25 @@ class Windows(NamedTuple):
 
 
 def merge_slices(
-    calculation: Calculation, slices: pa.Table, windows: Windows
+    calculation: Calculation, slices: pa.Table, windows: Windows, groups: Groups | None = None
 ) -> tuple[pa.Table, list[Broken]]:
     """One delta per (window, key) from deltas of slices, which are not laid out once for each of their windows.
 
-    `slices` have the columns of state rows but `__start` and `__end`, and nothing was emitted of them.
+    `slices` have the columns of state rows but `__start` and `__end`, and nothing was emitted of them. groups: the rows of
+    `windows` by (window, key), if known
     """
     by = calculation.definition.by
     row_of, starts, ends = windows
-    keys = Groups([slices.column(b) for b in by], len(slices)).codes
-    groups = Groups([pa.array(starts), pa.array(keys[row_of])], len(row_of))
+    if groups is None:
+        keys = Groups([slices.column(b) for b in by], len(slices)).codes
+        groups = Groups([pa.array(starts), pa.array(keys[row_of])], len(row_of))
     first = groups.first_rows
-    index = pa.array(row_of)
+    index = None if _is_each(row_of, len(slices)) else pa.array(row_of)
 
     def spread(name: str) -> pa.Array:
         column = combine(slices.column(name))
+        if index is None:
+            return column
         return pa.nulls(len(index), column.type) if column.null_count == len(column) else column.take(index)
 
     accumulators = {c: spread(c) for c in slices.column_names if c.startswith(ACCUMULATOR)}

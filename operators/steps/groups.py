@@ -175,6 +175,13 @@ class Groups:
         last[self.codes] = np.arange(self.rows)
         return last
 
+    @cached_property
+    def _filled(self) -> BoolArray:
+        """True for groups that have rows."""
+        filled = np.zeros(self.size, dtype=bool)
+        filled[self.codes] = True
+        return filled
+
     def aggregate(self, requests: Sequence[tuple[pa.Array | pa.ChunkedArray, str]]) -> list[pa.Array]:
         """One array of `size` rows for each (column, Arrow hash function), e.g. `(x, "sum")`; nulls are skipped.
 
@@ -205,9 +212,7 @@ class Groups:
         ufunc, start = _UFUNCS[fn]
         out = np.full(self.size, start(values.dtype), dtype=values.dtype)
         ufunc.at(out, self.codes, values)
-        filled = np.zeros(self.size, dtype=bool)
-        filled[self.codes] = True
-        return pa.array(out) if filled.all() else pa.array(out, mask=~filled)
+        return pa.array(out) if self._filled.all() else pa.array(out, mask=~self._filled)
 
     def _extreme_bytes(self, column: pa.Array, fn: str) -> pa.Array | None:
         """Minima or maxima of bytes of one length that differ in few places, as positions do. Arrow is slow at them."""
@@ -217,9 +222,7 @@ class Groups:
         ufunc, start = _UFUNCS[fn]
         out = np.full(self.size, start(words.values.dtype), dtype=np.uint64)
         ufunc.at(out, self.codes, words.values)
-        filled = np.zeros(self.size, dtype=bool)
-        filled[self.codes] = True
-        return words.back(out, filled)
+        return words.back(out, self._filled)
 
     def _hashed(self, requests: Sequence[tuple[pa.Array | pa.ChunkedArray, str]]) -> list[pa.Array]:
         if not requests:
