@@ -28,6 +28,9 @@ Ranges = dict[Partition, tuple[int, int]]
 #: shards, the rows of its ingest, and the time from which it keeps messages; where rows came in pieces, how many steps their
 #: ingest was. They are facts, and no part of a job's totals.
 STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF = "step.", "taken.", "kept_from.", "pieces."
+#: Another, by operator on Spark: groups that SQL made of the rows of a shard, or could have made, where that decides what the
+#: next batch does.
+GROUPS_OF = "groups."
 #: In a commit's `meta`, by operator: what decided besides the fingerprint which messages were filed.
 FILING = "filing"
 
@@ -55,7 +58,7 @@ class Redo:
 
 def is_total(counter: str) -> bool:
     """True if a shard's counter adds up to one of the job."""
-    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF))
+    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF, GROUPS_OF))
 
 
 def steps_again(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.replay import KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
+from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation
@@ -272,6 +272,8 @@ class Work:
                 taken = self._take_groups(logic, plan.parts, mine, watermark_us)
             step, rows = step.then(taken), rows + len(mine)
         self._note(step, definition)
+        if step.groups:
+            self.counters[GROUPS_OF + name] = step.groups
         if keeping is not None:
             after = logic.progress(self.overlay).step
             self.counters[STEP_OF + name] = after

@@ -292,7 +292,7 @@ def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given
     if logic.own_gap is not None:
         each = np.arange(len(rows), dtype=np.int64)
         return _joined(step, Extents(given.codes, at, ends_of(logic, rows)), each, given)
-    of_row, runs = _runs(given.codes, at, logic.gap_us)
+    of_row, runs, step.result.groups = _runs(given.codes, at, logic.gap_us)
     ranges = Extents(runs.codes, runs.starts, _own_ends(logic, runs.ends, logic.gap_us))
     return _joined(step, ranges, of_row, given)
 
@@ -309,17 +309,22 @@ def _joined(step: Step, ranges: Extents, of_piece: IntArray, given: Given) -> Pa
     return Parts(found, found.component[n:][of_piece], component)
 
 
-def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Extents]:
-    """(the run of each message, runs): messages of a key, none more than a gap from the next; their ends are the last times."""
+def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Extents, int]:
+    """(the run of each message, runs, in how many slices of a gap their keys have messages).
+
+    A run is of messages of a key, none more than a gap from the next; its end is the last time.
+    """
     order = by_code(codes, times)
     codes, times = codes[order], times[order]
-    opens = np.ones(len(times), dtype=bool)
-    opens[1:] = (codes[1:] != codes[:-1]) | (times[1:] - times[:-1] > gap_us)
+    opens, begins, slices = np.ones(len(times), dtype=bool), np.ones(len(times), dtype=bool), times // gap_us
+    others = codes[1:] != codes[:-1]
+    opens[1:] = others | (times[1:] - times[:-1] > gap_us)
+    begins[1:] = others | (slices[1:] != slices[:-1])
     first = np.flatnonzero(opens)
     of_row = np.empty(len(times), dtype=np.int64)
     of_row[order] = np.cumsum(opens) - 1
     last = np.r_[first[1:], len(times)] - 1
-    return of_row, Extents(codes[first], times[first], times[last])
+    return of_row, Extents(codes[first], times[first], times[last]), int(np.count_nonzero(begins))
 
 
 def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> pa.Table:

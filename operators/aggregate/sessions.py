@@ -119,6 +119,7 @@ class SessionAggregator(StoredSessions, Grouping):
         widen(self, step)
         correct(self, step)
         if len(groups):
+            result.groups = len(groups)
             self.keep_filed(step, file_groups(self, step, groups, first_us, last_us))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)

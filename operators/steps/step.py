@@ -26,6 +26,8 @@ class StepResult:
     evicted: list[pa.Table] = field(default_factory=list)
     #: Panes of operators inside a chain, by name.
     inner: dict[str, list[pa.Table]] = field(default_factory=dict)
+    #: Groups that SQL made of the rows, or could have made; 0 where it matters to nobody how many.
+    groups: int = 0
 
     @property
     def silent(self) -> bool:
@@ -47,6 +49,7 @@ class StepResult:
             self.ended | later.ended,
             self.evicted + later.evicted,
             {n: self.inner.get(n, []) + later.inner.get(n, []) for n in {**self.inner, **later.inner}},
+            self.groups + later.groups,
         )
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.replay import GROUPS_OF
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import StateError
@@ -34,6 +35,8 @@ REDO_ATTEMPTS = 3
 LETTERS_FOR = 16
 #: After a batch of so few rows the rows of the next one cross: to plan groups takes longer.
 FEW_ROWS = 20_000
+#: So do they after a batch with fewer rows for each group: a group is wider than a row, and costs SQL its making.
+ROWS_A_GROUP = 4
 
 #: Gives shards their messages back: (session, the commit as a task sees it, which shards).
 BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
@@ -193,14 +196,22 @@ class Action:
             "told to be the same; see why tasks fail, and start the query again"
         )
 
-    def _after_few(self) -> bool:
-        """The last commit took few rows. It is state: a batch that is run again after a crash goes the way that it went."""
-        return any(sum(step.rows for step in commit.steps) <= FEW_ROWS for commit in self._job.recent[-1:])
+    def _rows_cross(self) -> bool:
+        """The last commit took few rows, or few for each group that there was, or would have been.
+
+        It is state: a batch that is run again after a crash goes the way that it went.
+        """
+        for commit in self._job.recent[-1:]:
+            rows = sum(step.rows for step in commit.steps)
+            counts = (item for shard in commit.shards for item in shard.counters.items())
+            groups = sum(n for name, n in counts if name.startswith(GROUPS_OF))
+            return rows <= FEW_ROWS or rows < ROWS_A_GROUP * groups
+        return False
 
     def _prepare(
         self, df: DataFrame, plan: Plan, positioned: bool, letters: bool, streams: bool
     ) -> tuple[DataFrame, tuple[str, ...] | None]:
-        what = None if streams and self._after_few() else self._pushdown(df)
+        what = None if streams and self._rows_cross() else self._pushdown(df)
         if what is not None and (what.late_rows or not letters):
             watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
             frame = routes.prepare_partials(

@@ -10,7 +10,7 @@ import pytest
 import windrow as wr
 from windrow.runners.spark import action
 
-from .batches import INCREMENTAL, define, embedded, plain, run, same
+from .batches import INCREMENTAL, define, embedded, grouped_batches, plain, run, same
 from .conftest import at
 
 pytestmark = pytest.mark.spark
@@ -49,6 +49,7 @@ def test_both_routes_give_the_sessions_of_the_oracle(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any, agg: Any, gap: Any, rows: int
 ) -> None:
     monkeypatch.setattr(action, "FEW_ROWS", -1)
+    monkeypatch.setattr(action, "ROWS_A_GROUP", 0)
     # No hour passes; what would be told by then is noted on both routes.
     early = wr.any_of(wr.when(wr.col("n") >= 3), wr.every(2), wr.after("1 hour"))
     emit = wr.Emit(early=early, late=wr.every_batch, mode="retracting")
@@ -56,3 +57,21 @@ def test_both_routes_give_the_sessions_of_the_oracle(
     told = run(spark, feed(), tmp_path, definition, batches(rows), shards=2)
     assert same(plain(told), embedded(definition, batches(rows)))
     assert any(pane.kind is wr.core.messages.Kind.RETRACT for pane in told)
+
+
+def test_after_a_batch_of_few_rows_a_slice_the_rows_of_the_next_one_cross(
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    """Whichever way that one went: how many groups SQL made of it, or could have made, is in its record."""
+    monkeypatch.setattr(action, "FEW_ROWS", -1)
+    made = grouped_batches(monkeypatch)
+
+    def batch(n: int, each: float) -> list[dict[str, Any]]:
+        return [{"t": at(60 * n + each * (i // 2)), "k": "ab"[i % 2], "v": i} for i in range(40)]
+
+    many, few = 0.1, 3.5
+    batches = [batch(n, each) for n, each in enumerate((many, few, few, many, many))]
+    definition = define(window=wr.session("3 seconds"))
+    told = run(spark, feed(), tmp_path, definition, batches, shards=2)
+    assert made == [1, 2, 5], "the first, of which nobody knows, and those after batches of many rows a slice"
+    assert same(plain(told), embedded(definition, batches))
