@@ -110,36 +110,39 @@ def drill(folder: Path, kills: int, files: int, rows: int, seed: int) -> int:
     """Kill and restart until the input is read, then check. The exit code."""
     make_input(folder / "input", files, rows, seed)
     rng = random.Random(seed)
-    killed = 0
-    at: list[int] = []
-    while True:
-        before = _commits(folder)
-        child = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), "--child", str(folder)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        if killed >= kills:
-            code = child.wait()
-            if code != 0:
-                print(f"the job ended with code {code}")
-                return 1
-            break
+    for killed in range(1, kills + 1):
         # Each run may make a commit or two before it dies, at any point of a commit.
-        wanted = before + rng.randrange(1, max(2, files // kills))
-        while child.poll() is None and _commits(folder) < wanted:
-            time.sleep(0.02)
-        time.sleep(rng.uniform(0.0, 0.8))
-        if child.poll() is not None:
+        if not killed_after(folder, _commits(folder) + rng.randrange(1, max(2, files // kills)), rng):
             print("the job ended before it was killed often enough: use more files")
             return 1
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        killed += 1
-        at.append(_commits(folder))
-        print(f"killed {killed} of {kills} after commit {at[-1]}", flush=True)
-    return check(folder, killed)
+        print(f"killed {killed} of {kills} after commit {_commits(folder)}", flush=True)
+    code = _child(folder).wait()
+    if code != 0:
+        print(f"the job ended with code {code}")
+        return 1
+    return check(folder, kills)
+
+
+def killed_after(folder: Path, commits: int, rng: random.Random) -> bool:
+    """One life of the child, killed some time after so many commits are made. False if it ended before."""
+    child = _child(folder)
+    while child.poll() is None and _commits(folder) < commits:
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0.0, 0.8))
+    if child.poll() is not None:
+        return False
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    return True
+
+
+def _child(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, os.path.abspath(__file__), "--child", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _commits(folder: Path) -> int:
