@@ -95,9 +95,9 @@ class AggregateDefinition(Definition):
     @property
     def full_state(self) -> bool:
         """True if some aggregation needs the window's messages: the second design of seed 003. What takes messages back keeps
-        the values that stand in their place.
+        the values that stand in their place; of sessions, the messages, whose times say where one falls apart.
         """
-        return not self.takes_back and any(a.full_state for a in self.agg.values())
+        return self.session if self.takes_back else any(a.full_state for a in self.agg.values())
 
     @property
     def tells_what_goes(self) -> bool:
@@ -331,13 +331,13 @@ class AggregateDefinition(Definition):
         return delivering(TupleAggregator(self) if self.tuple_window else WindowAggregator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.aggregate.cut_session_oracle import CutSessionOracle
         from windrow.operators.aggregate.oracle import AggregateOracle
-        from windrow.operators.aggregate.session_oracle import SessionOracle
         from windrow.operators.aggregate.tuple_session_oracle import TupleSessionOracle
         from windrow.operators.plain.delivering import delivering
 
-        numbered = TupleSessionOracle if self.numbered else SessionOracle
-        oracle = numbered(self) if self.session else AggregateOracle(self)
+        sessions = TupleSessionOracle if self.numbered else CutSessionOracle
+        oracle = sessions(self) if self.session else AggregateOracle(self)
         return delivering(self, oracle, schemas)
 
     def _changed(self, **changes: Any) -> Self:

@@ -65,14 +65,17 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
 
 def _keeps(definition: AggregateDefinition) -> str:
     """Why an aggregate cannot take a message back; "" where it can."""
-    if definition.tuple_window or definition.session:
-        return f"it has windows of {definition.window!r}, which messages make: use windows that are known beforehand"
+    if definition.numbered:
+        return f"it has windows of {definition.window!r}, where all later messages would get other numbers: use windows of time"
     if definition.retention.windows is not None or definition.retention.messages is not None:
         return f"retention={definition.retention!r} lets go of what may still be taken back: keep windows by time"
     if definition.emit.mode == "discarding":
         return "in mode 'discarding' what it has told is no part of its state: use another mode"
     for alias, aggregation in definition.agg.items():
-        if aggregation.kind not in RETRACTABLE:
+        if definition.session:  # messages are kept, and all is computed of those that stay
+            if aggregation.kind == "user":
+                return f"{alias!r} is {aggregation!r}, whose code may raise for the messages that stay: use another aggregation"
+        elif aggregation.kind not in RETRACTABLE:
             return f"{alias!r} is {aggregation!r}, which takes no value back: use one of {', '.join(RETRACTABLE)}"
     return ""
 
@@ -137,6 +140,11 @@ def _trouble(first: AggregateDefinition, second: Taker) -> str:
         return (
             "without ON_TIME panes what is left of a window is told when it is late; use on_time=True, or "
             "emit=wr.Emit.append()"
+        )
+    if first.session and first.takes_back:
+        return (
+            "its messages may be taken back, and what becomes of a session that falls apart may have ended long ago: let it "
+            "come last"
         )
     if not first.tells_again:
         discarding = emit.mode == "discarding" and emit.closing_pane

@@ -26,7 +26,9 @@ class AggregateNeeds:
 
     def __init__(self, definition: AggregateDefinition) -> None:
         self.definition = definition
-        self.whole = definition.full_state and any(map(keeps_whole, definition.agg.values()))
+        self.whole = definition.full_state and (
+            definition.takes_back or any(map(keeps_whole, definition.agg.values()))
+        )
         ids = () if definition.ids is None else definition.ids.columns
         self.keys = (*definition.by, *ids)
         self._names = {definition.event_time, *self.keys}

@@ -22,11 +22,12 @@ from windrow.operators.aggregate.bridges import Pieces
 from windrow.operators.aggregate.extents import Extents, by_code, holders, joined, reach_of, reached
 from windrow.operators.aggregate.filing import bury_broken, bury_failed
 from windrow.operators.aggregate.history import moments
-from windrow.operators.aggregate.longest import REACH, divide
 from windrow.operators.aggregate.own_gaps import GAP
 from windrow.operators.aggregate.run_steps import STEPS
+from windrow.operators.aggregate.session_cuts import NOTHING, REACH, Gone, divide
 from windrow.operators.aggregate.session_merging import COMPONENT, Given, Parts, by_cell, merge_parts
 from windrow.operators.aggregate.session_rows import Rows, Step, Stored, codes_of
+from windrow.operators.aggregate.session_taking_back import Going, counted_on, going
 from windrow.operators.aggregate.session_waiting import CAME, settle, settled
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
 from windrow.operators.aggregate.wider_gap import floor_of
@@ -45,13 +46,15 @@ MOST_WAITING = 1_000
 
 class Filed(NamedTuple):
     """stored: what was read, of whose rows some `stay` as they are. rows: the sessions that took messages, merged, and what
-    stands of them. fresh: those that may now end in a bucket in which they are not looked for.
+    stands of them. fresh: those that may now end in a bucket in which they are not looked for. owed: those that are owed a pane
+    on time, though the watermark has passed them; None where there are none.
     """
 
     stored: Stored
     stay: IntArray
     rows: Rows
     fresh: BoolArray
+    owed: BoolArray | None = None
 
 
 def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | None:
@@ -137,8 +140,11 @@ def _file(
         if logic.longest_us is not None:
             detail = "it is in no session that is open"
         rows, given = _without(step, rows, given, lost, detail)
-        if len(rows) == 0:
-            return None
+    change = None
+    if rows.sign is not None:
+        rows, given, change = going(logic, step, rows, given)
+    if len(rows) == 0:
+        return None
     rows = logic.noted(rows, step.progress.step)
     parts = _joined_rows(logic, step, rows, given)
     lost = parts.joined.ends[parts.piece] < step.closed_us
@@ -146,13 +152,14 @@ def _file(
         logic.calculation.lift(rows)  # a message on which it raises joins nothing
         detail = "the session that it makes with others of its step is closed"
         rows, given = _without(step, rows, given, lost, detail)
+        change = None if change is None else change.without(lost)
         if len(rows) == 0:
             return None
         parts = _joined_rows(logic, step, rows, given)
     step.result.marks = dict(event_time_marks(rows))
-    deltas = _deltas(logic, step, rows, parts)
+    deltas = _deltas(logic, step, rows, parts, change)
     pieces = Pieces(moments(rows), ends_of(logic, rows), partial(_positions, rows), joins)
-    return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts, pieces)
+    return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts, pieces, change)
 
 
 def file_groups(
@@ -327,7 +334,9 @@ def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Exte
     return of_row, Extents(codes[first], times[first], times[last]), int(np.count_nonzero(begins))
 
 
-def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> pa.Table:
+def _deltas(
+    logic: SessionAggregator, step: Step, rows: Slice, parts: Parts, change: Going | None
+) -> pa.Table:
     """What messages bring, a row a component; those on which the user's code raises bring nothing to theirs."""
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
     each, pieces = np.arange(len(rows), dtype=np.int64), Groups.numbered(parts.piece, parts.size)
@@ -348,6 +357,9 @@ def _deltas(logic: SessionAggregator, step: Step, rows: Slice, parts: Parts) -> 
         deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)
     if logic.history is not None:
         taken = np.isin(parts.piece, combine(deltas.column(COMPONENT)).to_numpy())
+        if change is not None:
+            change.forget(logic.history, step.kv)
+            taken &= ~change.goes
         mine = rows.take(np.flatnonzero(taken))
         logic.history.add(step.kv, mine, _number(step, mine), logic.calculation)
     return deltas
@@ -363,13 +375,26 @@ def _number(step: Step, rows: Slice) -> int | IntArray:
 
 
 def _merged(
-    logic: SessionAggregator, step: Step, deltas: pa.Table, given: Given, parts: Parts, pieces: Pieces
+    logic: SessionAggregator,
+    step: Step,
+    deltas: pa.Table,
+    given: Given,
+    parts: Parts,
+    pieces: Pieces,
+    change: Going | None = None,
 ) -> Filed:
-    """The sessions that took something, as one row each."""
+    """The sessions that took something, as one row each; those that lost something, as what is left of them."""
     merged = merge_parts(logic, step.dead, deltas, given, parts, pieces)
-    if logic.longest_us is not None:
-        stay, after = divide(logic, step, given.stored, merged.mine, merged.rows.sessions)
-        return Filed(given.stored, stay, after, np.ones(len(after.sessions), dtype=bool))
-    width, ends = logic.marks.width_us, combine(merged.rows.sessions.column(END)).to_numpy()
+    rows, gone = merged.rows, NOTHING
+    if logic.definition.takes_back:
+        if change is not None:
+            gone = Gone(merged.row_of[parts.piece[change.goes]], pieces.starts[change.goes])
+        lost = np.isin(np.arange(len(rows.sessions)), gone.session)
+        rows = rows._replace(sessions=counted_on(logic, step, rows.sessions, lost))
+    if logic.longest_us is not None or change is not None:
+        done = divide(logic, step, given.stored, merged.mine, rows.sessions, gone)
+        fresh = np.ones(len(done.rows.sessions), dtype=bool)
+        return Filed(given.stored, done.stay, done.rows, fresh, done.owed)
+    width, ends = logic.marks.width_us, combine(rows.sessions.column(END)).to_numpy()
     fresh = merged.held_to // width != ends // width
-    return Filed(given.stored, given.stored.others(merged.mine), merged.rows, fresh)
+    return Filed(given.stored, given.stored.others(merged.mine), rows, fresh)

@@ -53,12 +53,13 @@ class Parts(NamedTuple):
 
 class Merged(NamedTuple):
     """rows: the sessions that took something, in which are `mine` of what was read. held_to: where each ended before, of those
-    that may still grow.
+    that may still grow. row_of: which row each component is.
     """
 
     rows: Rows
     mine: BoolArray
     held_to: IntArray
+    row_of: IntArray
 
 
 def by_cell(logic: StoredSessions, given: Given, first_us: IntArray) -> Given:
@@ -112,7 +113,7 @@ def merge_parts(
     merged = with_bridges(merged, component, were, pieces, parts.piece)
     row_of = np.zeros(parts.size, dtype=np.int64)
     row_of[component] = np.arange(len(component))
-    return Merged(Rows(merged, panes, row_of[of_panes]), mine, held_to[component])
+    return Merged(Rows(merged, panes, row_of[of_panes]), mine, held_to[component], row_of)
 
 
 def with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Table:

@@ -4,10 +4,6 @@ A message is the range `[t, t + gap]`; ranges of a key that overlap or touch are
 is closed when the watermark, less the allowed lateness, is beyond its end; a closed session never opens again. What was told of
 a window stands until it is taken back: by the pane of a session that holds it. The gap may be one that each message has of its
 own; of zero, it is a microsecond.
-
-Where sessions have a longest length, what makes one is cut from its first message on: so long after the first message of a part
-the next begins. Parts are sessions of their own from then on. What has come later than is allowed enters those that are open,
-and nothing else, so that no cut before the watermark moves.
 """
 
 from __future__ import annotations
@@ -98,15 +94,20 @@ class SessionOracle(AggregateOracle):
         told: list[tuple[Any, Pane]] = []
         first, buried = [*self._widened(watermark_us), *self._corrected(watermark_us)], self._dead
         for cell in self._touched(messages, now_us, watermark_us):
-            cell.current = not self._passed(cell, watermark_us)
-            trigger = self.definition.emit.early if cell.current else self.definition.emit.late
-            if self._moment(cell, now_us, None).speaks(trigger):
-                timing = Timing.EARLY if cell.current else Timing.LATE
-                panes = self._tell(cell, timing, self._closed(cell, watermark_us))
-                told += [(place(cell), pane) for pane in panes]
+            told += [(place(cell), pane) for pane in self._judged(cell, now_us, watermark_us)]
         told = sorted(self._taken_back + told, key=lambda pair: pair[0])
         self._dead += buried
         return Outcome([*first, *(pane for _, pane in told)], self._buried())
+
+    def _judged(self, cell: SessionCell, now_us: int, watermark_us: int) -> list[Pane]:
+        """What is told of a session that took messages."""
+        cell.current = not self._passed(cell, watermark_us)
+        trigger = self.definition.emit.early if cell.current else self.definition.emit.late
+        if not self._moment(cell, now_us, None).speaks(trigger):
+            return []
+        return self._tell(
+            cell, Timing.EARLY if cell.current else Timing.LATE, self._closed(cell, watermark_us)
+        )
 
     def _widened(self, watermark_us: int) -> list[Pane]:
         """Sessions that are open go on for longer, where the gap has grown; those that are over by now are told."""
@@ -167,7 +168,8 @@ class SessionOracle(AggregateOracle):
             elif self._may_count(message, watermark_us):
                 by_key.setdefault(key, []).append(message)
         self._taken_back = []
-        touched = [cell for key, some in by_key.items() for cell in self._take(key, some, watermark_us)]
+        some_of = {key: self._in_the_end(key, some, watermark_us) for key, some in by_key.items()}
+        touched = [cell for key, some in some_of.items() for cell in self._take(key, some, watermark_us)]
         return sorted(touched, key=place)
 
     def windows(self) -> list[WindowInfo]:
@@ -286,56 +288,12 @@ class SessionOracle(AggregateOracle):
     def _in_parts(
         self, whole: SessionCell, new: list[Taken], parts: list[SessionCell], watermark_us: int
     ) -> list[SessionCell]:
-        """The session, or what becomes of it where sessions have a longest length; those of it that changed."""
-        if self._longest_us is None:
-            return [whole]
-        made = list[SessionCell]()
-        for message in sorted(whole.messages, key=lambda m: m.time_us):
-            if not made or message.time_us >= made[-1].first_us + self._longest_us:
-                made.append(SessionCell(whole.key, Window(message.time_us, message.time_us + 1)))
-            one, own = made[-1], self._own(message)
-            one.reach_us = max(one.reach_us, own.end_us) if one.messages else own.end_us
-            one.window = Window(one.first_us, min(one.reach_us, one.first_us + self._longest_us))
-            one.messages.append(message)
-        if len(made) == 1:
-            whole.window, whole.reach_us = made[0].window, made[0].reach_us
-            self._take_back_across([whole], watermark_us)
-            return [whole]
-        changed = list[SessionCell]()
-        for i, one in enumerate(made):
-            came = [m for m in one.messages if any(m is other for other in new)]
-            same = [part for part in parts if part.window == one.window]
-            if same and not came:
-                made[i] = same[0]
-                continue
-            changed.append(one)
-            one.messages.sort(key=lambda m: (m.step, m.position))
-            before = [p for p in parts if p.first_us < one.end_us and one.first_us < p.end_us]
-            one.panes = max((part.panes for part in before), default=0)
-            began = [part for part in before if part.first_us >= one.first_us]
-            goes_on = any(part.first_us == one.first_us for part in began)
-            one.pending = [m for p in began for m in p.pending] + came if goes_on else [*one.messages]
-            one.since_us = self._since(before, bool(came) or not goes_on)
-        others = [cell for cell in self._sessions[whole.key] if cell is not whole]
-        self._sessions[whole.key] = others + made
-        self._take_back_across(made, watermark_us)
-        return changed
+        """What becomes of a session that took messages. parts: those that it was"""
+        return [whole]
 
-    def _take_back_across(self, made: list[SessionCell], watermark_us: int) -> None:
-        """Take back at once what was told across a cut."""
-        key = made[0].key
-        for one in [*self._standing.get(key, [])]:
-            meets = [c for c in made if one.window.start_us < c.end_us and c.first_us < one.window.end_us]
-            inside = [c for c in meets if c.first_us <= one.window.start_us and one.window.end_us <= c.end_us]
-            if not meets or inside:
-                continue
-            self._standing[key].remove(one)
-            timing = Timing.EARLY if one.window.end_us > watermark_us else Timing.LATE
-            told = SessionCell(key, one.window)
-            pane = Pane(
-                shown(one.window), self._key(told), one.values, timing, one.index, False, Kind.RETRACT
-            )
-            self._taken_back.append((place(told), pane))
+    def _in_the_end(self, key: Key, some: list[Taken], watermark_us: int) -> list[Taken]:
+        """What a step brings of a key, and takes back."""
+        return some
 
     def _joined(
         self, key: Key, window: Window, some: list[Taken], parts: list[SessionCell]

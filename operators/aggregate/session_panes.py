@@ -120,14 +120,14 @@ def fire(
 def taken_back(
     definition: AggregateDefinition, calculation: Calculation, panes: pa.Table, timing: str
 ) -> pa.Table:
-    """Retractions of panes that stand, on no account but their own."""
+    """Retractions of panes that stand, on no account but their own: before all that is told of what begins there."""
     table = panes.select([START, END, *definition.by])
     for field in calculation.output:
         table = table.append_column(field.name, _said(definition, panes, field.name, field.type))
     index = combine(panes.column(PANES)).to_numpy() - 1
     kinds = back_kinds(definition, np.ones(len(panes), dtype=bool))
     table = label(table, timing, index, np.zeros(len(panes), dtype=bool), kinds)
-    return _on_account(table, panes)
+    return _on_account(table, panes.set_column(panes.column_names.index(END), END, panes.column(START)))
 
 
 def in_order(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:

@@ -132,7 +132,12 @@ class SessionAggregator(StoredSessions, Grouping):
         if filed is not None:
             if self.limited:
                 count(self, step, filed)
-            after = self._judged(step, filed.rows)
+            rows = filed.rows
+            if filed.owed is not None:
+                rows = self._fired(step, rows, filed.owed & self.speaks_in_time(rows), ON_TIME)
+            after = self._judged(step, rows)
+            if self.definition.takes_back:
+                after = self._last_words(step, after)
             ends = combine(after.sessions.column(END)).to_numpy()
             homes = np.where(self.has_passed(ends, step.progress.watermark_us), self.store.home(ends), HOT)
             self.marks.ends(step.kv, after.sessions, filed.fresh & (homes == HOT), step.progress.step)
@@ -276,6 +281,8 @@ class SessionAggregator(StoredSessions, Grouping):
             self.limits.forget(step.kv, self.told_from(step.progress.watermark_us))
         if self.seen is not None:
             self.seen.forget(step.kv, self.kept_from(step.progress.watermark_us))
+        if self.definition.takes_back:
+            self.numbers.forget(step.kv, kept_from)
         if self.history is not None:
             forget_messages(self.history, step.kv, self.store, step.told_us)
         step.progress.purged_us = kept_from
@@ -323,6 +330,15 @@ class SessionAggregator(StoredSessions, Grouping):
                 speaks[mine] = self.judged(step, rows.where(mine), trigger)
                 rows = self._fired(step, rows, speaks, timing)
         return rows
+
+    def _last_words(self, step: Step, rows: Rows) -> Rows:
+        """The sessions, after those that are closed have said what is pending, and the closing pane if asked for."""
+        emit, closed = self.definition.emit, combine(rows.sessions.column(END)).to_numpy() < step.closed_us
+        if not emit.closing_pane:
+            closed = closed & (combine(rows.sessions.column(PENDING)).to_numpy() > 0) & emit.tells_late
+        elif step.result.ended:
+            closed = closed & ~self._ended(rows.sessions, step.result.ended)
+        return self._fired(step, rows, closed, LATE, closing=True)
 
     def _fired(
         self,

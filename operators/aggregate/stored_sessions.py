@@ -20,6 +20,7 @@ from windrow.operators.aggregate.filing import bury_broken
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.session_history import values_of_sessions
 from windrow.operators.aggregate.session_marks import SessionMarks
+from windrow.operators.aggregate.session_numbers import SessionNumbers
 from windrow.operators.aggregate.session_rows import (
     Rows,
     Step,
@@ -78,6 +79,7 @@ class StoredSessions(Steps):
         keeps = self.keeps or definition.full_state
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us, keeps=keeps)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
+        self.numbers = SessionNumbers(self.aux_cf, definition.by, width_us)
         #: By number. Those of numbered messages are a matter of their numbers.
         self.limits = SizeLimits(definition, self.aux_cf)
         self.limited = self.limits.active and not definition.numbered

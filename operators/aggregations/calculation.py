@@ -78,7 +78,9 @@ class Calculation:
         )
         schema = self.schema
         self.kernels: dict[str, Kernel | None] = {}
-        kinds = RETRACTABLE if getattr(definition, "takes_back", False) else KERNELS
+        #: True if messages are kept to be found again when they are taken back.
+        self._finds = getattr(definition, "takes_back", False) and getattr(definition, "session", False)
+        kinds = RETRACTABLE if getattr(definition, "takes_back", False) and not self._finds else KERNELS
         options = {"integer_overflow": definition.integer_overflow}
         empty = schema.empty_table()
         for alias, aggregation in definition.agg.items():
@@ -133,6 +135,8 @@ class Calculation:
     def input_columns(self) -> list[str] | None:
         """The columns that have to be kept with a message; None: all of them."""
         window = getattr(self.definition, "window", None)
+        if self._finds:
+            return None
         if isinstance(window, Session) and isinstance(window.gap, Expr) and window.max_length_us is not None:
             return None  # how far a message reaches is asked again
         names = [self.definition.event_time, *self.definition.by]

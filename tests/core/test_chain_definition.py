@@ -193,9 +193,24 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         lambda: one(emit=wr.Emit.update()).then(two(emit=wr.Emit(mode="discarding"))), e.BadTrigger,
         ["wr.Emit.update()", "'two'", "mode 'discarding'", "another mode"],
     ),
-    "corrections in sessions": (
-        lambda: one(emit=wr.Emit(mode="retracting")).then(two(window=wr.session("1 second"))), e.BadTrigger,
-        ["'retracting'", "wr.session('1 second')", "known beforehand"],
+    "corrections in sessions of messages": (
+        lambda: one(emit=wr.Emit(mode="retracting")).then(
+            two(window=wr.session(messages=3), retention=wr.Retain(messages=50, per="job"))
+        ), e.BadTrigger,
+        ["'retracting'", "wr.session(messages=3)", "other numbers", "windows of time"],
+    ),
+    "corrections in sessions of code that may raise": (
+        lambda: one(emit=wr.Emit(mode="retracting")).then(
+            two(window=wr.session("1 second"), agg={"x": wr.reduce(max, "n")})
+        ), e.BadTrigger,
+        ["'retracting'", "'x' is", "may raise", "another aggregation"],
+    ),
+    "sessions that fall apart before another": (
+        lambda: wr.chain(
+            one(emit=wr.Emit.update()), two(window=wr.session("1 second"), emit=wr.Emit.append()),
+            two(name="three", agg={"x": wr.count()}),
+        ), e.BadTrigger,
+        ["'two'", "falls apart", "ended long ago", "come last"],
     ),
     "corrections of what size lets go of": (
         lambda: one(emit=wr.Emit.update()).then(two(retention=wr.Retain(windows=5))), e.BadTrigger,

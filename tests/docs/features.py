@@ -50,7 +50,7 @@ PARTLY: dict[str, str] = {
 #: What people look for and will not find.
 MISSING: tuple[str, ...] = (
     "Joins: sessions by messages of others and of a longest length, and of a stream with itself retention by size",
-    "Windows: corrections of an operator before as input of sessions, of windows of messages, and of joins of these",
+    "Windows: corrections of an operator before as input of windows and sessions of messages, and of joins of sessions",
     "Operators: delivery policies that pass over records of Kafka unread on Spark",
     "Windows: temporal operators",
     "Coming back: resharding",

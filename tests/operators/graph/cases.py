@@ -301,6 +301,66 @@ def corrections(draw: st.DrawFn) -> wr.Chain:
 
 
 @st.composite
+def corrected_sessions(draw: st.DrawFn) -> wr.Chain:
+    """Sessions of panes, or of rows around messages, that are told early and corrected: they grow, and fall apart."""
+    outside, lateness = draw(WATERMARKS), ["0 seconds", "3 seconds", "20 seconds"]
+    windows = [wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds"), wr.session("1 second")]
+    window, rows_around = draw(st.sampled_from(windows)), draw(st.sampled_from([False, False, True]))
+    if rows_around:
+        triggers = st.sampled_from([wr.every_batch, wr.every("3 seconds")])
+        first: Any = wr.Over(
+            by="k", event_time="t", frame=wr.range_between("-2 seconds", "1 second"), agg={"n": wr.sum("v")},
+            allowed_lateness=draw(st.sampled_from(lateness[:2])), watermark=outside,
+            emit=wr.Emit(early=draw(triggers), late=draw(triggers), mode="retracting"), name="first",
+        )  # fmt: skip
+    else:
+        first = corrected(
+            "first", draw, lateness, by=draw(st.sampled_from(["k", ("k", "g")])), event_time="t", window=window,
+            agg={"n": wr.sum("v"), "rows": wr.count()}, watermark=outside,
+        )  # fmt: skip
+        lateness = [late for late in lateness if duration_us(late, "") >= first.allowed_lateness_us] if isinstance(
+            window, Session
+        ) else lateness  # fmt: skip
+    shapes = [
+        wr.session("1 second"),
+        wr.session("2 seconds"),
+        wr.session("2 seconds", cut=wr.tumbling("5 seconds")),
+    ]
+    shapes += [wr.session("3 seconds", max_length="5 seconds")]
+    if not rows_around:
+        shapes += [wr.session(wr.col("rows") * S), wr.session(wr.col("rows") * S, max_length="4 seconds")]
+    triggers = st.sampled_from(
+        [
+            wr.never,
+            wr.every_batch,
+            wr.every(2),
+            wr.every("3 seconds"),
+            wr.after("2 seconds"),
+            wr.when(wr.col("n") > 2),
+        ]
+    )
+    mode = draw(st.sampled_from(["accumulating", "retracting"]))
+    told = {"on_time": draw(st.sampled_from([True, True, False])), "only_if_changed": draw(st.booleans())}
+    emit = wr.Emit(
+        early=draw(triggers), late=draw(triggers), mode=mode, closing_pane=draw(st.booleans()), **told
+    )
+    kinds = {**TAKING, "first": wr.first("n"), "all": wr.collect_list("n"), "latest": wr.last("n")}
+    chosen = draw(st.sets(st.sampled_from(sorted(kinds)), max_size=3)) | {"n"}
+    by, late = draw(st.sampled_from([(), ("k",), ("k",), ("n",)])), draw(st.sampled_from(lateness))
+    once = {"emit": wr.Emit.append()} if "0 seconds" in lateness else {"allowed_lateness": late}
+    shape = draw(st.sampled_from(shapes))
+    if shape.max_length_us is not None:
+        chosen |= {"middle"}
+    second = wr.Aggregate(
+        by=by, event_time="t" if rows_around else "window_time", window=shape,
+        agg={alias: kinds[alias] for alias in sorted(chosen) if alias not in by} or {"rows": wr.count()},
+        retention="20 seconds", name="second",
+        **draw(st.sampled_from([once, *[{"emit": emit, "allowed_lateness": late}] * 4])),
+    )  # fmt: skip
+    return wr.chain(first, second)
+
+
+@st.composite
 def around(draw: st.DrawFn) -> wr.Chain:
     """Windows around messages whose rows are told early and corrected, and an aggregate that takes them back."""
     triggers = st.sampled_from([wr.never, wr.every_batch, wr.every("3 seconds")])
@@ -432,6 +492,7 @@ def jobs(draw: st.DrawFn) -> Case:
             rows_told_once(),
             corrections(),
             around(),
+            corrected_sessions(),
             corrected_joins(),
         )
     )

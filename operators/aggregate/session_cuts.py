@@ -1,15 +1,16 @@
-"""Sessions that have a longest length: what makes one is cut from its first message on, wherever something came to it.
+"""Sessions that are cut: those that have a longest length, and those of which messages are taken back.
 
 So long after the first message of a part the next one begins; parts are sessions of their own. One that comes between two
-messages may move every cut after it, so the messages of what it touches are read again. What was told across a cut
-is taken back at once; the rest with what is told next. The column `__reach` of a state row says where the session
-would end if there were no longest length: messages up to there go on with it, or with what follows it.
+messages may move every cut after it, and one that goes may have held two parts together, so the messages of what these touch
+are read again. What was told across a cut is taken back at once; the rest with what is told next. The column `__reach` of a
+state row says where the session would end if there were no longest length: messages up to there go on with it, or with what
+follows it.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,11 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
+from windrow.operators.aggregate.extents import Extents, holders, reach_of
 from windrow.operators.aggregate.own_gaps import gaps_of
 from windrow.operators.aggregate.session_history import messages_of
 from windrow.operators.aggregate.session_panes import taken_back
-from windrow.operators.aggregate.session_rows import Rows, Step, Stored, codes_of, owners
+from windrow.operators.aggregate.session_rows import Rows, Step, Stored, codes_of, flags, owners
 from windrow.operators.steps.columns import (
     EARLY,
     EMIT_STEP,
@@ -38,6 +40,7 @@ from windrow.operators.steps.columns import (
     STEP,
 )
 from windrow.operators.steps.groups import Groups, combine
+from windrow.stores.sessions import HOME, HOT
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
@@ -45,51 +48,92 @@ if TYPE_CHECKING:
 REACH = "__reach"
 #: No moment.
 NEVER_US = END_OF_TIME_US
-#: Of a part: how many of its messages came in this step.
+#: Of a part: how many messages came to it in this step, or went.
 _CAME = "__came"
+#: Of a part of what has lost messages: that not all of what it meets was told as ended.
+_CURRENT = "__current"
+
+
+class Gone(NamedTuple):
+    """What was taken back: in which of the merged sessions it was, and when."""
+
+    session: IntArray
+    times: IntArray
+
+
+class Divided(NamedTuple):
+    """stay: where the rows lie that stay as they are. rows: the sessions that changed and what stands of them. owed: those of
+    them that the watermark has passed, and that have not been told on time.
+    """
+
+    stay: IntArray
+    rows: Rows
+    owed: BoolArray
+
+
+NOTHING = Gone(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def divide(
-    logic: SessionAggregator, step: Step, stored: Stored, mine: BoolArray, merged: pa.Table
-) -> tuple[IntArray, Rows]:
-    """Cut what is too long of `merged`: sessions that took something, each with all that it touched, `mine` of what was read.
-
-    Returns (where the rows lie that stay as they are, the sessions that changed and what stands of them).
+    logic: SessionAggregator,
+    step: Step,
+    stored: Stored,
+    mine: BoolArray,
+    merged: pa.Table,
+    gone: Gone = NOTHING,
+) -> Divided:
+    """Cut what is too long of `merged`, and what has lost messages: sessions that took something, each with all that it
+    touched, `mine` of what was read.
     """
-    assert logic.longest_us is not None
-    by = logic.definition.by
+    by, longest_us = logic.definition.by, logic.longest_us
     starts, reach = (combine(merged.column(c)).to_numpy() for c in (START, END))
-    ends = np.minimum(reach, starts + logic.longest_us)
-    sessions = _with(_with(merged, END, ends), REACH, reach)
+    ends = reach
+    if longest_us is not None:
+        ends = np.minimum(reach, starts + longest_us)
+        merged = _with(merged, REACH, reach)
+    sessions = _with(merged, END, ends)
     old = None if stored.near.rows is None else stored.rows(by, mine).sessions
     stays = np.zeros(0 if old is None else len(old), dtype=bool)
-    long = np.flatnonzero(ends < reach)
-    if len(long):
-        parts, of = _parts(logic, step, merged.take(pa.array(long)))
-        several = np.bincount(of, minlength=len(long)) > 1
-        parts = parts.filter(pa.array(several[of]))
+    owed, lost = np.zeros(len(merged), dtype=bool), np.zeros(len(merged), dtype=bool)
+    lost[gone.session] = True
+    cut = np.flatnonzero((ends < reach) | lost)
+    if len(cut):
+        of_cut = Gone(np.searchsorted(cut, gone.session), gone.times)
+        parts, of = _parts(logic, step, merged.take(pa.array(cut)), of_cut)
+        changes = lost[cut] | (np.bincount(of, minlength=len(cut)) > 1)
+        parts = parts.filter(pa.array(changes[of]))
         if old is not None:
             parts, stays = _beside(old, parts, by)
         parts = _dated(logic, step, parts, old)
         one = np.ones(len(merged), dtype=bool)
-        one[long[several]] = False
-        sessions = concat([sessions.filter(pa.array(one)), parts.drop_columns([_CAME])])
+        one[cut[changes]] = False
+        sessions = concat([sessions.filter(pa.array(one)), parts.drop_columns([_CAME, _CURRENT])])
+        owed = np.r_[np.zeros(int(one.sum()), dtype=bool), flags(parts, _CURRENT)]
+        ends = combine(sessions.column(END)).to_numpy()
+        owed &= logic.has_passed(ends, step.progress.watermark_us)
     none = np.zeros(0, dtype=np.int64)
     if old is None:
-        return none, Rows(sessions, sessions.slice(0, 0).select([START, END, *by, PANES]), none)
+        return Divided(
+            none, Rows(sessions, sessions.slice(0, 0).select([START, END, *by, PANES]), none), owed
+        )
     mine = mine.copy()
     mine[np.flatnonzero(mine)[stays]] = False
     panes = stored.rows(by, mine).panes
     rows = Rows(sessions, panes, owners(sessions, panes, by))
-    return stored.others(mine), _without_crossing(logic, step, rows)
+    return Divided(stored.others(mine), _without_crossing(logic, step, rows), owed)
 
 
-def _parts(logic: SessionAggregator, step: Step, long: pa.Table) -> tuple[pa.Table, IntArray]:
+def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
     """(the parts of these sessions as state rows, which session each is of)."""
-    assert logic.history is not None and logic.longest_us is not None
+    assert logic.history is not None
     rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
-    assert rows is not None
-    begins = _begins(rows.times, of, logic.longest_us)
+    if rows is None:
+        none = pa.table({_CAME: pa.array([], pa.int64()), _CURRENT: pa.array([], pa.bool_())})
+        return concat([long.slice(0, 0), none]), of
+    gaps = logic.gap_us if logic.own_gap is None else gaps_of(logic.own_gap, rows)
+    reach = np.minimum(rows.times, LAST_END_US - gaps) + gaps
+    reach = np.minimum(reach, combine(long.column(END)).to_numpy()[of])
+    begins = _begins(rows.times, _without_gaps(rows.times, reach, of, gone), logic.longest_us)
     part = np.zeros(len(of), dtype=np.int64)
     part[begins[1:]] = 1
     groups = Groups.of_codes(np.cumsum(part), len(begins))
@@ -98,28 +142,47 @@ def _parts(logic: SessionAggregator, step: Step, long: pa.Table) -> tuple[pa.Tab
     placed = combine(long.column(FIRST)).is_valid().take(whose)
     counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
     came = combine(rows.table.column(STEP)).to_numpy() == step.progress.step
-    starts, gaps = rows.times[begins], logic.gap_us if logic.own_gap is None else gaps_of(logic.own_gap, rows)
-    reach = np.maximum.reduceat(np.minimum(rows.times, LAST_END_US - gaps) + gaps, begins)
-    reach = np.minimum(reach, combine(long.column(END)).to_numpy()[of[begins]])
+    came = np.bincount(groups.codes, came, groups.size).astype(np.int64)
+    starts, reach = rows.times[begins], np.asarray(np.maximum.reduceat(reach, begins), dtype=np.int64)
+    longest_us = END_OF_TIME_US if logic.longest_us is None else logic.longest_us
+    ends: IntArray = starts + np.minimum(reach - starts, longest_us)
+    holder = holders(Extents(of[begins], starts, ends), gone.session, gone.times)
+    left = holder[(holder >= 0) & (gone.times <= ends[np.maximum(holder, 0)])]
+    falls = np.isin(of[begins], gone.session)
     columns = {
         START: pa.array(starts),
-        END: pa.array(np.minimum(reach, starts + logic.longest_us)),
+        END: pa.array(ends),
         **{b: combine(long.column(b)).take(whose) for b in logic.definition.by},
         MESSAGES: pa.array(counts),
         PENDING: pa.array(counts),
-        PANES: pa.array(np.zeros(groups.size, dtype=np.int64)),
+        PANES: pa.array(np.where(falls, combine(long.column(PANES)).to_numpy()[of[begins]], 0)),
         EMIT_STEP: pa.nulls(groups.size, pa.int64()),
         **{n: pc.if_else(placed, c, None) for n, c in zip((FIRST, LAST), positions, strict=True)},
-        REACH: pa.array(reach),
-        _CAME: pa.array(np.bincount(groups.codes, came, groups.size).astype(np.int64)),
+        **({} if logic.longest_us is None else {REACH: pa.array(reach)}),
+        _CAME: pa.array(came + np.bincount(left, minlength=groups.size)),
+        _CURRENT: pa.array(falls),
     }
     return pa.table(columns), of[begins]
 
 
-def _begins(times: IntArray, of: IntArray, longest_us: int) -> IntArray:
+def _without_gaps(times: IntArray, reach: IntArray, of: IntArray, gone: Gone) -> IntArray:
+    """Another number for each piece of a session that has lost messages. reach: how far each message does, those of a session
+    one after the other, by time.
+    """
+    if len(gone.session) == 0:
+        return of
+    opens = np.ones(len(of), dtype=bool)
+    opens[1:] = (of[1:] != of[:-1]) | (np.isin(of[1:], gone.session) & (times[1:] > reach_of(of, reach)[:-1]))
+    pieces: IntArray = np.cumsum(opens) - 1
+    return pieces
+
+
+def _begins(times: IntArray, of: IntArray, longest_us: int | None) -> IntArray:
     """The messages that begin a part. of: the session of each, whose messages come one after the other, by time."""
     found = []
-    bounds = np.r_[0, np.flatnonzero(np.diff(of)) + 1, len(of)]
+    bounds: IntArray = np.r_[0, np.flatnonzero(np.diff(of)) + 1, len(of)]
+    if longest_us is None:
+        return bounds[:-1]
     for at, end in pairwise(bounds.tolist()):
         while at < end:
             found.append(at)
@@ -131,7 +194,8 @@ def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Tab
     """(the parts that are no old session, which of the old sessions stay).
 
     A part goes on counting panes where the sessions that it meets were. One that begins where one of them began has to tell
-    what came, and what these had to tell; another one all that it holds.
+    what came, and what these had to tell; another one all that it holds. It is owed a pane on time unless all of them were told
+    as ended.
     """
     codes = codes_of([old, parts], by)
     keys, own = codes[: len(old)], codes[len(old) :]
@@ -139,7 +203,8 @@ def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Tab
         combine(old.column(c)).to_numpy() for c in (START, END, PENDING, PANES)
     )
     starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CAME))
-    pending, panes = combine(parts.column(PENDING)).to_numpy().copy(), np.zeros(len(parts), dtype=np.int64)
+    hot, current = combine(old.column(HOME)).to_numpy() == HOT, flags(parts, _CURRENT).copy()
+    pending, panes = (combine(parts.column(c)).to_numpy().copy() for c in (PENDING, PANES))
     changed, stays = np.ones(len(parts), dtype=bool), np.zeros(len(old), dtype=bool)
     for i in range(len(parts)):
         meets = (keys == own[i]) & (old_starts < ends[i]) & (starts[i] < old_ends)
@@ -148,10 +213,11 @@ def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Tab
             stays |= same
             changed[i] = False
             continue
-        panes[i] = old_panes[meets].max(initial=0)
+        panes[i] = old_panes[meets].max(initial=panes[i])
+        current[i] &= hot[meets].any() or not meets.any()
         if same.any():
             pending[i] = old_pending[meets & (old_starts >= starts[i])].sum() + came[i]
-    parts = _with(_with(parts, PENDING, pending), PANES, panes)
+    parts = _with(_with(_with(parts, PENDING, pending), PANES, panes), _CURRENT, current)
     return parts.filter(pa.array(changed)), stays
 
 
@@ -187,7 +253,10 @@ def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
     if len(rows.panes) == 0:
         return rows
     ends = combine(rows.panes.column(END)).to_numpy()
-    crosses = ends > combine(rows.sessions.column(END)).to_numpy()[rows.owner]
+    held = np.zeros(len(ends), dtype=np.int64)
+    mine = rows.owner >= 0
+    held[mine] = combine(rows.sessions.column(END)).to_numpy()[rows.owner[mine]]
+    crosses = ~mine | (ends > held)
     for timing, late in ((EARLY, False), (LATE, True)):
         some = crosses & ((ends <= step.progress.watermark_us) == late)
         if some.any():
@@ -196,7 +265,7 @@ def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
     return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])
 
 
-def _with(rows: pa.Table, name: str, values: IntArray) -> pa.Table:
+def _with(rows: pa.Table, name: str, values: IntArray | BoolArray) -> pa.Table:
     column = pa.array(values)
     if name not in rows.column_names:
         return rows.append_column(name, column)
