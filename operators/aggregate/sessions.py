@@ -21,7 +21,7 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import by_step
 from windrow.core.positions import Partition
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.own_gaps import with_gaps
 from windrow.operators.aggregate.session_corrections import correct
 from windrow.operators.aggregate.session_eviction import count, evict
@@ -278,7 +278,7 @@ class SessionAggregator(StoredSessions, Grouping):
             return
         self.store.drop(step.kv, kept_from)
         if self.limited:
-            self.limits.forget(step.kv, self.told_from(step.progress.watermark_us))
+            self.limits.forget(step.kv, self._unreached(step.progress.watermark_us))
         if self.seen is not None:
             self.seen.forget(step.kv, self.kept_from(step.progress.watermark_us))
         if self.definition.takes_back:
@@ -286,6 +286,13 @@ class SessionAggregator(StoredSessions, Grouping):
         if self.history is not None:
             forget_messages(self.history, step.kv, self.store, step.told_us)
         step.progress.purged_us = kept_from
+
+    def _unreached(self, watermark_us: int) -> int:
+        """What ends at or before it is touched by nothing that is in retention by itself."""
+        told_us = self.told_from(watermark_us)
+        return (
+            told_us if told_us == END_OF_TIME_US else max(self.kept_from(watermark_us) - 1, START_OF_TIME_US)
+        )
 
     def _look_again(self, step: Step) -> None:
         """Mark all that waits under another emission than before."""

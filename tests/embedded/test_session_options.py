@@ -170,3 +170,26 @@ def test_sessions_of_many_keys_that_go_are_looked_for_where_they_are(
         monkeypatch.undo()
         assert len(op.get_windows()) == keys
     assert asked and max(asked) <= 4 * keys
+
+
+@pytest.mark.parametrize(("gap", "at"), [("10 seconds", 5), (wr.col("gap") * 1_000_000, 11)])
+def test_what_would_touch_a_session_that_went_by_size_stays_out_though_all_others_go_by_time(
+    gap: Any, at: int
+) -> None:
+    definition = visits(
+        window=wr.session(gap),
+        retention=wr.Retain("1 minute", windows=1, per="job"),
+        watermark=wr.explicit(),
+        emit=wr.Emit(early=wr.every_batch),
+    )
+    with TestDriver(definition) as driver:
+        driver.feed([{"k": "a", "t": 0, "gap": 11}])
+        driver.feed([{"k": "b", "t": 1_000_000, "gap": 10}])
+        assert [pane.window.start_us for pane in driver.panes()] == [0, 1_000_000]
+        driver.advance_event_time(71_000_000)
+        assert driver.windows() == []
+        driver.feed([{"k": "a", "t": at * 1_000_000, "gap": 10}])
+        assert [letter.reason for letter in driver.dead_letters()] == ["out_of_retention"]
+        driver.check()
+        driver.drain()
+        driver.assert_state_zero()
