@@ -31,7 +31,7 @@ from windrow.operators.over.needs import MarkerNeeds, OverNeeds, PartnerNeeds, c
 from windrow.operators.over.pending import AT, Pending, ticks
 from windrow.operators.over.spans import found_spans, high_of, low_of
 from windrow.operators.over.telling import buried
-from windrow.operators.over.values import Values, over_frame, parts_of
+from windrow.operators.over.values import Values, over_frame, parts_of, read_by
 from windrow.operators.steps.columns import END, ON_TIME, POSITION_COLUMNS, START
 from windrow.operators.steps.dead import OBSOLETE_WINDOW
 from windrow.operators.steps.filed_rows import empty_rows, with_positions
@@ -232,12 +232,15 @@ class AnchoredOvers(OneInputLogic):
         theirs = codes[len(rows) :]
         near = np.zeros(size, dtype=bool)
         near[theirs] = True
-        some = np.flatnonzero(near[codes[: len(rows)]])
-        rows, times = rows.take(pa.array(some)), rows.column(TIME).to_numpy()[some]
-        lines = Lines(rows, codes[some], size, times, None)
-        ordered_rows = Slice(rows.take(pa.array(lines.order)), lines.times)
+        some, of = near[codes[: len(rows)]], codes[: len(rows)]
+        if not some.all():  # most keys have messages alone
+            rows, of = rows.filter(pa.array(some)), of[some]
+        lines = Lines(rows, of, size, rows.column(TIME).to_numpy(), None)
+        calculations = self._calculations(schema)
+        names = dict.fromkeys(name for _, one in calculations for name in read_by(one))
+        ordered_rows = Slice(rows.select(list(names)).take(pa.array(lines.order)), lines.times)
         values, sizes, at = Values({}, []), np.zeros(len(anchors), np.int64), anchors.column(AT).to_numpy()
-        for frame, calculation in self._calculations(schema):
+        for frame, calculation in calculations:
             if frame is not None:
                 low, high = at + frame.low_us, at + frame.high_us
             bounds = lines.between(theirs, low, high)

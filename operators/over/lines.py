@@ -90,6 +90,21 @@ def _ranks(values: pa.Array) -> IntArray:
     return ranks
 
 
+def _places(
+    numbers: IntArray, least: IntArray, most: IntArray, order: IntArray | None
+) -> tuple[IntArray, IntArray]:
+    """Where the numbers begin that are not below `least`, and where those that are not above `most` end.
+
+    order: in which to look, so that those that are looked at lie beside each other; None: as they come
+    """
+    if order is None:
+        return np.searchsorted(numbers, least, side="left"), np.searchsorted(numbers, most, side="right")
+    low, high = np.empty_like(least), np.empty_like(most)
+    low[order] = np.searchsorted(numbers, least[order], side="left")
+    high[order] = np.searchsorted(numbers, most[order], side="right")
+    return low, high
+
+
 @dataclass(frozen=True)
 class Bounds:
     """Windows of some rows: the places from `low` up to `high`, which is none of them. whole: as many as the frame counts."""
@@ -182,8 +197,8 @@ class Lines:
             none = np.zeros(len(codes), dtype=np.int64)
             return Bounds(none, none, np.ones(len(codes), dtype=bool))
         least, most = self._packed(codes, low_us, "left"), self._packed(codes, high_us, "right")
-        low = np.searchsorted(self._packed_in_order, least, side="left")
-        high = np.searchsorted(self._packed_in_order, most, side="right")
+        order = None if bool((least[1:] >= least[:-1]).all()) else _order(least)
+        low, high = _places(self._packed_in_order, least, most, order)
         return Bounds(low, np.maximum(high, low), np.ones(len(codes), dtype=bool))
 
     def first_from(self, codes: IntArray, times: IntArray) -> IntArray:

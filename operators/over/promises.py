@@ -10,6 +10,7 @@ Column families: `promised`, the times by key, in pages (`keyed.py`); `floors`, 
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import msgpack
@@ -25,7 +26,7 @@ from windrow.operators.over.keyed import Found, Keyed
 from windrow.operators.over.lines import ordered
 from windrow.operators.over.spans import OBSOLETE
 from windrow.operators.steps.columns import START
-from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.groups import Groups, combine, stable_order
 from windrow.operators.steps.step import limit
 from windrow.stores.kv import KV, Batch
 
@@ -34,6 +35,8 @@ _STRETCHES = 8
 _NOTHING = encode_i64(START_OF_TIME_US)
 _TABLE = b"\x01"
 _PROMISED = "__promised"
+#: Numbers below it leave room for a sum.
+_MOST = 1 << 62
 
 
 class _Held(NamedTuple):
@@ -63,7 +66,7 @@ class Promises:
         n = len(anchors)
         groups = Groups([anchors.column(b) for b in self.by], n)
         in_time = ordered(times, anchors)
-        order = in_time[np.argsort(groups.codes[in_time], kind="stable")]
+        order = in_time[stable_order(groups.codes[in_time], groups.size)]
         codes = groups.codes[order]
         start = anchors.column(START).to_numpy()[order]
         promised = combine(anchors.column(OBSOLETE)).fill_null(START_OF_TIME_US).to_numpy()[order]
@@ -71,7 +74,7 @@ class Promises:
         speaks = np.zeros(groups.size, dtype=bool)
         speaks[codes[promised > START_OF_TIME_US]] = True
         held = self._held(kv, keys, groups.size, speaks)
-        floors = _floors(codes, promised, held.us)
+        floors = floors_of(codes, promised, held.us)
         good = _kept(start, promised, floors)
         for code in np.unique(codes[~good]).tolist():
             _one_by_one(np.flatnonzero(codes == code), start, promised, floors, good, int(held.us[code]))
@@ -188,17 +191,24 @@ def _unpacked(value: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(value)).read_all()
 
 
-def _floors(codes: IntArray, promised: IntArray, before: IntArray) -> IntArray:
+def floors_of(codes: IntArray, promised: IntArray, before: IntArray) -> IntArray:
     """The largest promise before each anchor: of those of its key, one after the other, and of earlier steps."""
-    values, ranks = np.unique(np.r_[promised, before], return_inverse=True)
-    own, first = ranks[: len(codes)], ranks[len(codes) :]
-    former = np.empty(len(codes), dtype=np.int64)
     opens = np.r_[True, codes[1:] != codes[:-1]][: len(codes)]
-    former[opens] = first[codes[opens]]
-    former[1:][~opens[1:]] = own[:-1][~opens[1:]]
-    packed = np.maximum.accumulate(np.cumsum(opens) * len(values) + np.maximum(former, first[codes]))
-    found: IntArray = values[packed % len(values)]
-    return found
+    floors = before[codes]
+    floors[1:] = np.where(opens[1:], floors[1:], np.maximum(floors[1:], promised[:-1]))
+    none = floors == START_OF_TIME_US
+    if none.all():
+        return floors
+    low, high = int(floors[~none].min()), int(floors.max())
+    if (high - low + 2) * (len(before) + 1) < _MOST:
+        # Each line above the one before it, nothing below all: the largest so far is of the line.
+        lines, span = np.cumsum(opens), high - low + 2
+        packed = np.maximum.accumulate(np.where(none, 0, floors - low + 1) + lines * span) - lines * span
+        found: IntArray = np.where(packed == 0, START_OF_TIME_US, packed + low - 1)
+        return found
+    for begin, end in itertools.pairwise([*np.flatnonzero(opens).tolist(), len(codes)]):
+        np.maximum.accumulate(floors[begin:end], out=floors[begin:end])
+    return floors
 
 
 def _kept(start: IntArray, promised: IntArray, floors: IntArray) -> BoolArray:

@@ -17,8 +17,8 @@ from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.one_input import Work
 from windrow.operators.over.lines import Lines, ordered
 from windrow.operators.over.slices import Middle, windows_by
-from windrow.operators.over.values import Part, Values, anchors_of, columns_of, over_frame, running
-from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
+from windrow.operators.over.values import Part, Values, anchors_of, over_frame, read_by, running
+from windrow.operators.steps.columns import ACCUMULATOR
 from windrow.operators.steps.dead import AGGREGATE_FAILED, INTEGER_OVERFLOW
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -180,10 +180,7 @@ class Telling:
 
     def _slice(self, calculation: Calculation, places: IntArray) -> Slice:
         """What is calculated with, of the messages at these places."""
-        names = columns_of(calculation)
-        if calculation.ordered or calculation.input_columns() is None:
-            names = [*names, *POSITION_COLUMNS]
-        return Slice(self.at(places, names), self._times[places])
+        return Slice(self.at(places, read_by(calculation)), self._times[places])
 
     def bury(
         self, work: Work, places: IntArray, broken: Sequence[Broken], aliases: Sequence[str]

@@ -15,7 +15,7 @@ from windrow.operators.aggregations.base import concat_parts
 from windrow.operators.aggregations.calculation import Aggregating, Broken, Calculation
 from windrow.operators.over.folds import folded, laid_out, null_where
 from windrow.operators.over.lines import Bounds
-from windrow.operators.steps.columns import ACCUMULATOR
+from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice
 
@@ -64,6 +64,12 @@ def columns_of(calculation: Calculation) -> list[str]:
         return list(calculation.schema.names)
     agg = calculation.definition.agg.values()
     return list(dict.fromkeys(c for aggregation in agg for c in aggregation.columns))
+
+
+def read_by(calculation: Calculation) -> list[str]:
+    """The columns of messages that windows are calculated of: with their places, where these matter."""
+    places = calculation.ordered or calculation.input_columns() is None
+    return [*columns_of(calculation), *(POSITION_COLUMNS if places else ())]
 
 
 def over_frame(
