@@ -36,9 +36,10 @@ def count(column: Column | None = None) -> Aggregation:
 
 
 def skipped(mark: str = "skipped") -> Aggregation:
-    """The number of rows that a delivery policy skipped, behind a `wr.Delivery` that tells them with a mark.
+    """The number of rows that a delivery policy skipped: that of the aggregate itself, `deliver=wr.deliver.latest().marked()`,
+    or of a `wr.Delivery` before it that tells them with a mark.
 
-    mark: the column that says so, as `wr.Delivery(mark=...)` names it
+    mark: the column that says so, as `marked(...)` or `wr.Delivery(mark=...)` names it
 
     Gives int64, 0 of nothing. Raises `BadAggregate` (WR109) where `mark` is no column.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
 from windrow.core import check
-from windrow.core.errors import BadDuration, ConfigurationError
+from windrow.core.errors import BadDuration, ConfigurationError, ReservedColumn
 from windrow.core.expressions import Expr
+from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.positions import Ids
 from windrow.core.show import call
 from windrow.core.time import Duration, duration_us, show_duration
@@ -19,16 +21,12 @@ _REMEDY = (
 )
 
 
-#: A `record` that `wr.Delivery(mark=)` gives.
-ROWS = "rows"
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Which messages of a step are taken. Build it with `wr.deliver`.
 
     newest: so many of a step; within_us: how old; interval_us: one in so long of `now`; per: of what; record: where the others
-    go; guaranteed: what is always taken
+    go; guaranteed: what is always taken; mark: the column that is true for the others, where these are not left out
     """
 
     newest: int | None = None
@@ -37,6 +35,7 @@ class Policy:
     per: str = "key"
     record: str | None = None
     guaranteed: Expr | None = None
+    mark: str | None = None
 
     def guarantee(self, condition: pc.Expression) -> Policy:
         """The same policy, under which a message for which the condition is true is never skipped; several are one by "or".
@@ -50,6 +49,26 @@ class Policy:
         return replace(
             self, guaranteed=Expr(own if self.guaranteed is None else self.guaranteed.expression | own)
         )
+
+    def marked(self, mark: str = "skipped") -> Policy:
+        """The same policy of a `wr.Aggregate` whose windows count what it skips, by `wr.skipped()`.
+
+        mark: the column, beside those of the input, that is true for a message that is skipped
+
+        Aggregations that do not name that column leave such messages out. Raises `ConfigurationError` (WR100) where nothing is
+        skipped, or what is skipped goes elsewhere.
+
+        >>> import windrow as wr
+        >>> wr.deliver.latest().marked()
+        wr.deliver.latest().marked('skipped')
+        """
+        check.name(mark, "mark")
+        if self.record is not None or not self.skips:
+            raise ConfigurationError(
+                f"mark={mark!r} of {self.plain}: the messages that it skips stay, and are told apart by it; use a policy that "
+                "skips some, and without record="
+            )
+        return replace(self, mark=mark)
 
     @property
     def skips(self) -> bool:
@@ -78,7 +97,8 @@ class Policy:
         )
 
     def __repr__(self) -> str:
-        return self.plain if self.guaranteed is None else f"{self.plain}.guarantee({self.guaranteed!r})"
+        sure = "" if self.guaranteed is None else f".guarantee({self.guaranteed!r})"
+        return self.plain + sure + ("" if self.mark is None else f".marked({self.mark!r})")
 
 
 def latest(*, per: str = "key", record: str | None = None) -> Policy:
@@ -147,8 +167,8 @@ def synchronous() -> Policy:
     return Policy()
 
 
-def policy_of(deliver: Policy | None, ids: Ids | None = None) -> Policy | None:
-    """What the user wrote as the policy of an input. ids: by which its messages are known."""
+def policy_of(deliver: Policy | None, ids: Ids | None = None, *, marks: bool = False) -> Policy | None:
+    """What the user wrote as the policy of an input. ids: by which its messages are known; marks: if it may have a mark."""
     if deliver is None:
         return None
     policy: Policy = check.of_type(deliver, Policy, "deliver", _REMEDY)
@@ -157,7 +177,20 @@ def policy_of(deliver: Policy | None, ids: Ids | None = None) -> Policy | None:
             f"deliver={policy!r} with ids={ids!r}: a duplicate would be taken in the place of a message that is none; drop "
             "duplicates before, with wr.Deduplicate(...).then(...)"
         )
+    if policy.mark is not None and not marks:
+        raise ConfigurationError(
+            f"deliver={policy!r}: only a wr.Aggregate counts what is skipped; leave .marked(...) out, or tell it by "
+            f"wr.Delivery(policy={policy.plain}, mark={policy.mark!r})"
+        )
     return policy
+
+
+def check_mark(policy: Policy | None, named: Collection[str]) -> None:
+    """Refuse a mark that is a column which the operator names, or one of ours."""
+    if policy is not None and (policy.mark in named or policy.mark in RESERVED_COLUMNS):
+        raise ReservedColumn(
+            f"mark={policy.mark!r} would stand beside the column of that name: give it another one"
+        )
 
 
 def _checked(policy: Policy) -> Policy:

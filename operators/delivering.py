@@ -7,7 +7,7 @@ Both go when the interval is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
-from windrow.core.deliver import ROWS, Policy
+from windrow.core.deliver import Policy
+from windrow.core.errors import ReservedColumn
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
 from windrow.core.positions import Ids, Partition
@@ -37,6 +38,7 @@ from windrow.stores.kv import KV, Batch, Overlay
 
 #: Where a row stands in the table of its step.
 _AT = "__at"
+_BESIDE = "column {0!r} of the input would stand beside the mark of that name: give the mark another one"
 
 
 def delivering(logic: Logic) -> Logic:
@@ -167,8 +169,8 @@ class Delivering(Logic):
             chosen.dead.input = given.name if self.definition.by_input else None
             rows = self._countable(kv, given, table, now_us)
             passes = self._passes(kv, chosen, given, policy, rows, now_us)
-            if policy.record == ROWS:
-                self._mark(chosen, table, rows.take(np.flatnonzero(~passes)))
+            if policy.mark is not None:
+                self._mark(chosen, given.name, policy.mark, table, rows.take(np.flatnonzero(~passes)))
             elif not passes.all():
                 self._skip(chosen, given, policy, table, rows.take(np.flatnonzero(~passes)))
         return chosen
@@ -223,10 +225,10 @@ class Delivering(Logic):
             every = np.arange(len(rows))
             chosen.dead.add_rows(SKIPPED, f"by {policy!r}", rows.table, every, pa.array(rows.times))
 
-    def _mark(self, chosen: Chosen, table: pa.Table, rows: Slice) -> None:
+    def _mark(self, chosen: Chosen, input: str, mark: str, table: pa.Table, rows: Slice) -> None:
         """The table with a column that is true for these rows, which are not taken."""
-        self._logic.check_schemas({self.definition.inputs[0].name: table.schema})
-        marked = table.append_column(self.definition.mark, pa.array(_places(table, rows)))
+        self._marked(input, table.schema)
+        marked = table.append_column(mark, pa.array(_places(table, rows)))
         chosen.tables[_name(chosen, table)] = marked
         chosen.skipped += len(rows)
 
@@ -249,10 +251,10 @@ class Delivering(Logic):
     # -- as the operator --------------------------------------------------------------------------------------------
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
-        self._logic.learn(kv, input, schema)
+        self._logic.learn(kv, input, self._marked(input, schema))
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
-        self._logic.check_schemas(inputs)
+        self._logic.check_schemas(self._all_marked(inputs))
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         return self._logic.rows(panes, commit)
@@ -261,22 +263,24 @@ class Delivering(Logic):
         return self._logic.told(result, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return self._logic.schema(inputs)
+        return self._logic.schema(self._all_marked(inputs))
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return self._logic.messages(panes)
 
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return self._logic.message_schema(inputs)
+        return self._logic.message_schema(self._all_marked(inputs))
 
     def made(self, kv: KV) -> pa.Schema | None:
         return self._logic.made(kv)
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
-        return self._logic.schema_of(kv, name)
+        known, mark = self._logic.schema_of(kv, name), self._mark_of(name)
+        return known if known is None or mark is None else pa.schema([f for f in known if f.name != mark])
 
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        return self._logic.needs_of(kv, name, beside)
+        needs, mark = self._logic.needs_of(kv, name, beside), self._mark_of(name)
+        return needs if mark is None else _Marked(needs, mark)
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
         return self._logic.called(input, column)
@@ -285,7 +289,24 @@ class Delivering(Logic):
         return self._logic.columns(kv)
 
     def key_types(self, name: str, inputs: Mapping[str, pa.Schema]) -> list[tuple[str, tuple[Any, ...]]]:
-        return self._logic.key_types(name, inputs)
+        return self._logic.key_types(name, self._all_marked(inputs))
+
+    def _mark_of(self, input: str) -> str | None:
+        """The column of ours beside those of an input."""
+        policy = self.definition.policies.get(input)
+        return None if policy is None else policy.mark
+
+    def _marked(self, input: str, schema: pa.Schema) -> pa.Schema:
+        """The columns of an input, with ours."""
+        mark = self._mark_of(input)
+        if mark is None:
+            return schema
+        if mark in schema.names:
+            raise ReservedColumn(_BESIDE.format(mark))
+        return schema.append(pa.field(mark, pa.bool_()))
+
+    def _all_marked(self, inputs: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
+        return {name: self._marked(name, schema) for name, schema in inputs.items()}
 
     def progress(self, kv: KV) -> Progress:
         return self._logic.progress(kv)
@@ -295,6 +316,28 @@ class Delivering(Logic):
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         return self._logic.view(stores, watermark_us, prefix)
+
+
+class _Marked:
+    """What an operator needs of the columns of an input, which it gets with a mark."""
+
+    def __init__(self, needs: Needs, mark: str) -> None:
+        self._needs, self._mark, self.whole = needs, mark, needs.whole
+        self._field = pa.field(mark, pa.bool_())
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        self._needs.check(pa.schema([*(known or ()), self._field]), names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return self._needs.named(names)
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        names = list(names)
+        why = {self._mark: _BESIDE.format(self._mark)} if self._mark in names else {}
+        return self._needs.refused(names) | why
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._needs.refusal(name, kind, {**known, self._mark: self._field.type})
 
 
 def _name(chosen: Chosen, table: pa.Table) -> str:

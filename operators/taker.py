@@ -30,6 +30,8 @@ class Taker:
 
     def check_columns(self, told: Sequence[str], whose: str, remedy: str = "") -> None:
         """Refuse columns that the rows that it takes do not have. told: those that they have; whose: whose rows they are."""
+        mark = None if self.input.deliver is None else self.input.deliver.mark
+        told = told if mark is None else [*told, mark]
         lacking = next((f"column {column!r}" for column in self.columns if column not in told), None)
         if lacking is None:
             uses = (*self.input.asked, *self.uses)

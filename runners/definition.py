@@ -81,7 +81,8 @@ class Aggregate(AggregateDefinition, Verbs):
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`: a message for which it is not true is counted as nothing, no
         dead letter and no duplicate either; its time moves the watermark, as it would without the filter
     deliver: which messages of a step are taken where it would not keep up: wr.deliver.latest(), newest(1000), within("2 s") or
-        throttle("1 s"); the others are skipped: counted, and heard by the watermark. wr.deliver.synchronous() takes all
+        throttle("1 s"); the others are skipped: counted, and heard by the watermark; with .marked() wr.skipped() counts them
+        in each window. wr.deliver.synchronous() takes all
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 

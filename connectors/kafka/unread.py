@@ -109,7 +109,9 @@ def _takers(definition: Definition, given: Input) -> list[tuple[Definition, Inpu
 
 def _of(definition: Definition, given: Input, stream: KafkaStream) -> Unread | None:
     policy: Policy | None = given.deliver
-    if policy is None or policy.guaranteed is not None or policy.record is not None:
+    if policy is None or policy.guaranteed is not None:
+        return None
+    if policy.record is not None or policy.mark is not None:
         return None
     if policy.within_us is not None:
         stamped = dict(stream.columns).get(given.event_time) == "timestamp" and not given.time_made

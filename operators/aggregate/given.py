@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
-from windrow.core.deliver import Policy, policy_of
+from windrow.core.deliver import Policy, check_mark, policy_of
 from windrow.core.emit import After, Emit, When
 from windrow.core.errors import (
     BadAggregate,
@@ -90,11 +90,12 @@ def normalise(
     if isinstance(window, Session | TupleSession):
         _check_session(window, agg, kept, emit, keys)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
+    policy = _delivered(deliver, ids, makes, (*keys, time))
     return {
         "by": keys,
         "event_time": time,
         "window": window,
-        "agg": MappingProxyType(dict(agg)),
+        "agg": MappingProxyType(_of_taken(agg, policy)),
         "retention": kept,
         "watermark": marked,
         "allowed_lateness_us": _lateness(allowed_lateness, kept, emit),
@@ -113,18 +114,32 @@ def normalise(
         "input_name": input,
         "where": filter_of(where),
         "makes": makes,
-        "deliver": _delivered(deliver, ids, makes),
+        "deliver": policy,
     }
 
 
-def _delivered(deliver: Policy | None, ids: Any, makes: Makes) -> Policy | None:
-    """The policy of its input."""
+def _delivered(deliver: Policy | None, ids: Any, makes: Makes, named: Collection[str]) -> Policy | None:
+    """The policy of its input. named: columns of it."""
     if deliver is not None and makes:
         raise ConfigurationError(
             f"deliver={deliver!r} with {', '.join(name for name, _ in makes)!r} by an expression, which is made later: make it "
             "before, or name a column"
         )
-    return policy_of(deliver, ids_of(ids))
+    policy = policy_of(deliver, ids_of(ids), marks=True)
+    check_mark(policy, named)
+    return policy
+
+
+def _of_taken(agg: Mapping[str, Aggregation], policy: Policy | None) -> dict[str, Aggregation]:
+    """Aggregations that leave out what is marked as skipped, unless they name the mark themselves."""
+    mark = None if policy is None else policy.mark
+    if mark is None:
+        return dict(agg)
+    taken = ~pc.field(mark)
+    return {
+        alias: a if mark in a.columns or any(e.mentions(mark) for e in a.expressions) else a.where(taken)
+        for alias, a in agg.items()
+    }
 
 
 def _made(by: Any, event_time: Any) -> tuple[tuple[str, ...], str, Makes]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core import check
-from windrow.core.deliver import ROWS, Policy
-from windrow.core.errors import ConfigurationError, ReservedColumn
+from windrow.core.deliver import Policy, check_mark, policy_of
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
-from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit
 from windrow.operators.one_input import OneInput
@@ -82,12 +81,12 @@ class DeliveryDefinition(OneInput):
         remedy = "use wr.deliver.latest(), newest(1000), within('2 seconds') or throttle('1 second')"
         check.of_type(policy, Policy, "policy", remedy)
         deliver = policy if guarantee is None else policy.guarantee(guarantee.expression)
+        policy_of(policy)
         if mark is not None:
-            deliver = replace(
-                deliver, record=_marked(mark, policy, (*check.names(by, "by", remedy), event_time))
-            )
+            deliver = deliver.marked(mark)
+            check_mark(deliver, (*check.names(by, "by", remedy), event_time))
         own = {"policy": policy, "guarantee": guarantee, "mark": mark, "retention": Retention(0)}
-        self._fill({**given, "deliver": deliver}, late_us=UNBOUNDED_US, **own)
+        self._fill(given, late_us=UNBOUNDED_US, deliver=deliver, **own)
 
     @property
     def periods(self) -> frozenset[int]:
@@ -110,16 +109,3 @@ class DeliveryDefinition(OneInput):
         from windrow.operators.plain.delivering import delivering
 
         return delivering(self, DeliveryOracle(self), schemas)
-
-
-def _marked(mark: str, policy: Policy, named: tuple[str, ...]) -> str:
-    """Where that which a policy skips goes where a column says so."""
-    check.name(mark, "mark")
-    if mark in named or mark in RESERVED_COLUMNS:
-        raise ReservedColumn(f"mark={mark!r} would stand beside the column of that name: give it another one")
-    if policy.record is not None or not policy.skips:
-        raise ConfigurationError(
-            f"mark={mark!r} with policy={policy!r}: the messages that it skips are told as rows; use a policy that skips some, "
-            "and without record="
-        )
-    return ROWS

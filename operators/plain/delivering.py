@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windrow.core.deliver import ROWS, Policy
+from windrow.core.deliver import Policy
 from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, Message, WindowInfo
 from windrow.core.time import END_OF_TIME_US, to_datetime
@@ -89,12 +89,12 @@ class DeliveringOracle(Oracle):
             if sure or self._wanted(given, policy, came, i, now_us)
         ]
         numbers = {i for i, _ in passed}
-        if policy.record == ROWS:
+        if policy.mark is not None:
             skipped = [m for i, (m, _, _) in enumerate(came) if i not in numbers]
             told = (
                 [(m, False) for m in taken] + [(m, False) for _, m in passed] + [(m, True) for m in skipped]
             )
-            taken = [Message({**m.payload, self.definition.mark: mark}, m.position) for m, mark in told]
+            taken = [Message({**m.payload, policy.mark: mark}, m.position) for m, mark in told]
             came = []
         for i, (message, time_us, _) in enumerate(came):
             if i not in numbers:
@@ -104,7 +104,7 @@ class DeliveringOracle(Oracle):
                     buried.append(self._letter("skipped", message, time_us))
         if policy.interval_us is not None:
             self._last_us |= {(given.name, self._key(given, policy, m)): now_us for _, m in passed}
-        return taken if policy.record == ROWS else taken + [m for _, m in passed]
+        return taken if policy.mark is not None else taken + [m for _, m in passed]
 
     def _wanted(
         self, given: Input, policy: Policy, came: Sequence[tuple[Message, int, bool]], i: int, now_us: int
@@ -189,7 +189,9 @@ class DeliveringOracle(Oracle):
         [only, *others] = self._filters
         for condition in self._filters[input if others else only]:  # one input is one, whatever it is called
             condition.learn([dict.fromkeys(columns)])
-        self._oracle.know(input, columns)
+        policy = self.definition.policies.get(input if others else only)
+        marks = [policy.mark] if policy is not None and policy.mark is not None else []
+        self._oracle.know(input, [*columns, *marks])
 
 
 __all__ = ["DeliveringOracle", "delivering"]

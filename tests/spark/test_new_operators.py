@@ -128,8 +128,9 @@ def test_a_query_of_several_inputs_tells_what_they_tell_embedded(
 @pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")
 def test_spark_skips_what_the_embedded_operator_skips(spark: Any, tmp_path: Path) -> None:
     totals = wr.Aggregate(
-        by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count(), "v": wr.sum("v")},
-        watermark=wr.explicit(), retention="1 minute", deliver=wr.deliver.newest(2).guarantee(wr.col("v") == 0),
+        by="k", event_time="t", window=wr.tumbling("10 seconds"), watermark=wr.explicit(), retention="1 minute",
+        agg={"n": wr.count(), "v": wr.sum("v"), "missed": wr.skipped()},
+        deliver=wr.deliver.newest(2).guarantee(wr.col("v") == 0).marked(),
     )  # fmt: skip
     schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])
     table = pa.Table.from_pylist(rows(0), schema)
@@ -139,7 +140,8 @@ def test_spark_skips_what_the_embedded_operator_skips(spark: Any, tmp_path: Path
         wanted = op.result_table()
         assert op.counters["skipped"] > 0
     told = totals.apply(spark.createDataFrame(table)).toArrow()
-    found, wanted = (sorted((r["k"], r["n"], r["v"]) for r in t.to_pylist()) for t in (told, wanted))
+    names = ("k", "n", "v", "missed")
+    found, wanted = (sorted(tuple(r[n] for n in names) for r in t.to_pylist()) for t in (told, wanted))
     assert found == wanted
     marked = wr.Delivery(
         by="k", event_time="t", policy=wr.deliver.latest(), mark="skipped", watermark=wr.explicit()

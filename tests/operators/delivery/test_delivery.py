@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import windrow as wr
+from tests.deep import examples
 from windrow.core.errors import BadAggregate, BadDuration, ConfigurationError, ReservedColumn
 from windrow.testing import ManualClock, TestDriver
 
@@ -88,6 +92,16 @@ def totals(**options: Any) -> wr.Aggregate:
     }
     return wr.Aggregate(**{**what, **options})
 
+
+marking = st.sampled_from(
+    [
+        wr.deliver.latest(),
+        wr.deliver.newest(2, per="input"),
+        wr.deliver.newest(1).guarantee(wr.col("x") == 2),
+        wr.deliver.throttle("1 second"),
+        wr.deliver.within("0 seconds"),
+    ]
+)
 
 SOME = [
     {"k": k, "t": t * S, "x": x}
@@ -185,6 +199,87 @@ def test_what_is_skipped_is_told_with_a_mark_and_counted_in_its_window(tmp_path:
         driver.check()
         panes = [(p.key["k"], p.values["mean"], p.values["missed"]) for p in driver.committed_panes()]
         assert sorted(panes) == [("a", 4.0, 3), ("a", 11.0, 0), ("b", 5.0, 0)]
+
+
+@pytest.mark.proves("Operators: delivery policies: what an aggregate skips, counted in its own windows")
+@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("3 seconds")], ids=repr)
+def test_an_aggregate_counts_what_it_skips_in_its_own_windows(window: Any, tmp_path: Path) -> None:
+    """`a` is heard at 1, 2, 3, 4 and 11 s, of which the newest two are taken; `b` at 5 s."""
+    some = [{"k": "a", "t": t * S, "x": t} for t in (1, 2, 3, 4, 11)] + [{"k": "b", "t": 5 * S, "x": 5}]
+    wanted = [("a", 1, 4.0, [4], 4, 3), ("a", 1, 11.0, [11], 11, 0), ("b", 1, 5.0, [5], 5, 0)]
+    agg = {
+        "n": wr.count(), "mean": wr.avg("x"), "x": wr.collect_list("x"), "big": wr.max("x").where(wr.col("x") > 2),
+        "missed": wr.skipped(),
+    }  # fmt: skip
+    marked = totals(window=window, agg=agg, deliver=wr.deliver.newest(2).marked(), emit=wr.Emit.append())
+    with TestDriver(marked, tmp_path) as driver:
+        driver.feed(some)
+        assert driver.op.counters["skipped"] == 3
+        driver.next_offsets()
+        driver.crash()
+        driver.restart()
+        driver.drain()
+        driver.check()
+        panes = [(p.key["k"], *p.values.values()) for p in driver.committed_panes()]
+        assert sorted(panes) == wanted
+
+
+@given(st.data())
+@examples(12, deep=300)
+def test_what_an_aggregate_marks_it_tells_as_behind_a_delivery_that_marks_it(data: st.DataObject) -> None:
+    mark, policy = data.draw(st.sampled_from(["skipped", "left_out"])), data.draw(marking)
+    said = {
+        "window": data.draw(
+            st.sampled_from([wr.tumbling("4 seconds"), wr.session("2 seconds"), wr.tuples(3)])
+        ),
+        "retention": wr.Retain(windows=9),
+        "by": data.draw(st.sampled_from(["k", ()])),
+    }
+    taken = ~wr.col(mark)
+    agg = {"n": wr.count(), "x": wr.collect_list("x"), "far": wr.median("x").where(wr.col("x") > 1)}
+    alone = totals(**said, agg={**agg, "missed": wr.skipped(mark)}, deliver=policy.marked(mark))
+    behind = totals(
+        **said | {"max_ahead": None},
+        agg={n: a.where(taken) for n, a in agg.items()} | {"missed": wr.skipped(mark)},
+    )
+    before = delivery(policy, by=said["by"], mark=mark)
+    times = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20)), min_size=1, max_size=8)
+    steps = data.draw(st.lists(times, min_size=1, max_size=3))
+    found = []
+    for definition in (alone, before.then(behind)):
+        with tempfile.TemporaryDirectory() as folder, TestDriver(definition, Path(folder)) as driver:
+            for step in steps:
+                driver.feed([{"k": k, "t": t * S, "x": x} for x, (k, t) in enumerate(step)])
+                driver.advance_clock("700 milliseconds")
+            driver.drain()
+            driver.check()
+            last = {(repr(p.key), repr(p.window)): repr(p.values) for p in driver.committed_panes()}
+            found.append((last, driver.op.counters.get("skipped", 0)))
+    assert found[0] == found[1]
+
+
+def test_an_aggregate_marks_in_no_column_of_its_input_and_others_mark_nothing(tmp_path: Path) -> None:
+    marked = totals(deliver=wr.deliver.latest().marked())
+    with pytest.raises(ReservedColumn, match="give the mark another one"):
+        schema = pa.schema(
+            [("t", pa.int64()), ("k", pa.string()), ("x", pa.int64()), ("skipped", pa.int64())]
+        )
+        marked.open(str(tmp_path / "a"), schema=schema)
+    with (
+        marked.open(str(tmp_path / "b")) as op,
+        pytest.raises(ReservedColumn, match="give the mark another one"),
+    ):
+        op.add_messages(pa.table({"t": [0], "k": ["a"], "x": [1], "skipped": [True]}))
+    for error, make in (
+        (ReservedColumn, lambda: totals(deliver=wr.deliver.latest().marked("k"))),
+        (ConfigurationError, lambda: wr.deliver.synchronous().marked()),
+        (ConfigurationError, lambda: wr.deliver.latest(record="dead_letters").marked()),
+        (ConfigurationError, lambda: wr.Input("a", event_time="t", deliver=wr.deliver.latest().marked())),
+        (ConfigurationError, lambda: delivery(wr.deliver.latest().marked())),
+        (ConfigurationError, lambda: wr.Deduplicate(by="k", event_time="t", within="1 s", deliver=marked.deliver)),
+    ):  # fmt: skip
+        with pytest.raises(error, match="mark"):
+            make()
 
 
 def test_a_mark_stands_beside_no_column_and_no_other_place_for_what_is_skipped(tmp_path: Path) -> None:
