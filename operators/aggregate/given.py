@@ -87,8 +87,7 @@ def normalise(
     _check_of(agg, inputs)
     kept = _retention(retention, window, (*keys, *agg))
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
-    if isinstance(window, Session | TupleSession):
-        _check_session(window, agg, kept, emit, keys)
+    _check_session(window, agg, kept, emit, keys)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
     policy = _delivered(deliver, ids, makes, (*keys, time))
     return {
@@ -236,7 +235,7 @@ def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> N
 
 
 def _check_session(
-    window: Session | TupleSession,
+    window: WindowSpec,
     agg: Mapping[str, Aggregation],
     kept: Retention,
     emit: Emit,
@@ -244,7 +243,9 @@ def _check_session(
 ) -> None:
     """Refuse what sessions do not do."""
     if isinstance(window, TupleSession):
-        return _check_tuple_session(window, kept, keys)
+        _check_tuple_session(window, kept, keys)
+    if not isinstance(window, Session):
+        return
     if window.max_length_us is not None and (
         emit.mode == "discarding" or not any(a.full_state for a in agg.values())
     ):
