@@ -107,9 +107,9 @@ class KeyedJoinOperator(BlockJoinOperator):
             noted = rows.table.select(POSITION_COLUMNS).append_column(TIME, pa.array(rows.times))
             self._add_by_key(kv, side, self.matched_cfs[side], noted, hashes, number)
 
-    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
+    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
         if not self._in_blocks:
-            JoinOperator._note_matches(self, kv, side, rows, matched, new)
+            JoinOperator._note_matches(self, kv, side, rows, matched, new, others)
             return
         old = rows.take(np.unique(matched[matched >= new]))
         if len(old):

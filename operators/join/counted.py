@@ -84,7 +84,7 @@ class RowsJoinOperator(NumberedSides):
         for side in self.followed:
             old = (li, ri)[side]
             if self._rows(side) is None:
-                self._note_matches(kv, side, both[side], old, len(new[side]))
+                self._note_matches(kv, side, both[side], old, len(new[side]), len(new[1 - side]))
             else:
                 self._note_numbered(kv, side, held[side], old[old >= len(new[side])] - len(new[side]))
         batch = Batch()

@@ -23,6 +23,7 @@ from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.spans import spans
 from windrow.operators.join.stored import BLOCKS, FORMER, LAYOUT
 from windrow.operators.join.tables import conform, ranks
+from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.filed_rows import empty_rows, inside
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -144,15 +145,18 @@ class BlockJoinOperator(JoinOperator):
             if side in self.followed:
                 self._add(kv, side, self.open_cfs[side], followed_rows(rows, matched, step), 2 * step)
 
-    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
+    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
         if not self._in_blocks:
-            super()._note_matches(kv, side, rows, matched, new)
+            super()._note_matches(kv, side, rows, matched, new, others)
             return
-        old = rows.take(np.unique(matched[matched >= new]))
-        first = old.take(np.flatnonzero(~self._followed(kv, side).matched(kv, old)))
-        if len(first):
-            step, matches = self._step(kv), np.ones(len(first), dtype=bool)
-            self._add(kv, side, self.open_cfs[side], followed_rows(first, matches, step), 2 * step + 1)
+        places_of = Slice(rows.table.select(POSITION_COLUMNS), rows.times)
+        old = places_of.take(np.unique(matched[matched >= new]))
+        if len(old) > others:
+            # Others are noted again as they match again: no more than messages come, which costs less than to look.
+            old = old.take(np.flatnonzero(~self._followed(kv, side).matched(kv, old)))
+        if len(old):
+            step, matches = self._step(kv), np.ones(len(old), dtype=bool)
+            self._add(kv, side, self.open_cfs[side], followed_rows(old, matches, step), 2 * step + 1)
 
     def _step(self, kv: KV) -> int:
         """The number of the step that is made."""

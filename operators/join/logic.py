@@ -149,7 +149,7 @@ class JoinOperator(TakingSides):
             told = self._told(kv, both[LEFT], len(new[LEFT]))
             self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns)
             for side in self.followed:
-                self._note_matches(kv, side, both[side], (li, ri)[side], len(new[side]))
+                self._note_matches(kv, side, both[side], (li, ri)[side], len(new[side]), len(new[1 - side]))
         batch = Batch()
         for side in (LEFT, RIGHT):
             self._file(kv, batch, side, new[side], keys[side], matched[side])
@@ -278,8 +278,8 @@ class JoinOperator(TakingSides):
             told[new:] = [value is not None and value[:1] == MATCHED for value in found]
         return told
 
-    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int) -> None:
-        """Stored messages that now have a match."""
+    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
+        """Stored messages that now have a match. others: how many messages of the other side came."""
         old = np.unique(matched[matched >= new])
         if not len(old):
             return

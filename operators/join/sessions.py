@@ -197,7 +197,7 @@ class SessionJoinOperator(JoinOperator):
         batch = Batch()
         for side, rows in ((LEFT, li), (RIGHT, ri)):
             if side in self.followed:
-                self._note_matches(kv, side, both[side], rows, len(new[side]))
+                self._note_matches(kv, side, both[side], rows, len(new[side]), len(new[1 - side]))
             matched = np.zeros(len(new[side]), dtype=bool)
             matched[rows[rows < len(new[side])]] = True
             self._file(kv, batch, side, new[side], keys[side].to_pylist(), matched)

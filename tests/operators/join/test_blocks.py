@@ -186,15 +186,18 @@ def test_without_keys_and_bounds_stretches_follow_what_is_kept_and_stay_as_they_
     assert counts == [12, 60]
 
 
-def test_a_message_is_noted_as_matched_once_however_often_it_is() -> None:
+@pytest.mark.parametrize("together", [1, 3])
+def test_what_is_noted_of_matches_is_no_more_than_messages_come(together: int) -> None:
+    """Of many that match a message again it is known that they did; of as few as come it is noted again."""
     form = left_join()
-    form.ingest(messages("l", [S, 2 * S]))
+    form.ingest(messages("l", [S] * (3 * together - 2) + [20 * S]))  # each third one is of the key
     for n in range(4):
         form.ingest(messages("r", [S + n], n))
     rows_ = [row for _, value in form.values("left.open") for row in unpacked(value).to_pylist()]
-    assert [row[OFFSET] for row in rows_ if row["__matched"]] == [0]
-    [pane] = form.advance(30 * S).panes
-    assert pane.column("l_t").to_pylist() == [2 * S]
+    noted = [row[OFFSET] for row in rows_ if row["__matched"]]
+    assert sorted(noted) == ([0, 3, 6] if together > 1 else [0] * 4)
+    [pane] = form.advance(60 * S).panes
+    assert pane.column("l_t").to_pylist() == [S] * (2 * together - 2) + [20 * S]
 
 
 def test_a_match_of_long_ago_beside_one_of_now_reads_nothing_between() -> None:
