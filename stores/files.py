@@ -40,6 +40,34 @@ def make_folder(path: str) -> None:
         os.chmod(path, _mode())  # exactly so, whatever the umask
 
 
+def inode_of(path: str) -> tuple[int, int]:
+    """Which folder it is, whatever its name."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+@contextlib.contextmanager
+def beheaded(path: str, inode: tuple[int, int]) -> Iterator[None]:
+    """A store of RocksDB without CURRENT, which takes no room and no writing: who opens it next finds it damaged.
+
+    inode: of its folder, for which another may stand under its name. It is looked at again behind what is done: RocksDB may
+    write a new CURRENT in its last moments.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, folder)
+            if (os.fstat(folder).st_dev, os.fstat(folder).st_ino) == inode:
+                stack.callback(_unlink, "CURRENT", folder)
+                _unlink("CURRENT", folder)
+        yield
+
+
+def _unlink(name: str, folder: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+
+
 @contextlib.contextmanager
 def on_disk(location: str) -> Iterator[None]:
     """What the file system refuses below `location` is told with the place and the remedy."""

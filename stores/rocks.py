@@ -14,6 +14,8 @@ Things that rocksdict 0.3.29 does and this module works around (each has a test)
 - `set_iterate_lower_bound` sets the upper bound. Backward scans stop by comparing.
 - Iterators, handles and batches that are still referenced keep the store open, and LOCK held, after
   `close()`.
+- As a handle goes, its column family is flushed alone: on a full disk the marker may fit, and its data not. Who leaves a
+  store flushes it as one before, also where nobody closed it; where that fails it is left without CURRENT.
 - RocksDB takes a range whose end is before its start, and fails at the next flush. `Batch` never holds one.
 - Without CURRENT a directory full of data opens as a new, empty store.
 
@@ -22,9 +24,9 @@ Never open a store before a fork.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-import re
 import shutil
 import time
 import weakref
@@ -35,8 +37,9 @@ from typing import Any, Final
 import rocksdict
 
 from windrow.core.errors import CorruptState, StateError, StateLocked
-from windrow.stores.files import make_folder
+from windrow.stores.files import beheaded, inode_of, make_folder
 from windrow.stores.kv import Batch, Pair
+from windrow.stores.rocks_errors import is_passing, translate
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20
@@ -103,6 +106,9 @@ class RocksKV:
         self._no_log.disable_wal = True  # type: ignore[method-assign, assignment]
         if not self.read_only:
             self._sweep_flush_dir()
+            self._inode = inode_of(self.path)
+            opened = (self._db, self._maps, self._handles)
+            self._left = weakref.finalize(self, _leave, os.getpid(), self.path, self._inode, *opened)
 
     def _open(self, access: rocksdict.AccessType, lock_wait_s: float) -> rocksdict.Rdict:
         deadline = time.monotonic() + lock_wait_s
@@ -124,8 +130,8 @@ class RocksKV:
                     raise CorruptState(
                         f"the store {self.path} has data files but no CURRENT: it would open as an empty one"
                     ) from error
-                if not _is_passing(error, self.path):
-                    raise _translate(error, self.path) from error
+                if not is_passing(error, self.path):
+                    raise translate(error, self.path) from error
                 if time.monotonic() >= deadline:
                     raise StateLocked(
                         f"the store {self.path} is still open elsewhere after {lock_wait_s:g} seconds: wait "
@@ -151,7 +157,7 @@ class RocksKV:
             self._refuse_unknown(cf)
             return None
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
 
     def multi_get(self, cf: str, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
@@ -163,7 +169,7 @@ class RocksKV:
             self._refuse_unknown(cf)
             return [None] * len(keys)
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
 
     def scan(
         self, cf: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
@@ -182,7 +188,7 @@ class RocksKV:
             else:
                 source = _Source(self._maps[cf].items(from_key=start, read_opt=bounds))
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
         self._scans.add(source)
         return (self._backward if reverse else self._forward)(cf, source, start, end)
 
@@ -205,7 +211,7 @@ class RocksKV:
                 if not raw.valid():
                     raw.status()  # damage ends it, too
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
         finally:
             del raw
         return found
@@ -256,7 +262,7 @@ class RocksKV:
             seek(raw)
             raw.status()
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
         finally:
             del raw
 
@@ -292,7 +298,7 @@ class RocksKV:
         except KeyError as error:
             raise KeyError(f"{error.args[0]!r} is no column family of {self.path}") from error
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
         finally:
             del rows, handle
 
@@ -308,7 +314,7 @@ class RocksKV:
         try:
             rocksdict.Checkpoint(self._alive()).create_checkpoint(os.fspath(path))
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
 
     def compact(self) -> None:
         """Rewrites the files so that deleted rows no longer take space."""
@@ -316,7 +322,7 @@ class RocksKV:
             for cf in self._maps:
                 self._maps[cf].compact_range(None, None)
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
 
     def close(self) -> None:
         """Flushes, and releases the lock. A scan that is still open fails when it is read on.
@@ -328,9 +334,15 @@ class RocksKV:
             return
         try:
             if not self.read_only:
+                self._left.detach()
                 self.flush()
+        except Exception:
+            with beheaded(self.path, self._inode), contextlib.suppress(StateError):
+                self._release()
+            raise
         finally:
-            self._release()
+            if self._db is not None:
+                self._release()
 
     def _release(self) -> None:
         assert self._db is not None
@@ -342,7 +354,7 @@ class RocksKV:
         try:
             db.close()
         except Exception as error:
-            raise _translate(error, self.path) from error
+            raise translate(error, self.path) from error
 
     def __enter__(self) -> RocksKV:
         return self
@@ -358,6 +370,20 @@ class RocksKV:
     def _sweep_flush_dir(self) -> None:
         for name in (_FLUSH_DIR, _FLUSH_DIR + ".tmp"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+
+
+def _leave(pid: int, path: str, inode: tuple[int, int], db: Any, maps: dict[str, Any], handles: Any) -> None:
+    """Leave a store that nobody has closed: it was dropped, or its process ends."""
+    if os.getpid() != pid:
+        return
+    try:
+        rocksdict.Checkpoint(db).create_checkpoint(os.path.join(path, _FLUSH_DIR))
+        shutil.rmtree(os.path.join(path, _FLUSH_DIR), ignore_errors=True)
+    except Exception:
+        with beheaded(path, inode), contextlib.suppress(Exception):
+            maps.clear()
+            handles.clear()
+            db.close()
 
 
 def destroy(path: str | os.PathLike[str]) -> None:
@@ -404,33 +430,3 @@ def _options(memtable_bytes: int, create: bool, cf: str) -> rocksdict.Options:
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
-
-
-def _is_passing(error: Exception, path: str) -> bool:
-    """True if the store is in use elsewhere, or was given another column family since we looked.
-
-    Each who opens it, or tries to, takes away old logs of RocksDB: another may have done so first. Who opens it writes a new
-    manifest, and takes away the one that CURRENT said when we began to look.
-    """
-    text = str(error)
-    gone = "No such file" in text
-    in_use = "/LOCK:" in text or (gone and "/LOG.old." in text)
-    if gone and (manifest := re.search(r"/(MANIFEST-\d+): No such file", text)):
-        in_use = manifest[1] != _manifest(path)
-    return (text.startswith("IO error") and in_use) or "Column families not opened" in text
-
-
-def _manifest(path: str) -> str:
-    """The manifest that counts."""
-    with open(os.path.join(path, "CURRENT")) as file:
-        return file.read().strip()
-
-
-def _translate(error: Exception, path: str) -> Exception:
-    """Our error for one of rocksdict's, which are plain Exceptions told apart by their text."""
-    if isinstance(error, StateError):
-        return error
-    text = str(error)
-    if text.startswith("Corruption") or "No such file or directory" in text:
-        return CorruptState(f"the store {path} is damaged: {text}")
-    return StateError(f"the store {path} failed: {text}")

@@ -10,6 +10,7 @@ import pytest
 
 import windrow as wr
 from windrow.core import errors as e
+from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000
@@ -64,6 +65,27 @@ def test_the_local_disk_is_lost(tmp_path: Path, agg: dict[str, Any]) -> None:
     begun(tmp_path / "job", agg, range(40))
     shutil.rmtree(tmp_path / "job" / "local")
     goes_on(tmp_path / "job", agg, tmp_path)
+
+
+@pytest.mark.proves("Coming back: a store that a full disk kept from being written whole is built anew")
+@pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
+def test_a_store_that_could_not_be_written_whole_is_not_taken_for_whole(
+    tmp_path: Path, agg: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "job", agg, range(30))
+    op = define(agg).open(str(tmp_path / "job"), clock=ManualClock())
+    feed(op, range(30, 40))
+    op.get_result()
+    op.flush()
+    with monkeypatch.context() as full:
+        full.setattr(RocksKV, "checkpoint", _no_room)
+        with pytest.raises(e.StateError, match="No space left"):
+            op.close()
+    goes_on(tmp_path / "job", agg, tmp_path)
+
+
+def _no_room(*_: Any) -> None:
+    raise e.StateError("No space left on device")
 
 
 @pytest.mark.proves("Coming back: local disk of a shard lost: snapshot and segments")
