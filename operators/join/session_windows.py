@@ -23,7 +23,7 @@ from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.join.output import NOBODY
 from windrow.operators.join.windowing import COUNT, KEY
 from windrow.operators.steps.columns import END, INDEX, INSERT, KIND, LATE, START, TIMING
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead import DeadLetters, Detail
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import StepResult, limit
@@ -44,13 +44,18 @@ class Refused(DeadLetters):
     def add_rows(
         self,
         reason: str,
-        detail: str | Sequence[str],
+        detail: str | Sequence[str] | Detail,
         table: pa.Table,
         rows: IntArray,
         times: pa.Array | None,
     ) -> None:
-        assert isinstance(detail, str)
-        self.rows.append((reason, detail, combine(table.column(ROW)).to_numpy()[rows]))
+        of, some = combine(table.column(ROW)).to_numpy()[rows], pa.array(rows)
+        if callable(detail):
+            detail = detail(table.take(some), [] if times is None else times.take(some).to_pylist())
+        if isinstance(detail, str):
+            self.rows.append((reason, detail, of))
+        else:
+            self.rows += [(reason, why, of[i : i + 1]) for i, why in enumerate(detail)]
 
 
 class Changed(NamedTuple):

@@ -7,7 +7,7 @@ steps of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -45,6 +45,10 @@ SCHEMA = pa.schema(
 )
 
 
+#: Says of rows, and their event times, what is wrong with each.
+Detail = Callable[[pa.Table, Sequence[int | None]], Sequence[str]]
+
+
 class DeadLetters:
     """Collects the dead letters of one step."""
 
@@ -63,12 +67,12 @@ class DeadLetters:
     def add_rows(
         self,
         reason: str,
-        detail: str | Sequence[str],
+        detail: str | Sequence[str] | Detail,
         table: pa.Table,
         rows: IntArray,
         times: pa.Array | None,
     ) -> None:
-        """Rows of a slice, by index. detail: of all of them, or of each."""
+        """Rows of a slice, by index. detail: of all of them, or of each, or what says it of those that are kept."""
         if len(rows) == 0:
             return
         room = self._room(reason, len(rows))
@@ -78,6 +82,8 @@ class DeadLetters:
         stamps = [None] * room if times is None else times.take(pa.array(rows[:room])).to_pylist()
         values = {name: _values(some.column(name)) for name in some.column_names}
         user = [c for c in some.column_names if not c.startswith("__")]
+        if callable(detail):
+            detail = detail(some, stamps)
         details = [detail] * room if isinstance(detail, str) else detail[:room]
         for i, time_us in enumerate(stamps):
             row = {name: column[i] for name, column in values.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
@@ -20,7 +20,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
-from windrow.core.time import TIME_UNITS, TimeUnit, instant_us, show_duration
+from windrow.core.time import TIME_UNITS, TimeUnit, instant_us, show_duration, to_datetime
 from windrow.core.types import widened
 from windrow.operators.steps.columns import (
     MALFORMED_ROW,
@@ -258,13 +258,8 @@ def take_in(
     if not keep.all():
         bad = ~keep
         null = times.is_null().to_numpy(zero_copy_only=False)
-        dead.add_rows(
-            MALFORMED, f"{definition.event_time} is no time", table, np.flatnonzero(bad & null), None
-        )
-        detail = f"{definition.event_time} is outside the years 1 to 9999"
-        if definition.max_ahead_us is not None:
-            detail += f", or more than max_ahead={show_duration(definition.max_ahead_us)!r} ahead of now"
-        dead.add_rows(MALFORMED, detail, table, np.flatnonzero(bad & ~null), times)
+        dead.add_rows(MALFORMED, partial(_no_time, definition), table, np.flatnonzero(bad & null), None)
+        dead.add_rows(MALFORMED, partial(_too_far, definition), table, np.flatnonzero(bad & ~null), times)
     for name in ids:
         no_id = keep & combine(table.column(name)).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
         dead.add_rows(MALFORMED, f"id {name!r} is null", table, np.flatnonzero(no_id), times)
@@ -279,6 +274,46 @@ def take_in(
         rows = np.flatnonzero(keep)
         table, times = table.take(pa.array(rows)), times.take(pa.array(rows))
     return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
+
+
+def _no_time(definition: Reading, some: pa.Table, _: Sequence[int | None]) -> list[str]:
+    """Why the event time of each of these rows is none, and what to do."""
+    name = definition.event_time
+
+    def why(value: Any) -> str:
+        if value is None:
+            return f"event time {name!r} is null"
+        said = f"event time {name!r} is {value!r:.100}"
+        if isinstance(value, float):
+            return (
+                f"{said}, no time: cast it to a whole number, of microseconds or what event_time_unit= says"
+            )
+        if isinstance(value, str) and definition.time_zone is None and _is_moment(value):
+            return f"{said}, without a time zone: declare time_zone='UTC', or another"
+        return f"{said}, no time"
+
+    return [why(value) for value in some.column(name).to_pylist()]
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _too_far(definition: Reading, _: pa.Table, times: Sequence[int | None]) -> list[str]:
+    """Why these times cannot be counted."""
+    name, ahead_us = definition.event_time, definition.max_ahead_us
+
+    def why(time_us: int) -> str:
+        if ahead_us is None or not FIRST_US <= time_us <= LAST_US:
+            return f"event time {name!r} is outside the years 1 to 9999"
+        shown = to_datetime(time_us).isoformat(" ")
+        return f"event time {name!r} is {shown}, more than max_ahead={show_duration(ahead_us)!r} ahead of now"
+
+    return [why(time_us) for time_us in times if time_us is not None]
 
 
 def user_columns(table: pa.Table) -> list[str]:

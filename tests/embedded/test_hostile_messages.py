@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,27 @@ def test_columns_of_one_name_are_refused_and_those_that_are_called_as_ours_passe
             pa.table({n: [x] for n, x in {**row, "__offset": 9, "__malformed": "x", "__start": 1}.items()})
         )
         assert found(op) == [("a", 1, 1)] and op.next_offsets() == {("", 0): 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (None, "'t' is null"),
+        ("noon", "'t' is 'noon', no time"),
+        ("2013-07-01 05:10", "'2013-07-01 05:10', without a time zone: declare time_zone='UTC'"),
+        (1372655400.5, "1372655400.5, no time: .*event_time_unit"),
+        (dt.datetime(2999, 1, 1, tzinfo=dt.UTC), "2999-01-01 00:00:00.*max_ahead='1 day'"),
+        (-(2**62), "outside the years 1 to 9999"),
+    ],
+)
+def test_an_event_time_of_a_table_that_is_none_is_told_with_what_to_do(
+    value: Any, says: str, tmp_path: Path
+) -> None:
+    counts = wr.Aggregate(
+        event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day"
+    )
+    with counts.open(str(tmp_path)) as op:
+        op.add_messages(pa.table({"t": [value]}))
+        op.next_offsets()
+        [letter] = op.dead_letters()
+        assert letter.reason == "malformed" and re.search(says, letter.detail)
