@@ -39,7 +39,7 @@ from windrow.operators.steps.columns import (
     START,
     STEP,
 )
-from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.groups import Groups, combine, without
 from windrow.stores.sessions import HOME, HOT
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> 
     rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
     if rows is None:
         none = pa.table({_CAME: pa.array([], pa.int64()), _CURRENT: pa.array([], pa.bool_())})
-        return concat([long.slice(0, 0), none]), of
+        return concat([without(long.slice(0, 0), SINCE), none]), of
     gaps = logic.gap_us if logic.own_gap is None else gaps_of(logic.own_gap, rows)
     reach = np.minimum(rows.times, LAST_END_US - gaps) + gaps
     reach = np.minimum(reach, combine(long.column(END)).to_numpy()[of])

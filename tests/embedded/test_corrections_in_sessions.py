@@ -94,6 +94,15 @@ def test_a_session_whose_last_message_goes_ends_earlier_and_the_last_one_takes_i
         driver.check()
 
 
+def test_a_session_that_waits_for_a_delay_may_be_left_without_messages(tmp_path: Path) -> None:
+    with TestDriver(large(emit=wr.Emit(early=wr.after("1 second"))), tmp_path) as driver:
+        driver.feed([order(0, 5)])
+        driver.feed([order(0, -5)])
+        driver.drain()
+        assert driver.committed_panes() == [] and driver.op.get_windows() == []
+        driver.check()
+
+
 def test_what_stands_in_place_of_another_at_the_same_time_moves_no_session(tmp_path: Path) -> None:
     with TestDriver(large(), tmp_path) as driver:
         told = Told(driver)
