@@ -48,8 +48,8 @@ from windrow.operators.aggregate.session_ticking import tick
 from windrow.operators.aggregate.stored_sessions import StoredSessions
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.aggregate.wider_gap import widen
-from windrow.operators.operator import Grouping, RunAgain, numbers_of
-from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PENDING
+from windrow.operators.operator import Grouping, RunAgain
+from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, MESSAGES, ON_TIME, PENDING, START
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import event_time_marks, take_in
 from windrow.operators.steps.passing import further
@@ -78,9 +78,21 @@ class SessionAggregator(StoredSessions, Grouping):
             kept_from=lambda kv: START_OF_TIME_US,
             begun=self.begun,
             prepare=self.prepare_keys,
-            reached=numbers_of(self, b"d", b"e"),
+            reached=self._reached,
             why=f"what a session of {self.definition.name!r} takes depends on all that came before",
         )
+
+    def _reached(self, kv: KV) -> tuple[int, bytes]:
+        """How many steps there were, and the sessions that are kept. What is noted beside them depends on which steps ran
+        together, and on versions.
+        """
+        step, sessions = self.progress(kv).step, self.kept(kv, START_OF_TIME_US, END_OF_TIME_US, None)
+        if sessions is None:
+            return step, b""
+        keys = hashes_of(sessions, self.definition.by)
+        columns = [combine(sessions.column(name)).to_numpy() for name in (START, END, MESSAGES)]
+        order = np.lexsort([*columns, keys])
+        return step, b"".join([column[order].tobytes() for column in (keys, *columns)])
 
     # -- steps ------------------------------------------------------------------------------------------------------
 

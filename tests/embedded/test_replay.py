@@ -14,7 +14,9 @@ import windrow as wr
 from tests.filed import filed
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
+from windrow.core.time import START_OF_TIME_US
 from windrow.runners.embedded import Embedded
+from windrow.stores.sessions import SessionStore
 from windrow.testing import TestDriver
 from windrow.testing.clock import ManualClock
 
@@ -192,8 +194,10 @@ def test_a_source_that_has_lost_messages_is_refused_naming_them(
         assert len(op.get_messages()) > 3
 
 
-def test_for_tuple_windows_another_source_is_noticed_though_it_gives_as_many(tmp_path: Path) -> None:
-    definition = DEFINITIONS["tuples"]
+@pytest.mark.parametrize("definition", [DEFINITIONS["tuples"], define(window=wr.session("3 seconds"))])
+def test_where_all_steps_run_again_another_source_is_noticed_though_it_gives_as_many(
+    definition: wr.Aggregate, tmp_path: Path
+) -> None:
     clock = begun(definition, tmp_path / "job")
 
     def again(ranges: Any) -> list[wr.Message]:
@@ -416,3 +420,23 @@ def test_a_message_on_which_a_filter_raises_stays_away_when_lost_messages_come_b
     driver.drain()
     driver.check()
     driver.close()
+
+
+@pytest.mark.parametrize("begun", ["as formerly", "one by one"])
+def test_messages_of_sessions_come_back_whatever_is_noted_of_where_these_begin(
+    begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that run together note less of it than each by itself, and those of a former version noted nothing."""
+    definition = define(window=wr.session("10 seconds"), watermark="20 seconds", retention="1 minute")
+    with TestDriver(definition, str(tmp_path)) as driver:
+        if begun == "as formerly":
+            monkeypatch.setattr(SessionStore, "first_kept", lambda *_: START_OF_TIME_US)
+        for x, second in enumerate([100, 130, 126, 122, 118]):
+            driver.add({"k": "a", "t": second * SECOND, "x": x})
+        driver.next_offsets()
+        monkeypatch.undo()
+        before = driver.messages()
+        driver.lose_messages()
+        assert driver.messages() == before and len(before) == 5
+        driver.drain()
+        driver.check()
