@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windrow.core.errors import UnknownColumn
+from windrow.core.errors import ReservedColumn, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 
@@ -29,8 +29,14 @@ class Taker:
         return self.input.event_time
 
     def check_columns(self, told: Sequence[str], whose: str, remedy: str = "") -> None:
-        """Refuse columns that the rows that it takes do not have. told: those that they have; whose: whose rows they are."""
+        """Refuse columns that the rows that it takes do not have, and a mark that they have. told: their columns; whose: whose
+        rows they are."""
         mark = None if self.input.deliver is None else self.input.deliver.mark
+        if mark in told:
+            raise ReservedColumn(
+                f"mark={mark!r} of {self.name!r} would stand beside the column of that name of {whose} have {list(told)}: give "
+                "it another one"
+            )
         told = told if mark is None else [*told, mark]
         lacking = next((f"column {column!r}" for column in self.columns if column not in told), None)
         if lacking is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -94,6 +94,12 @@ class DeliveryDefinition(OneInput):
 
     def describe(self) -> dict[str, Any]:
         return self._described("delivery", mark=self.mark)
+
+    def filing(self) -> dict[str, Any]:
+        # The mark is part of the fingerprint; logs of jobs that were begun before say the rest so.
+        marked = {name: p for name, p in self.policies.items() if p.mark is not None}
+        noted = {name: repr(replace(p, mark=None, record="rows")) for name, p in marked.items()}
+        return {"deliver": noted} if noted else super().filing()
 
     def times_of(self, event_time: str) -> Input | None:
         return self.inputs[0]

@@ -258,6 +258,22 @@ def test_what_an_aggregate_marks_it_tells_as_behind_a_delivery_that_marks_it(dat
     assert found[0] == found[1]
 
 
+def test_a_mark_that_the_operator_before_tells_is_refused_where_the_chain_is_built() -> None:
+    first = totals(agg={"skipped": wr.count()}, emit=wr.Emit.append(), name="first")
+    marked = {"event_time": "window_time", "max_ahead": None, "agg": {"n": wr.count()}, "name": "second"}
+    with pytest.raises(ReservedColumn, match=r"mark='skipped' of 'second'.* of 'first', whose panes have"):
+        first.then(totals(**marked, deliver=wr.deliver.latest().marked()))
+    first.then(totals(**marked, deliver=wr.deliver.latest().marked("left_out")))
+
+
+def test_logs_of_jobs_that_were_begun_before_note_what_a_delivery_with_a_mark_skips_as_now() -> None:
+    """Else messages that were kept behind it would not come back: the log says that others were skipped then."""
+    policy = wr.deliver.latest().guarantee(wr.col("x") == 1)
+    noted = {"deliver": {"delivery": "wr.deliver.latest(record='rows').guarantee((x == 1))"}}
+    assert delivery(policy, by="k", mark="skipped").filing() == noted
+    assert delivery(policy, by="k").filing() == {"deliver": {"delivery": repr(policy)}}
+
+
 def test_an_aggregate_marks_in_no_column_of_its_input_and_others_mark_nothing(tmp_path: Path) -> None:
     marked = totals(deliver=wr.deliver.latest().marked())
     with pytest.raises(ReservedColumn, match="give the mark another one"):
