@@ -282,7 +282,8 @@ def _no_time(definition: Reading, some: pa.Table, _: Sequence[int | None]) -> li
 
     def why(value: Any) -> str:
         if value is None:
-            return f"event time {name!r} is null"
+            # What came in another type than the known one was read before (`in_known_times`).
+            return f"event time {name!r} is null, or no time, in another type than before"
         said = f"event time {name!r} is {value!r:.100}"
         if isinstance(value, float):
             return (

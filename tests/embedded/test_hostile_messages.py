@@ -249,3 +249,15 @@ def test_an_event_time_of_a_table_that_is_none_is_told_with_what_to_do(
         op.next_offsets()
         [letter] = op.dead_letters()
         assert letter.reason == "malformed" and re.search(says, letter.detail)
+
+
+def test_an_event_time_that_is_none_in_another_type_than_before_is_not_told_as_null(tmp_path: Path) -> None:
+    counts = wr.Aggregate(
+        event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day"
+    )
+    with counts.open(str(tmp_path)) as op:
+        op.add_messages(pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}))
+        op.add_messages(pa.table({"t": ["noon", "1970-01-01T00:00:01Z"]}))
+        op.next_offsets()
+        [letter] = op.dead_letters()
+        assert letter.detail.endswith("or no time, in another type than before")
