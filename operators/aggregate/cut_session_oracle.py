@@ -171,10 +171,10 @@ def _holder(made: Sequence[SessionCell], time_us: int) -> SessionCell | None:
     return last if last is not None and time_us <= last.end_us else None
 
 
-def _same(one: Taken, other: Taken) -> bool:
-    names = {*one.payload, *other.payload}
-    values = all(same(one.payload.get(name), other.payload.get(name)) for name in names)
-    return one.time_us == other.time_us and values
+def _same(kept: Taken, said: Taken) -> bool:
+    """True if a message is as one says that comes: with all of its columns."""
+    values = all(same(kept.payload.get(name), value) for name, value in said.payload.items())
+    return kept.time_us == said.time_us and values
 
 
 def _among(one: Any, some: Sequence[Any]) -> bool:

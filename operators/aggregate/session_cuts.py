@@ -9,6 +9,7 @@ follows it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -206,19 +207,27 @@ def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Tab
     hot, current = combine(old.column(HOME)).to_numpy() == HOT, flags(parts, _CURRENT).copy()
     pending, panes = (combine(parts.column(c)).to_numpy().copy() for c in (PENDING, PANES))
     changed, stays = np.ones(len(parts), dtype=bool), np.zeros(len(old), dtype=bool)
-    for i in range(len(parts)):
-        meets = (keys == own[i]) & (old_starts < ends[i]) & (starts[i] < old_ends)
-        same = meets & (old_starts == starts[i])
-        if came[i] == 0 and (same & (old_ends == ends[i])).any():
-            stays |= same
+    for i, theirs in enumerate(_of_their_keys(keys, own)):
+        meets = theirs[(old_starts[theirs] < ends[i]) & (starts[i] < old_ends[theirs])]
+        same = meets[old_starts[meets] == starts[i]]
+        if came[i] == 0 and (old_ends[same] == ends[i]).any():
+            stays[same] = True
             changed[i] = False
             continue
         panes[i] = old_panes[meets].max(initial=panes[i])
-        current[i] &= hot[meets].any() or not meets.any()
-        if same.any():
-            pending[i] = old_pending[meets & (old_starts >= starts[i])].sum() + came[i]
+        current[i] &= hot[meets].any() or not len(meets)
+        if len(same):
+            pending[i] = old_pending[meets[old_starts[meets] >= starts[i]]].sum() + came[i]
     parts = _with(_with(_with(parts, PENDING, pending), PANES, panes), _CURRENT, current)
     return parts.filter(pa.array(changed)), stays
+
+
+def _of_their_keys(keys: IntArray, own: IntArray) -> Iterator[IntArray]:
+    """For each of `own`, where it is among `keys`: a step may take something back of many keys."""
+    order = np.argsort(keys, kind="stable")
+    bounds = (np.searchsorted(keys[order], own, side) for side in ("left", "right"))
+    for low, high in zip(*(bound.tolist() for bound in bounds), strict=True):
+        yield order[low:high]
 
 
 def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table | None) -> pa.Table:
@@ -237,9 +246,9 @@ def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table 
         keys, own = codes[: len(old)], codes[len(old) :]
         began, ended = (combine(old.column(c)).to_numpy() for c in (START, END))
         waits = combine(old.column(SINCE)).fill_null(NEVER_US).to_numpy() if noted else None
-        for i in range(size):
-            meets = (keys == own[i]) & (began < ends[i]) & (starts[i] < ended)
-            new[i] = not (meets & (began == starts[i])).any()
+        for i, theirs in enumerate(_of_their_keys(keys, own)):
+            meets = theirs[(began[theirs] < ends[i]) & (starts[i] < ended[theirs])]
+            new[i] = not (began[meets] == starts[i]).any()
             if waits is not None:
                 found[i] = waits[meets].min(initial=NEVER_US)
     if logic.marks.delays:

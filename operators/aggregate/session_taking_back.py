@@ -1,12 +1,14 @@
 """Messages of sessions that are taken back: which of those that are kept they are.
 
 A row takes back the oldest message that is as it says, all of its columns; one that is as such a message brings it back. So
-what stands in place of another at the same time moves nothing, and what of a step remains is what comes and what goes.
+what stands in place of another at the same time moves nothing, and what of a step remains is what comes and what goes. Columns
+that the operator before does not tell any more say nothing.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,12 +62,13 @@ def going(
     rows = Slice(rows.table.drop_columns([SIGN]), rows.times)
     if (sign > 0).all():
         return rows, given, None
-    held, places = _kept(logic, step, rows, given, np.flatnonzero(sign < 0))
+    told = [name for name in logic.calculation.given.names if name in rows.table.column_names]
+    held, places = _kept(logic, step, rows, given, np.flatnonzero(sign < 0), told)
     standing, gone = defaultdict[bytes, deque[int]](deque), defaultdict[bytes, deque[tuple[int, int]]](deque)
     for place, what in enumerate(held):
         standing[what].append(place)
     comes, lost = dict[int, None](), list[int]()
-    for row, (what, is_new) in enumerate(zip(_identities(logic, rows), (sign > 0).tolist(), strict=True)):
+    for row, (what, is_new) in enumerate(zip(_identities(rows, told), (sign > 0).tolist(), strict=True)):
         if is_new and gone[what]:
             standing[what].appendleft(gone[what].popleft()[0])
         elif is_new:
@@ -102,7 +105,7 @@ def counted_on(logic: SessionAggregator, step: Step, sessions: pa.Table, lost: B
 
 
 def _kept(
-    logic: SessionAggregator, step: Step, rows: Slice, given: Given, back: IntArray
+    logic: SessionAggregator, step: Step, rows: Slice, given: Given, back: IntArray, told: Sequence[str]
 ) -> tuple[list[bytes], list[bytes]]:
     """(what the messages are that open sessions hold at the times of these rows, the oldest first; where they lie)."""
     history, by, sessions = logic.history, logic.definition.by, given.sessions
@@ -124,14 +127,14 @@ def _kept(
         return [], []
     arrived = pa.table({"step": combine(kept.table.column(STEP)), "order": kept.order})
     order = pc.sort_indices(arrived, sort_keys=[("step", "ascending"), ("order", "ascending")]).to_numpy()
-    return _identities(logic, kept.take(order)), [found[place] for place in order]
+    return _identities(kept.take(order), told), [found[place] for place in order]
 
 
-def _identities(logic: SessionAggregator, rows: Slice) -> list[bytes]:
-    """Equal for messages that are as each other."""
+def _identities(rows: Slice, told: Sequence[str]) -> list[bytes]:
+    """Equal for messages that are as each other, as far as is told."""
     pack = msgpack.Packer(autoreset=True).pack
     nothing = pa.nulls(len(rows))
-    there = [n if n in rows.table.column_names else None for n in sorted(logic.calculation.given.names)]
-    columns = [nothing if name is None else rows.table.column(name) for name in there]
+    there = set(rows.table.column_names)
+    columns = [rows.table.column(name) if name in there else nothing for name in told]
     packed = [rows.times.tolist(), *(pack_column(column) for column in columns)]
     return [pack(values) for values in zip(*packed, strict=True)]

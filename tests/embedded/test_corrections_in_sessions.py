@@ -113,6 +113,23 @@ def test_what_stands_in_place_of_another_at_the_same_time_moves_no_session(tmp_p
         driver.check()
 
 
+def test_a_message_is_found_where_the_operator_before_tells_fewer_columns_by_now(tmp_path: Path) -> None:
+    """An aggregation went from it, whose values are kept with the messages of before."""
+    sums = wr.Aggregate(
+        by=("k", "id"), event_time="t", window=wr.tumbling("1 second"), agg={"sum": wr.sum("v"), "rows": wr.count()},
+        retention="1 hour", watermark=wr.explicit(), emit=wr.Emit.update(), name="sums",
+    )  # fmt: skip
+    chain = large()
+    with TestDriver(sums.then(chain.parts[-1]), tmp_path) as driver:
+        driver.feed([order(0, 5), order(8, 1), order(16, 7)])
+        driver.next_offsets()
+        driver.restart(chain)
+        driver.feed([order(8, -1)])
+        assert [(w.window.start_us // S, w.values["n"]) for w in driver.windows()] == [(0, 1), (16, 1)]
+        assert driver.dead_letters() == []
+        driver.check()
+
+
 @pytest.mark.parametrize(
     ("emit", "timing"),
     [(wr.Emit.append(), "ON_TIME"), (wr.Emit(), "ON_TIME"), (wr.Emit(on_time=False), "LATE")],
