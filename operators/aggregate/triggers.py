@@ -194,6 +194,6 @@ class Due:
             starts = combine(rows.column(START)).to_numpy().tolist()
             for start, began_us in zip(starts, since(rows).tolist(), strict=True):
                 later = [began_us + d for d in self._delays if began_us + d > now_us]
-                at_us = min(later, default=now_us + 1)
+                at_us = min(later, default=now_us)
                 due[start] = min(due.get(start, at_us), at_us)
         self.save(kv, due)

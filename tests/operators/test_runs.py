@@ -309,6 +309,20 @@ def test_a_run_ends_where_something_that_waits_is_due(tmp_path: Path) -> None:
         assert [p["n"] for p in op.get_result()] == [6, 12, 18]
 
 
+def test_what_is_overdue_is_told_as_soon_as_enough_has_come_though_the_clock_stands(tmp_path: Path) -> None:
+    emit = wr.Emit(early=wr.all_of(wr.after("5 seconds"), wr.every(3)))
+    for together in (True, False):
+        clock = ManualClock(0)
+        with counts(emit=emit).open(str(tmp_path / str(together)), clock=clock) as op:
+            op._in_runs = together
+            op.add_message({"t": 0, "k": "a", "v": 1})
+            clock.advance(timedelta(seconds=6))
+            op.timeout()
+            for i in range(3):
+                op.add_message({"t": i * S, "k": "a", "v": i})
+            assert [p["n"] for p in op.get_result()] == [3]
+
+
 def test_sessions_end_inside_a_run(tmp_path: Path) -> None:
     definition = counts(window=wr.session("5 seconds"), watermark="2 seconds", emit=wr.Emit.append())
     told = []
