@@ -8,6 +8,7 @@ read for a while had held goes by itself.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -115,7 +116,6 @@ class Decoded:
     def here(self, held: Held) -> None:
         """A store is read."""
         held.read_s = self._clock()
-        # A process that was forked has not the thread that watched over its parent.
         if self._idle_s is not None and (self._watch is None or not self._watch.is_alive()):
             self._watch_for(self._idle_s)
 
@@ -138,9 +138,18 @@ class Decoded:
                 del self._stores[store]
 
     def _watch_for(self, seconds: float) -> None:
-        self._watch = threading.Timer(seconds, self._look)
-        self._watch.daemon = True
-        self._watch.start()
+        watch = threading.Timer(seconds, self._look)
+        watch.daemon = True
+        try:
+            watch.start()
+        except RuntimeError:  # the process ends, or has as many as it may: whoever reads next tries again
+            self._watch = None
+        else:
+            self._watch = watch
+
+    def forked(self) -> None:
+        """In a process that was forked: threads that are not there may have held the lock, and the stores are not its own."""
+        self.lock, self._stores, self._watch = threading.RLock(), {}, None
 
     def _look(self) -> None:
         with self.lock:
@@ -160,3 +169,4 @@ def name_of(kv: KV) -> Hashable:
 
 #: Those of this process.
 DECODED = Decoded(idle_s=IDLE_S)
+os.register_at_fork(after_in_child=DECODED.forked)

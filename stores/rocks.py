@@ -15,7 +15,8 @@ Things that rocksdict 0.3.29 does and this module works around (each has a test)
 - Iterators, handles and batches that are still referenced keep the store open, and LOCK held, after
   `close()`.
 - As a handle goes, its column family is flushed alone: on a full disk the marker may fit, and its data not. Who leaves a
-  store flushes it as one before, also where nobody closed it; where that fails it is left without CURRENT.
+  store flushes it as one before, also where nobody closed it; where that fails, and something was in memory alone, it is left
+  without CURRENT.
 - RocksDB takes a range whose end is before its start, and fails at the next flush. `Batch` never holds one.
 - Without CURRENT a directory full of data opens as a new, empty store.
 
@@ -31,7 +32,7 @@ import shutil
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import rocksdict
@@ -51,6 +52,8 @@ LOOKED_UP, SMALL_BLOCK_BYTES = ".windows", 4 << 10
 #: A scan reads ahead about so much.
 CHUNK_BYTES: Final = 1 << 20
 _FLUSH_DIR: Final = "flush.tmp"
+#: Of a column family: how many changes wait to be flushed.
+_IN_MEMORY: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 _SHARED: dict[int, tuple[rocksdict.Cache, rocksdict.WriteBufferManager]] = {}
 
 
@@ -105,7 +108,7 @@ class RocksKV:
         self._no_log = rocksdict.WriteOptions()
         self._no_log.disable_wal = True  # type: ignore[method-assign, assignment]
         if not self.read_only:
-            self._sweep_flush_dir()
+            _sweep_flush_dir(self.path)
             self._inode = inode_of(self.path)
             opened = (self._db, self._maps, self._handles)
             self._left = weakref.finalize(self, _leave, os.getpid(), self.path, self._inode, *opened)
@@ -304,9 +307,9 @@ class RocksKV:
 
     def flush(self) -> None:
         """Makes everything written so far survive a crash, all column families as one."""
-        self._sweep_flush_dir()
+        _sweep_flush_dir(self.path)
         self.checkpoint(os.path.join(self.path, _FLUSH_DIR))
-        self._sweep_flush_dir()
+        _sweep_flush_dir(self.path)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """A consistent copy at `path` (which must not exist), hard-linked where it is the same file
@@ -337,7 +340,9 @@ class RocksKV:
                 self._left.detach()
                 self.flush()
         except Exception:
-            with beheaded(self.path, self._inode), contextlib.suppress(StateError):
+            whole = _is_written(self._alive(), self._maps)
+            left = contextlib.nullcontext() if whole else beheaded(self.path, self._inode)
+            with left, contextlib.suppress(StateError):
                 self._release()
             raise
         finally:
@@ -367,23 +372,35 @@ class RocksKV:
             raise StateError(f"the store {self.path} is closed")
         return self._db
 
-    def _sweep_flush_dir(self) -> None:
-        for name in (_FLUSH_DIR, _FLUSH_DIR + ".tmp"):
-            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-
 
 def _leave(pid: int, path: str, inode: tuple[int, int], db: Any, maps: dict[str, Any], handles: Any) -> None:
     """Leave a store that nobody has closed: it was dropped, or its process ends."""
     if os.getpid() != pid:
         return
     try:
+        _sweep_flush_dir(path)  # an interrupt may have come as it was flushed
         rocksdict.Checkpoint(db).create_checkpoint(os.path.join(path, _FLUSH_DIR))
-        shutil.rmtree(os.path.join(path, _FLUSH_DIR), ignore_errors=True)
+        _sweep_flush_dir(path)
     except Exception:
+        if _is_written(db, maps):
+            return
         with beheaded(path, inode), contextlib.suppress(Exception):
             maps.clear()
             handles.clear()
             db.close()
+
+
+def _sweep_flush_dir(path: str) -> None:
+    for name in (_FLUSH_DIR, _FLUSH_DIR + ".tmp"):
+        shutil.rmtree(os.path.join(path, name), ignore_errors=True)
+
+
+def _is_written(db: Any, maps: Mapping[str, Any]) -> bool:
+    """True if nothing is in memory alone: then a store is whole, whatever fails now. To tell that takes no room."""
+    try:
+        return all(cf.property_int_value(name) == 0 for cf in (db, *maps.values()) for name in _IN_MEMORY)
+    except Exception:
+        return False
 
 
 def destroy(path: str | os.PathLike[str]) -> None:

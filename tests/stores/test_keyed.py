@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +22,7 @@ from tests.deep import examples, usually
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores import keyed
-from windrow.stores.decoded import READS, TABLE_BYTES, Decoded, name_of
+from windrow.stores.decoded import DECODED, READS, TABLE_BYTES, Decoded, name_of
 from windrow.stores.events import TIME, Stretches, Wide
 from windrow.stores.keyed import FAN, HASH, KeyedEvents, hashes_of
 from windrow.stores.kv import Batch, MemoryKV, Overlay
@@ -416,6 +419,46 @@ def test_it_goes_in_a_process_in_which_nothing_happens() -> None:
     held.put(b"run", table([(1, 1, 1)]))
     while len(process):  # a thread takes it away
         time.sleep(0.01)
+
+
+def test_a_process_that_may_begin_no_thread_reads_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that ends may not, on Python 3.12."""
+
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    process, rows = Decoded(idle_s=0.02), table([(1, 1, 1)])
+    with monkeypatch.context() as ending:
+        ending.setattr(threading.Thread, "start", refuse)
+        process.of("store").begin()
+    process.of("store").put(b"run", rows)
+    process.of("store").begin()
+    while len(process):  # a thread takes it away again
+        time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_was_forked_waits_for_no_thread_of_its_parent() -> None:
+    taken, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with DECODED.lock:
+            taken.set()
+            let_go.wait(10)
+
+    holds = threading.Thread(target=hold)
+    holds.start()
+    taken.wait(10)
+    child = os.fork()
+    if not child:
+        signal.alarm(5)
+        DECODED.of("store").begin()
+        os._exit(0)
+    try:
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        let_go.set()
+        holds.join()
 
 
 def test_two_openings_of_a_folder_are_one_store(tmp_path: Path) -> None:

@@ -267,6 +267,7 @@ def test_an_error_that_is_still_held_does_not_hold_the_store(tmp_path: Path) -> 
 
 def test_a_close_that_fails_says_so_and_still_releases_the_lock(tmp_path: Path) -> None:
     kv = RocksKV(tmp_path, CFS)
+    kv.write(batch("data", b"k"))
     rows = rocksdict.WriteBatch(raw_mode=True)
     rows.delete_range(b"b", b"a")  # what RocksDB takes, and cannot flush
     with pytest.raises(Exception, match="end key comes before start key"):
@@ -293,6 +294,29 @@ def test_on_a_full_disk_a_store_is_left_whole_or_not_at_all(end: str, tmp_path: 
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "kv")], check=False, capture_output=True)
     with pytest.raises(CorruptState, match="no CURRENT"):
         RocksKV(tmp_path / "kv", CFS, lock_wait_s=0)
+
+
+@pytest.mark.parametrize("end", ["", "del kv", "kv.close()"])
+def test_a_full_disk_takes_nothing_from_a_store_that_is_written(end: str, tmp_path: Path) -> None:
+    with RocksKV(tmp_path, CFS) as kv:
+        kv.write(batch("data", b"k"))
+    program = (
+        "import resource, signal, sys; from windrow.stores.rocks import RocksKV\n"
+        "kv = RocksKV(sys.argv[1], ('data',)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n{end}"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, capture_output=True)
+    with RocksKV(tmp_path, CFS, lock_wait_s=0) as kv:
+        assert kv.get("data", b"k") == b"v"
+
+
+def test_an_interrupted_flush_takes_nothing_from_a_store_that_nobody_closes(tmp_path: Path) -> None:
+    kv = RocksKV(tmp_path, CFS)
+    kv.checkpoint(tmp_path / "flush.tmp")  # an interrupt came before it was taken away
+    kv.write(batch("data", b"k"))
+    del kv
+    with RocksKV(tmp_path, CFS, lock_wait_s=0) as kv:
+        assert kv.get("data", b"k") == b"v"
 
 
 def test_new_column_families_are_created_and_unnamed_ones_stay(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,26 @@ def test_keys_and_columns_that_widen_are_found_again() -> None:
         )
     assert told[0] == told[1]
     assert [row["m"] for row in told[1][2]] == [2.5, 5.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "there"),
+    [
+        (pa.int64(), pa.decimal128(24, 5), range(50)),
+        (pa.decimal128(10, 1), pa.decimal128(30, 12), [Decimal(n) / 10 for n in range(50)]),
+        (pa.decimal128(10, 1), pa.float64(), [Decimal(n) / 2 for n in range(50)]),
+        (pa.binary(2), pa.binary(), [b"%02d" % n for n in range(50)]),
+    ],
+    ids=["integers", "decimals", "floats", "bytes"],
+)
+def test_a_key_is_found_again_whatever_its_column_widens_to(narrow: Any, wide: Any, there: Any) -> None:
+    told = []
+    for job in (Job(medians()).as_before(), Job(medians())):
+        for kind, value in ((narrow, 1), (wide, 9)):
+            keys = pa.array(there, narrow).cast(kind)
+            rows = pa.table({"k": keys, "t": np.full(len(keys), S), "v": np.full(len(keys), value)})
+            told.append(_told(job.logic.ingest(job.kv, {"agg": rows}, 0)))
+    assert told[1] == told[3] and [row["m"] for row in told[3]] == [5.0] * 50
 
 
 def test_a_year_in_one_step_shares_stretches_until_it_goes() -> None:
