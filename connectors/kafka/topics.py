@@ -164,10 +164,24 @@ class Claim:
                         producer.poll(1.0)
             _commit(producer)  # sends what is left, and fails where one record failed
         except KafkaException as error:
-            if is_fenced(error):
+            if is_fenced(error) or self._is_ended(error):
                 raise FencedOff from error
             raise failed(self.kafka, topic, error) from error
         return offsets
+
+    def _is_ended(self, error: Any) -> bool:
+        """True if a newer holder is why the broker answered so: it says "unknown" to whom it is just ending. The next
+        request is told.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        if error.args[0].code() != KafkaError.UNKNOWN:
+            return False
+        try:
+            self._producer.abort_transaction(TIMEOUT_S)
+        except KafkaException as answer:
+            return is_fenced(answer)
+        return False
 
 
 def _commit(producer: Any) -> None:

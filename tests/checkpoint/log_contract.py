@@ -250,8 +250,10 @@ class LogContract:
                 lost.append(epoch)
 
         with ThreadPoolExecutor(8) as pool:
-            for done in [pool.submit(drive, log) for log in logs]:
-                done.result()
+            drives = [pool.submit(drive, log) for log in logs]
+        errors = [error for drive in drives if (error := drive.exception())]
+        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error  # the one that broke the barrier
         assert [w.epoch for w in won] == [8]
         assert sorted(lost) == [1, 2, 3, 4, 5, 6, 7]
         assert list(place.open().commits()) == won
