@@ -1,8 +1,8 @@
 """Sessions that are cut, in lists and loops: by a longest length, and where messages that are taken back held them together.
 
 Where sessions have a longest length, what makes one is cut from its first message on: so long after the first message of a part
-the next begins. Parts are sessions of their own from then on. What has come later than is allowed enters those that are open,
-and nothing else, so that no cut before the watermark moves.
+the next begins. Parts are sessions of their own from then on, each of messages that reach one another. What has come later than
+is allowed enters those that are open, and nothing else, so that no cut before the watermark moves.
 
 A message that takes back another one is as late as a message of that time would be, and what a session takes is judged before
 anything of it goes. Then what is left of it falls apart where no message reaches the next.
@@ -89,7 +89,7 @@ class CutSessionOracle(SessionOracle):
             return [whole]
         window = whole.window
         whole.messages = [m for m in whole.messages if m.sign > 0 and not _among(m, self._gone)]
-        made = self._pieces(whole, falls_apart=bool(backs))
+        made = self._pieces(whole)
         if len(made) == 1 and not backs:
             whole.window, whole.reach_us = made[0].window, made[0].reach_us
             self._take_back_across(whole.key, window, [whole], watermark_us)
@@ -131,15 +131,14 @@ class CutSessionOracle(SessionOracle):
             _, until_us = self._counted.get(key, (0, START_OF_TIME_US))
             self._counted[key] = (max(whole.panes, counted(self._counted)), max(until_us, whole.end_us))
 
-    def _pieces(self, whole: SessionCell, *, falls_apart: bool) -> list[SessionCell]:
-        """What the messages of a session make."""
-        made, reach_us = list[SessionCell](), START_OF_TIME_US
+    def _pieces(self, whole: SessionCell) -> list[SessionCell]:
+        """What the messages of a session make. A part that is over reaches nothing, whatever gap its messages have."""
+        made = list[SessionCell]()
         for message in sorted(whole.messages, key=lambda m: m.time_us):
             own, at_us = self._own(message), message.time_us
-            apart = falls_apart and at_us > reach_us
-            if not made or apart or at_us >= self._last_end_us(made[-1]):
+            if not made or at_us > made[-1].reach_us or at_us >= self._last_end_us(made[-1]):
                 made.append(SessionCell(whole.key, own))
-            one, reach_us = made[-1], max(reach_us, own.end_us)
+            one = made[-1]
             one.reach_us = max(one.reach_us, own.end_us)
             one.window = Window(one.first_us, min(one.reach_us, self._last_end_us(one)))
             one.messages.append(message)

@@ -1,10 +1,10 @@
 """Sessions that are cut: those that have a longest length, and those of which messages are taken back.
 
-So long after the first message of a part the next one begins; parts are sessions of their own. One that comes between two
-messages may move every cut after it, and one that goes may have held two parts together, so the messages of what these touch
-are read again. What was told across a cut is taken back at once; the rest with what is told next. The column `__reach` of a
-state row says where the session would end if there were no longest length: messages up to there go on with it, or with what
-follows it.
+So long after the first message of a part the next one begins; parts are sessions of their own, of messages that reach one
+another. One that comes between two messages may move every cut after it, and one that goes may have held two parts together, so
+the messages of what these touch are read again. What was told across a cut is taken back at once; the rest with what is told
+next. The column `__reach` of a state row says where the session would end if there were no longest length: messages up to there
+may go on with it, or with what follows it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> 
     gaps = logic.gap_us if logic.own_gap is None else gaps_of(logic.own_gap, rows)
     reach = np.minimum(rows.times, LAST_END_US - gaps) + gaps
     reach = np.minimum(reach, combine(long.column(END)).to_numpy()[of])
-    begins = _begins(rows.times, _without_gaps(rows.times, reach, of, gone), logic.longest_us)
+    begins = _begins(rows.times, reach, of, logic.longest_us)
     part = np.zeros(len(of), dtype=np.int64)
     part[begins[1:]] = 1
     groups = Groups.of_codes(np.cumsum(part), len(begins))
@@ -166,29 +166,36 @@ def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> 
     return pa.table(columns), of[begins]
 
 
-def _without_gaps(times: IntArray, reach: IntArray, of: IntArray, gone: Gone) -> IntArray:
-    """Another number for each piece of a session that has lost messages. reach: how far each message does, those of a session
-    one after the other, by time.
+def _begins(times: IntArray, reach: IntArray, of: IntArray, longest_us: int | None) -> IntArray:
+    """The messages that begin a part: none of the part before reaches them, or it is as long as it may be. reach: how far each
+    message does; of: the session of each, whose messages come one after the other, by time.
     """
-    if len(gone.session) == 0:
-        return of
     opens = np.ones(len(of), dtype=bool)
-    opens[1:] = (of[1:] != of[:-1]) | (np.isin(of[1:], gone.session) & (times[1:] > reach_of(of, reach)[:-1]))
-    pieces: IntArray = np.cumsum(opens) - 1
-    return pieces
-
-
-def _begins(times: IntArray, of: IntArray, longest_us: int | None) -> IntArray:
-    """The messages that begin a part. of: the session of each, whose messages come one after the other, by time."""
-    found = []
-    bounds: IntArray = np.r_[0, np.flatnonzero(np.diff(of)) + 1, len(of)]
+    opens[1:] = (of[1:] != of[:-1]) | (times[1:] > reach_of(of, reach)[:-1])
+    found, bounds = [], np.flatnonzero(opens)
     if longest_us is None:
-        return bounds[:-1]
-    for at, end in pairwise(bounds.tolist()):
+        return bounds
+    for first, end in pairwise([*bounds.tolist(), len(of)]):
+        at = first
         while at < end:
             found.append(at)
-            at += int(np.searchsorted(times[at:end], times[at] + longest_us))
+            over = at + int(np.searchsorted(times[at:end], times[at] + longest_us))
+            # What is over reaches nothing.
+            at = over if at == first else _first_apart(times, reach, at, over)
     return np.array(found, dtype=np.int64)
+
+
+def _first_apart(times: IntArray, reach: IntArray, at: int, end: int) -> int:
+    """The first message between these that none from `at` on reaches; else `end`."""
+    far, low, size = reach[at : at + 1], at + 1, 64
+    while low < end:
+        high = min(low + size, end)
+        until = np.maximum.accumulate(np.r_[far, reach[low:high]])
+        apart = np.flatnonzero(times[low:high] > until[:-1])
+        if len(apart):
+            return low + int(apart[0])
+        far, low, size = until[-1:], high, 2 * size
+    return end
 
 
 def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Table, BoolArray]:

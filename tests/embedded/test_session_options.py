@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,29 @@ def test_a_part_of_a_long_session_reaches_as_far_as_its_messages_do(tmp_path: Pa
         found = [(w.window.start_us // S, w.window.end_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
         assert found == [(0, 10, 3), (12, 17, 2)]
         driver.drain()
+        driver.check()
+
+
+@pytest.mark.proves("Windows: sessions with a longest length, and gaps of the messages' own")
+@pytest.mark.parametrize("lateness", ["0 seconds", None])
+@pytest.mark.parametrize("passed", [0, 9, 10.5])
+@pytest.mark.parametrize("order", [*itertools.permutations((11, 13, 15))])
+def test_a_part_that_is_over_reaches_nothing_wherever_the_watermark_stands(
+    order: tuple[int, ...], passed: float, lateness: str | None
+) -> None:
+    definition = visits(
+        window=wr.session(wr.col("gap") * S, max_length="10 seconds"),
+        agg={"middle": wr.median("gap")},
+        allowed_lateness=lateness,
+        emit=wr.Emit(early=wr.every_batch),
+    )
+    with TestDriver(definition) as driver:
+        driver.feed([{"t": 0, "k": "a", "gap": 100}])
+        driver.advance_event_time(int(passed * S))
+        for t in order:
+            driver.feed([{"t": t * S, "k": "a", "gap": 1 + (t == 13)}])
+        found = [(w.window.start_us // S, w.window.end_us // S) for w in driver.windows()]  # type: ignore[union-attr]
+        assert found == [(0, 10), (11, 12), (13, 16)]
         driver.check()
 
 
