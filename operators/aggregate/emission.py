@@ -83,17 +83,17 @@ def fire(
             bury(definition, rows, b, dead)
         speaks[b.group] = False
 
-    empty = _empty(definition, rows)
+    empty, asked = _empty(definition, rows), closing and emit.closing_pane
     told: dict[str, pa.Array] = {}
     known = np.zeros(size, dtype=bool)
     if definition.remembers:
         told, known = told_by(rows, dict(zip(aliases, columns, strict=True)), speaks, told_of)
         changed = any_differ([told[a] for a in aliases], columns, size) | ~known | empty
-        if emit.only_if_changed and not (closing and emit.closing_pane):
+        if emit.only_if_changed and not asked:
             speaks &= changed
-        if emit.mode == "retracting" and timing != ON_TIME and not closing and not always:
+        if emit.mode == "retracting" and timing != ON_TIME and not asked and not always:
             speaks &= changed
-    elif emit.only_if_changed and not (closing and emit.closing_pane):
+    elif emit.only_if_changed and not asked:
         speaks &= combine(rows.column(PENDING)).to_numpy() > 0
 
     goes = speaks & known & empty

@@ -290,7 +290,7 @@ class AggregateOracle(PlainIntake):
             return []
         panes, window = [], shown(cell.window)
         if emit.mode == "retracting" and cell.sent is not None:
-            if unchanged and not closing and not always and timing is not Timing.ON_TIME:
+            if unchanged and not asked and not always and timing is not Timing.ON_TIME:
                 return []
             panes.append(
                 Pane(window, self._key(cell), cell.sent, timing, cell.panes - 1, False, Kind.RETRACT)

@@ -358,7 +358,7 @@ class SessionOracle(AggregateOracle):
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
-        repeats = closing or always or timing is Timing.ON_TIME
+        repeats = asked or always or timing is Timing.ON_TIME
         if emit.mode == "retracting" and unchanged and not repeats:
             return []
         key = self._key(cell)

@@ -96,7 +96,7 @@ def fire(
     elif emit.only_if_changed or emit.mode == "retracting":
         unchanged = _unchanged(definition, columns, panes, owner, same, size)
         if (emit.only_if_changed and not asked) or (
-            emit.mode == "retracting" and timing != ON_TIME and not closing and not always
+            emit.mode == "retracting" and timing != ON_TIME and not asked and not always
         ):
             speaks &= ~unchanged
     # Of what is discarded, rows beside a session say up to which step parts of it were told.
