@@ -25,7 +25,7 @@ from windrow.stores.paged import RUN_BYTES, Pages, put_pairs, rows_alone
 from windrow.stores.pages import PAGE, Head, hashes_of, unpack
 from windrow.stores.shares import Chunk, dealt, tables_of
 from windrow.stores.spill import Spill
-from windrow.stores.spread import Hashes
+from windrow.stores.spread import Hashes, KeyColumns
 from windrow.stores.values import (
     BESIDE,
     BLOCK_FORMAT,
@@ -65,7 +65,7 @@ class BlockWindows:
     merges_on_read = True
 
     def __init__(self, cf: str, aux: str, by: Sequence[str] = (), pages: Pages | None = None) -> None:
-        self.cf, self.aux, self.by = cf, aux, tuple(by)
+        self.cf, self.aux, self.by = cf, aux, KeyColumns.of(by)
         self._pages = Pages(cf, aux, by) if pages is None else pages
         self._divided = DividedWindows(cf, aux, by)
 

@@ -26,7 +26,7 @@ from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Overlay
 from windrow.stores.pages import PAGE, Head, Packed, hashes_of, in_order
-from windrow.stores.spread import NUMBERS, Hashes, numbers_of, spread
+from windrow.stores.spread import NUMBERS, Hashes, KeyColumns, numbers_of
 from windrow.stores.values import (
     DIVIDED,
     FORMER_DIVIDED,
@@ -108,7 +108,7 @@ class DividedWindows:
     """The divided windows of a column family."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str]) -> None:
-        self.cf, self.aux, self.by = cf, aux, tuple(by)
+        self.cf, self.aux, self.by = cf, aux, KeyColumns.of(by)
 
     def directory(self, kv: KV, prefix: bytes) -> Directory | None:
         """The directory of a window; None where it is not divided."""
@@ -239,7 +239,7 @@ class DividedWindows:
         """(index of a part, its rows), in the order in which they are. Parts without rows are left out; what would be theirs is
         then of the part before, or of the first.
         """
-        of = np.searchsorted(parts, spread([rows.column(b) for b in self.by]), side="right") - 1
+        of = np.searchsorted(parts, numbers_of(hashes_of(rows, self.by)), side="right") - 1
         of = np.maximum(of, 0)
         bounds = np.r_[0, np.cumsum(np.bincount(of, minlength=len(parts)))]
         ordered = rows.combine_chunks().take(pa.array(np.argsort(of, kind="stable")))

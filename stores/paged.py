@@ -38,6 +38,7 @@ from windrow.stores.pages import (
 from windrow.stores.run import Pairs
 from windrow.stores.shares import of_pages
 from windrow.stores.spill import Spill
+from windrow.stores.spread import KeyColumns
 from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, page_keys, rows_of
 from windrow.stores.waiting import Waiting
 from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
@@ -116,7 +117,7 @@ class Pages:
         """page_rows: so many are in a page, about, if not as usual. remembers: what was written last may be asked for next.
         beside: the start of a window beside which rows wait (`stores/waiting.py`)
         """
-        self.cf, self.aux, self.by, self._page_rows = cf, aux, tuple(by), page_rows
+        self.cf, self.aux, self.by, self._page_rows = cf, aux, KeyColumns.of(by), page_rows
         self._beside = beside
         self._remembers, self._run_bytes = remembers, REMEMBERED_BYTES if remembers else RUN_BYTES
         self._last: Last | None = None

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.stores.spread import hashes
+from windrow.stores.spread import KeyColumns, hashes
 from windrow.stores.values import rows_of
 from windrow.stores.windows import UPSERT, Schemas
 
@@ -111,7 +111,10 @@ def hashes_of(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
     """For each row a number of its key, which may stand in its place."""
     if HASH in rows.column_names:
         return np.asarray(rows.column(HASH).to_numpy(), dtype=np.uint64)
-    return hashes([rows.column(b) for b in by]) if by else np.zeros(len(rows), dtype=np.uint64)
+    if not by:
+        return np.zeros(len(rows), dtype=np.uint64)
+    scales = KeyColumns.of(by).scales
+    return hashes([rows.column(b) for b in by], [scales.get(b) for b in by] if scales else None)
 
 
 def page_of(keys: npt.NDArray[np.uint64], pages: int | IntArray) -> IntArray:

@@ -21,7 +21,7 @@ from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.pages import Packed, hashes_of, unpack
-from windrow.stores.spread import Hashes
+from windrow.stores.spread import Hashes, KeyColumns
 from windrow.stores.values import NUMBER, SINCE, key_of
 from windrow.stores.windows import UPSERT, Schemas, put_schema
 
@@ -57,7 +57,7 @@ class WaitingRows:
     """What waits beside one window of a column family."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], start: int) -> None:
-        self.cf, self.aux, self.by, self._prefix = cf, aux, tuple(by), encode_i64(start)
+        self.cf, self.aux, self.by, self._prefix = cf, aux, KeyColumns.of(by), encode_i64(start)
 
     def add(self, kv: KV, rows: pa.Table, pages: int) -> bool:
         """Add rows; returns True where so many wait by now that they are to be laid into pages, of which there are so many."""

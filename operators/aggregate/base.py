@@ -29,6 +29,9 @@ from windrow.operators.steps.learning import (
     check_keys,
     in_learnt_types,
     learn,
+    scales_after,
+    scales_of,
+    with_scales,
 )
 from windrow.operators.steps.making import made, made_schema, raw
 from windrow.operators.steps.passing import divided
@@ -36,13 +39,16 @@ from windrow.operators.steps.progress import EMISSION, KEYS_EQUAL, KEYS_MARK, RE
 from windrow.operators.steps.step import StepResult, keys_mark
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
+from windrow.stores.spread import KeyColumns
 
 
 class Steps(Logic):
     """What time and tuple windows share. Holds no state of its own: everything is in the store that it is given."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
-        self.definition: AggregateDefinition = definition
+        #: They know how the keys of this state are numbered.
+        self.keys = KeyColumns(definition.by)
+        self.definition: AggregateDefinition = definition._changed(by=self.keys)
         self.windows_cf = f"{definition.name}.windows"
         self.aux_cf = f"{definition.name}.aux"
         self.history = History(definition) if definition.full_state else None
@@ -161,7 +167,11 @@ class Steps(Logic):
         check_keys(raw(self.needs.keys, self.definition.makes), schema)
         known = [] if progress.schema is None else progress.schema.names
         only = None if self.needs.whole else self.needs.named({*known, *schema.names})
-        progress.schema = learn(progress.schema, schema, only)
+        learnt = learn(progress.schema, schema, only)
+        if progress.schema is not None:
+            before, after = (self.seen_schema(schema) for schema in (progress.schema, learnt))
+            learnt = with_scales(learnt, scales_after(self.keys, progress.schema, before, after))
+        progress.schema = learnt
         self._bind(progress.schema)
         check_keys(dict(self.definition.makes).keys() & set(self.needs.keys), self.calculation.schema)
 
@@ -179,6 +189,7 @@ class Steps(Logic):
         return made(self.definition.makes, in_learnt_types(table, progress.schema, known_times))
 
     def _bind(self, schema: pa.Schema) -> None:
+        self.keys.scales = scales_of(schema)
         schema = self.seen_schema(schema)
         if self._calculation is None or not self._calculation.given.equals(schema):
             self._calculation = Calculation(self.definition, schema)

@@ -47,6 +47,7 @@ class StoredWindows(Steps):
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
+        definition = self.definition
         self.assigner: WindowAssigner = assigner_of(definition.window)
         if definition.full_state:
             self.history = KeyedHistory(definition, self.assigner)

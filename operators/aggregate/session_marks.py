@@ -20,7 +20,7 @@ from windrow.stores.kv import KV
 from windrow.stores.marks import Marks
 from windrow.stores.pages import hashes_of
 from windrow.stores.sessions import HOT
-from windrow.stores.spread import Hashes
+from windrow.stores.spread import Hashes, KeyColumns
 
 #: What waits, by home: sessions that may still grow, and all others.
 HALF = 1 << 62
@@ -34,7 +34,7 @@ class SessionMarks:
     """
 
     def __init__(self, aux: str, emit: Emit, by: Sequence[str], width_us: int) -> None:
-        self.emit, self.by, self.width_us = emit, tuple(by), width_us
+        self.emit, self.by, self.width_us = emit, KeyColumns.of(by), width_us
         self.due = Marks(aux, b"de", width_us)
         self.closing = Marks(aux, b"dc", width_us)
         self.waiting = Marks(aux, b"dw", HALF)

@@ -20,6 +20,7 @@ from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Batch
 from windrow.stores.marks import Marks
 from windrow.stores.pages import hashes_of
+from windrow.stores.spread import KeyColumns
 
 _COUNTED = b"dn"
 
@@ -28,7 +29,7 @@ class SessionNumbers:
     """Of one definition. width_us: of a bucket of ends."""
 
     def __init__(self, aux: str, by: Sequence[str], width_us: int) -> None:
-        self._aux, self._by = aux, tuple(by)
+        self._aux, self._by = aux, KeyColumns.of(by)
         self._until = Marks(aux, b"dm", width_us)
 
     def counted(self, kv: KV, sessions: pa.Table, kept_us: int) -> IntArray:

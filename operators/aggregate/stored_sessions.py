@@ -62,6 +62,7 @@ class StoredSessions(Steps):
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
+        definition = self.definition
         window, self.own_gap = definition.window, definition.own_gap
         assert isinstance(window, Session | TupleSession)
         #: How much longer than its time a message is in retention. One with a gap of its own could be for as long as it likes.

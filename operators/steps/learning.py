@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+import msgpack
 import pyarrow as pa
 
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, widened
+
+#: What a schema says beside its columns.
+_SCALES = b"scales"
 
 
 def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None = None) -> pa.Schema:
@@ -31,6 +35,34 @@ def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None
             )
         types[name] = kind
     return pa.schema([pa.field(name, kind) for name, kind in types.items()])
+
+
+def scales_of(schema: pa.Schema) -> dict[str, int]:
+    """Of key columns that have widened since their keys got numbers: how many digits after the point they had then."""
+    packed = (schema.metadata or {}).get(_SCALES)
+    return {} if packed is None else msgpack.unpackb(packed)
+
+
+def with_scales(schema: pa.Schema, scales: Mapping[str, int]) -> pa.Schema:
+    return schema.with_metadata({_SCALES: msgpack.packb(dict(scales))}) if scales else schema
+
+
+def scales_after(
+    keys: Iterable[str], known: pa.Schema, before: pa.Schema, after: pa.Schema
+) -> dict[str, int]:
+    """`scales_of` what was learnt after `known`. before, after: the types of all columns, with those that are made."""
+    found = scales_of(known)
+    for name in keys:
+        if name in found or name not in before.names or name not in after.names:
+            continue
+        was, now = before.field(name).type, after.field(name).type
+        if (
+            pa.types.is_decimal(was)
+            and now != was
+            and not (pa.types.is_decimal(now) and now.scale == was.scale)
+        ):
+            found[name] = was.scale
+    return found
 
 
 def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:

@@ -23,7 +23,7 @@ from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.pages import PAGE
 from windrow.stores.rocks import RocksKV
-from windrow.stores.spread import spread
+from windrow.stores.spread import hashes, numbers_of
 from windrow.stores.values import DIVIDED, HEADER, record_batch
 from windrow.stores.windows import PlainWindows, pack_table, put_schema, unpack_table
 
@@ -357,7 +357,7 @@ def test_a_window_that_an_older_windrow_divided_is_read_and_goes_on(
     """Its parts are blocks of Arrow; what has come since counts from when it was dealt out last."""
     monkeypatch.setattr(divided, "PART_BYTES", 4_096)
     batch, keys = Batch(), [f"key-{n:03d}" for n in range(300)]
-    high = spread([pa.array(keys)]) >= 0x4000
+    high = numbers_of(hashes([pa.array(keys)])) >= 0x4000
     said = {key: n for n, key in enumerate(keys)}
 
     def put(number: int, version: int, given: dict[str, int], upsert: bool) -> int:

@@ -1,0 +1,104 @@
+"""Keys whose column widens are the keys that they were, in whatever page they lie."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.testing import TestDriver
+
+S = 1_000_000
+#: Six digits after the point, where there were three, and nine.
+WIDER = (Decimal("0.000001"), Decimal("0.000000002"))
+
+
+def prices(n: int) -> list[Decimal]:
+    """Of many of these Arrow makes other doubles where they have more digits after the point."""
+    chance = Random(2)
+    return [Decimal(chance.randrange(10**6, 10**9)).scaleb(-3) for _ in range(n)]
+
+
+def counted(**options: Any) -> wr.Aggregate:
+    given: dict[str, Any] = {
+        "by": "price",
+        "event_time": "t",
+        "window": wr.tumbling("1 hour"),
+        "agg": {"n": wr.count()},
+        "retention": "1 hour",
+        "watermark": wr.explicit(),
+        "emit": wr.Emit(early=wr.every_batch),
+        **options,
+    }
+    return wr.Aggregate(**given)
+
+
+@pytest.mark.proves("Windows: a key is the same key when its column widens, whatever page it lies in")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"window": wr.session("1 hour")},
+        {
+            "window": wr.session("1 hour", max_length="3 hours"),
+            "agg": {"n": wr.count(), "m": wr.median("t2")},
+        },
+        {"emit": wr.Emit(early=wr.after("1 second"))},
+        {"window": wr.session("1 hour"), "emit": wr.Emit(early=wr.after("1 second"))},
+        {"retention": wr.Retain("1 hour", windows=3, per="key")},
+    ],
+)
+@pytest.mark.parametrize("single", [False, True])
+def test_decimals_as_keys_are_found_when_they_have_more_digits(options: dict[str, Any], single: bool) -> None:
+    keys = prices(150)
+    with TestDriver(counted(**options)) as driver:
+
+        def feed(some: list[Any], at: int) -> None:
+            rows = [{"price": key, "p": key, "t": at * S, "t2": at} for key in some]
+            if single:
+                for row in rows:
+                    driver.add(row)
+            else:
+                driver.feed(rows)
+            driver.advance_clock(2 * S)
+            driver.timeout()
+            driver.next_offsets()
+
+        feed(keys, 1)
+        for at, wider in enumerate(WIDER, 2):
+            feed(keys[:3], at)  # in pages
+            feed([wider], at)
+            feed(keys[3:40], at)
+        driver.drain()
+        last = [pane for pane in driver.panes() if pane.is_last]
+        assert sorted(pane["n"] for pane in last) == [1] * 112 + [3] * 40
+        driver.check()
+
+
+def test_nothing_is_lost_of_decimals_as_keys_that_become_floats() -> None:
+    keys = prices(150)
+    with TestDriver(counted()) as driver:
+        for some in (keys, keys[:3], [WIDER[0]], keys[3:40], [0.5], keys[:40], keys):
+            driver.feed([{"price": key, "t": S} for key in some])
+            driver.next_offsets()
+        driver.drain()
+        last = [pane for pane in driver.panes() if pane.is_last]
+        assert sum(pane["n"] for pane in last) == 150 + 3 + 1 + 37 + 1 + 40 + 150
+
+
+@pytest.mark.parametrize("function", [wr.count().over(), wr.sum("v").over(wr.rows_between(-2, 0))])
+def test_rows_around_messages_go_on_where_the_keys_have_more_digits(function: Any) -> None:
+    running = wr.Over(
+        by="price", event_time="t", agg={"x": function}, watermark=wr.explicit(), ttl=wr.forever
+    )
+    keys = prices(150)
+    with TestDriver(running) as driver:
+        for at, some in enumerate((keys, keys[:3], [WIDER[0]], keys[3:40], [WIDER[1]], keys[:40], keys), 1):
+            driver.feed([{"price": key, "t": at * S, "v": at} for key in some])
+            driver.advance_event_time(at * S + 1)
+            driver.next_offsets()
+        driver.drain()
+        driver.check()
