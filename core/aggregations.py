@@ -359,7 +359,7 @@ def top_k(column: Column, k: int) -> Aggregation:
 
 def _how_many(kind: str, k: int) -> int:
     if not isinstance(k, int) or k <= 0:
-        raise BadAggregate(f"{kind}(k={k!r}): k must be positive, and whole")
+        raise BadAggregate(f"{kind}(k={k!r}): use a whole number, 1 or more")
     return k
 
 

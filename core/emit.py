@@ -186,7 +186,7 @@ def every(what: Duration | int, *, always: bool = False) -> EveryCount | EveryPe
         raise BadTrigger(f"wr.every({what!r}): use a duration such as '10 seconds' or a number of messages")
     if isinstance(what, int):
         if what <= 0:
-            raise BadTrigger(f"wr.every({what}): a number of messages must be positive")
+            raise BadTrigger(f"wr.every({what}): use a number of messages, 1 or more")
         if always:
             raise BadTrigger(
                 f"wr.every({what}, always=True): messages that have come are new; use a duration, or leave out always"
@@ -194,7 +194,7 @@ def every(what: Duration | int, *, always: bool = False) -> EveryCount | EveryPe
         return EveryCount(what)
     period_us = duration_us(what, "trigger period")
     if period_us <= 0:
-        raise BadTrigger(f"wr.every({what!r}): a period must be positive")
+        raise BadTrigger(f"wr.every({what!r}): use a period of more than 0, e.g. wr.every('10 seconds')")
     return EveryPeriod(period_us, always)
 
 
@@ -211,7 +211,7 @@ def after(delay: Duration) -> After:
     """
     delay_us = duration_us(delay, "trigger delay")
     if delay_us <= 0:
-        raise BadTrigger(f"wr.after({delay!r}): a delay must be positive")
+        raise BadTrigger(f"wr.after({delay!r}): use a delay of more than 0, e.g. wr.after('10 seconds')")
     return After(delay_us)
 
 
@@ -267,7 +267,7 @@ def all_of(*triggers: Trigger) -> AllOf:
 
 def _several(triggers: tuple[Trigger, ...], name: str) -> tuple[Trigger, ...]:
     if len(triggers) < 2:
-        raise BadTrigger(f"wr.{name}{triggers!r}: use two triggers or more")
+        raise BadTrigger(f"wr.{name}({', '.join(map(repr, triggers))}): use two triggers or more")
     for trigger in triggers:
         if isinstance(_trigger(trigger, name), Never):
             raise BadTrigger(f"wr.{name}(...) of wr.never: leave it out")

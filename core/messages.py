@@ -153,7 +153,7 @@ class Pane:
     token: Token | None = field(default=None, compare=False)
 
     def __getitem__(self, name: str) -> Any:
-        return self.values[name] if name in self.values else self.key[name]
+        return _field(name, self.values, self.key)
 
     def __str__(self) -> str:
         key = " ".join(str(v) for v in self.key.values())
@@ -186,7 +186,7 @@ class JoinedRow:
     is_last: bool = True
 
     def __getitem__(self, name: str) -> Any:
-        return self.values[name]
+        return _field(name, self.values)
 
     def __str__(self) -> str:
         mark = "" if self.kind is Kind.INSERT else "  RETRACT"
@@ -248,6 +248,14 @@ class DeadLetter:
     payload: str
     commit: int = -1
     input: str | None = None
+
+
+def _field(name: str, *parts: Mapping[str, Any]) -> Any:
+    """A column of a pane or row."""
+    for part in parts:
+        if name in part:
+            return part[name]
+    raise KeyError(f"{name!r} is none of {[column for part in reversed(parts) for column in part]}")
 
 
 def _shown(values: Mapping[str, Any]) -> str:

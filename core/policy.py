@@ -10,6 +10,7 @@ from windrow.core.errors import (
     BadDuration,
     BadWatermark,
     ConfigurationError,
+    RetentionMissing,
 )
 from windrow.core.show import call
 from windrow.core.time import DAY_US, TIME_UNITS, Duration, duration_us, show_duration
@@ -64,23 +65,30 @@ def Retain(
 ) -> Retention:
     """How long, and how much, is kept. A plain duration for `retention=` is the time alone.
 
-    time: a duration past the end of a window; `wr.forever` or None is no limit by time
+    time: a duration past the end of a window; `wr.forever`, or None beside a number, is no limit by time
     windows, messages: at most so many; the oldest windows, by end, go first
     per: these numbers are of each "key", or of the whole "job", which then needs one shard
 
-    Raises `ConfigurationError` (WR100), `BadDuration` (WR101) where time is negative.
+    Raises `ConfigurationError` (WR100), `BadDuration` (WR101) where time is negative, `RetentionMissing` (WR103) where nothing
+    is limited.
 
     >>> Retain("7 days", windows=100)
     wr.Retain('7 days', windows=100)
     """
     for name, n in (("windows", windows), ("messages", messages)):
         if n is not None and (not isinstance(n, int) or n <= 0):
-            raise ConfigurationError(f"retention of {n} {name}: must be positive, and whole")
+            raise ConfigurationError(
+                f"retention of {n!r} {name}: use a whole number, 1 or more, or leave it out"
+            )
     if per not in ("key", "job"):
         raise ConfigurationError(f"retention per={per!r}: use 'key' or 'job'")
     time_us = None if time is None or isinstance(time, Forever) else duration_us(time, "retention")
     if time_us is not None and time_us < 0:
-        raise BadDuration(f"retention {time!r} is negative")
+        raise BadDuration(f"retention {time!r} is negative: use '0 seconds' or more, or wr.forever")
+    if time is None and windows is None and messages is None:
+        raise RetentionMissing(
+            "wr.Retain() limits nothing: use a time, wr.Retain('7 days'), a number, wr.Retain(windows=100), or wr.forever"
+        )
     return Retention(time_us, windows, messages, per)
 
 
@@ -134,9 +142,7 @@ def bounded(
     >>> bounded("2 hours", idle="5 minutes")
     wr.bounded('2 hours', idle='5 minutes')
     """
-    delay_us = duration_us(delay, "watermark delay")
-    if delay_us < 0:
-        raise BadWatermark(f"watermark delay {delay!r} is negative: use '0 seconds' or more")
+    delay_us = _delay_us(delay)
     idle_us = None if idle is None else duration_us(idle, "idle time")
     return Watermark("bounded", delay_us, idle_us, tuple((str(s), int(p)) for s, p in partitions))
 
@@ -146,12 +152,19 @@ def fixed(delay: Duration) -> Watermark:
 
     delay: a duration
 
-    Raises `BadDuration` (WR101).
+    Raises `BadWatermark` (WR110) where it is negative, `BadDuration` (WR101).
 
     >>> fixed("10 minutes")
     wr.fixed('10 minutes')
     """
-    return Watermark("fixed", duration_us(delay, "watermark delay"))
+    return Watermark("fixed", _delay_us(delay))
+
+
+def _delay_us(delay: Duration) -> int:
+    delay_us = duration_us(delay, "watermark delay")
+    if delay_us < 0:
+        raise BadWatermark(f"watermark delay {delay!r} is negative: use '0 seconds' or more")
+    return delay_us
 
 
 def explicit() -> Watermark:

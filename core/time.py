@@ -156,10 +156,9 @@ def show_instant(time_us: int) -> str:
         return "end of time"
     if time_us <= START_OF_TIME_US:
         return "start of time"
-    t = to_datetime(time_us)
-    if t.microsecond:
-        return t.strftime("%Y-%m-%d %H:%M:%S.%f")
-    return t.strftime("%Y-%m-%d %H:%M:%S" if t.second else "%Y-%m-%d %H:%M")
+    # Not by strftime, whose %Y has as few digits as a year before 1000 needs.
+    t = to_datetime(time_us).replace(tzinfo=None)
+    return t.isoformat(" ", "auto" if t.second or t.microsecond else "minutes")
 
 
 def iso(time_us: int | None) -> str | None:

@@ -218,7 +218,9 @@ def hopping(size: Duration, hop: Duration, *, offset: Duration = "0 seconds", ga
     """
     size_us, hop_us = duration_us(size, "window size"), duration_us(hop, "window hop")
     if size_us <= 0 or hop_us <= 0:
-        raise BadWindow(f"window size {size!r} and hop {hop!r} must both be positive")
+        raise BadWindow(
+            f"window size {size!r} and hop {hop!r} must both be positive: use for example wr.hopping('1 hour', '10 minutes')"
+        )
     if hop_us > size_us and not gaps:
         raise BadWindow(
             f"hop {hop!r} is larger than size {size!r}: messages between two windows would belong to none; "

@@ -90,7 +90,9 @@ class OneInput(Definition):
             try:
                 ZoneInfo(zone)
             except (KeyError, ValueError, TypeError):
-                raise ConfigurationError(f"time zone {zone!r} is not known: use an IANA name") from None
+                raise ConfigurationError(
+                    f"time zone {zone!r} is not known: use an IANA name such as 'Europe/Berlin'"
+                ) from None
         check_unit(given["event_time_unit"])
         marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
         fields = {

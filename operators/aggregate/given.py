@@ -297,7 +297,7 @@ def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) ->
                 "leave allowed_lateness out or use wr.Emit(...)"
             )
     if lateness_us < 0:
-        raise BadDuration(f"allowed_lateness {allowed_lateness!r} is negative")
+        raise BadDuration(f"allowed_lateness {allowed_lateness!r} is negative: use '0 seconds' or more")
     if kept.time_us is not None and kept.time_us < lateness_us:
         raise RetentionTooShort(
             f"retention {show_duration(kept.time_us)!r} is shorter than allowed_lateness {show_duration(lateness_us)!r}: "
@@ -322,7 +322,9 @@ def _check_choices(
         try:
             ZoneInfo(time_zone)
         except (KeyError, ValueError, TypeError):
-            raise ConfigurationError(f"time zone {time_zone!r} is not known: use an IANA name") from None
+            raise ConfigurationError(
+                f"time zone {time_zone!r} is not known: use an IANA name such as 'Europe/Berlin'"
+            ) from None
     check_unit(event_time_unit)
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")

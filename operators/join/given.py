@@ -186,7 +186,9 @@ def _lateness(
     else:
         lateness_us = duration_us(allowed_lateness, "allowed lateness")
     if lateness_us < 0:
-        raise ConfigurationError(f"allowed_lateness {allowed_lateness!r} is negative")
+        raise ConfigurationError(
+            f"allowed_lateness {allowed_lateness!r} is negative: use '0 seconds' or more"
+        )
     if kept_us is not None and not said:
         kept_us = max(kept_us, lateness_us)
     if kept_us is not None and lateness_us > kept_us:

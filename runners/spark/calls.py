@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark import SparkContext
+from pyspark import __version__ as _pyspark
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -25,6 +26,12 @@ from pyspark.util import PythonEvalType
 KEPT = 64
 #: Functions that are larger travel as Spark's broadcasts.
 INLINE_BYTES = 1 << 18
+
+#: The newest PySpark whose inside was looked at. `pyproject.toml` asks for none that is newer.
+NEWEST = (4, 3)
+#: Since 4.3 a function of Python comes with what it is in SQL (nothing), and rows that are there with whether they are of a
+#: checkpoint (they are not).
+_SINCE_4_3 = tuple(int(n) for n in _pyspark.split(".")[:2]) >= (4, 3)
 
 #: What is above rows that are there and leaves each in its partition: columns, conditions, a function of Python.
 _OF_EACH_ROW = ("Project", "Filter", "MapInArrow")
@@ -88,7 +95,8 @@ class _Known:
             broadcasts,
             sc._javaAccumulator,
         )
-        return self._of_python("windrow", simple, self._types[name], eval_type, True)
+        in_sql: tuple[Any, ...] = ([], []) if _SINCE_4_3 else ()
+        return self._of_python("windrow", simple, self._types[name], eval_type, True, *in_sql)
 
     def each_whole(self, jdf: Any, partitions: int | None) -> Any | None:
         """See `each_partition`."""
@@ -101,7 +109,8 @@ class _Known:
             return None
         session = jdf.sparkSession()
         rows = plan.rdd(), self._whole, plan.outputOrdering(), False, plan.stream()
-        whole = self._rdd(plan.output(), *rows, session, self._none, self._none)
+        checkpointed = (False,) if _SINCE_4_3 else ()
+        whole = self._rdd(plan.output(), *rows, session, self._none, self._none, *checkpointed)
         for node in reversed(above):
             whole = node.withNewChildren(self._to_seq([whole]))
         return self._datasets.ofRows(session, whole)

@@ -111,6 +111,8 @@ def test_instants_beyond_datetime_are_clipped() -> None:
         (0, "1970-01-01 00:00"),
         (1_000_000, "1970-01-01 00:00:01"),
         (1, "1970-01-01 00:00:00.000001"),
+        (t.instant_us(datetime(1, 1, 1, 0, 0, 10, tzinfo=UTC)), "0001-01-01 00:00:10"),
+        (t.instant_us(datetime(999, 12, 31, tzinfo=UTC)), "0999-12-31 00:00"),
         (t.END_OF_TIME_US, "end of time"),
         (t.START_OF_TIME_US, "start of time"),
     ],

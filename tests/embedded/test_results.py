@@ -49,6 +49,8 @@ def test_results_are_a_table_a_data_frame_or_panes(tmp_path: Path) -> None:
         op.add_messages([{"t": t * S, "k": k} for t, k in ((1, "b"), (2, "a"), (3, "a"), (25, "a"))])
         told = op.get_result()
         assert [(p["k"], p["n"], p.window.start_us) for p in told] == [("a", 2, 0), ("b", 1, 0)]
+        with pytest.raises(KeyError, match=r"'m' is none of \['k', 'n'\]"):
+            told[0]["m"]
         assert told.to_arrow().equals(op.result_table()) and "window" in op.result_table().column_names
         pandas, polars = told.to_pandas(), told.to_polars()
         assert list(pandas.columns) == polars.columns == COLUMNS

@@ -13,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from windrow.runners.spark import calls
+
 ROOT = Path(__file__).resolve().parents[2]
 NOT_PACKAGED = {"tests", "examples", "benchmarks"}
 FOLDERS = sorted(
@@ -134,3 +136,12 @@ def test_the_lock_pins_all_that_the_project_asks_for() -> None:
     for requirement in map(Requirement, wanted):
         if requirement.name != "windrow":
             assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
+
+
+def test_no_pyspark_is_asked_for_whose_inside_nobody_has_looked_at() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [asked] = [r for r in map(Requirement, project["optional-dependencies"]["spark"]) if r.name == "pyspark"]
+    major, minor = calls.NEWEST
+    assert asked.specifier.contains(f"{major}.{minor}.9") and not asked.specifier.contains(
+        f"{major}.{minor + 1}.0"
+    )
