@@ -35,7 +35,7 @@ from windrow.operators.over.values import Values, over_frame, parts_of, read_by
 from windrow.operators.steps.columns import END, ON_TIME, POSITION_COLUMNS, START
 from windrow.operators.steps.dead import OBSOLETE_WINDOW
 from windrow.operators.steps.filed_rows import empty_rows, with_positions
-from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.groups import combine, key_numbers
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
 from windrow.operators.steps.learning import Needs, check_keys, learn
 from windrow.operators.steps.passing import divided, further
@@ -267,13 +267,13 @@ class AnchoredOvers(OneInputLogic):
         if self.definition.empty == "skip":
             kept = kept[sizes[kept] > 0]
         if len(kept):
-            at, fields = pa.array(kept), self.told_fields(work)
-            columns = [
-                values.columns[f.name].take(at)
-                if f.name in self.definition.agg
-                else anchors.column(f.name).take(at)
+            at = None if len(kept) == len(anchors) else pa.array(kept)
+            fields = self.told_fields(work)
+            found = [
+                values.columns[f.name] if f.name in self.definition.agg else anchors.column(f.name)
                 for f in fields
             ]
+            columns = found if at is None else [column.take(at) for column in found]
             work.result.panes.append(labelled(pa.table(columns, schema=pa.schema(fields)), ON_TIME))
 
     def told_fields(self, work: Work) -> list[pa.Field]:
@@ -292,8 +292,7 @@ class AnchoredOvers(OneInputLogic):
             both.append(pa.concat_arrays([as_type(side, kind) for side in sides]))
         if not both:
             return np.zeros(total, dtype=np.int64), 1
-        groups = Groups(both, total)
-        return groups.codes, groups.size
+        return key_numbers(both, total)
 
     # -- columns ----------------------------------------------------------------------------------------------------
 

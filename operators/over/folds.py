@@ -26,6 +26,8 @@ Columns: TypeAlias = tuple[Column, ...]
 Merge: TypeAlias = Callable[[Columns, Columns], Columns]
 #: So many rows are laid out at a time.
 LAID_OUT = 4_000_000
+#: Windows of no more rows than that, and than so many as they are many, are made row by row.
+_LONGEST, _OFTEN = 64, 4
 
 
 def folded(kernel: Kernel, parts: Parts, bounds: Bounds) -> Parts | None:
@@ -94,11 +96,14 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
     """
     sizes = bounds.sizes
     made = tuple(np.full(len(sizes), none, dtype=c.dtype) for c, none in zip(columns, nothing, strict=True))
-    some = np.flatnonzero(sizes > 0)
+    some = bounds.filled
     if len(some) == 0:
         return made
+    if bounds.longest <= _LONGEST and int(sizes.sum()) <= _OFTEN * len(sizes):
+        _row_by_row(made, columns, merge, bounds)
+        return made
     first, last = bounds.low[some], bounds.high[some] - 1
-    levels = (int(sizes.max()) - 1).bit_length()
+    levels = (bounds.longest - 1).bit_length()
     # The level at which a window has its boundary; none for a single row.
     level = np.minimum(np.frexp((first ^ last).astype(np.float64))[1], levels + 1).astype(np.int8)
     by_level = np.argsort(level, kind="stable")
@@ -121,6 +126,16 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
         if k < levels:
             _double(ends, begins, k, merge)
     return made
+
+
+def _row_by_row(made: Columns, columns: Columns, merge: Merge, bounds: Bounds) -> None:
+    """Short windows: the first row of each, then the second of those that have one, and so on. A fold from the left."""
+    for depth, (some, places) in enumerate(bounds.by_depth):
+        rows = tuple(column[places] for column in columns)
+        if depth:
+            rows = merge(tuple(out[some] for out in made), rows)
+        for out, column in zip(made, rows, strict=True):
+            out[some] = column
 
 
 def _double(ends: Columns, begins: Columns, k: int, merge: Merge) -> None:

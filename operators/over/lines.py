@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, is_one
 from windrow.core.frames import Frame, RangeBetween
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
-from windrow.operators.steps.groups import combine, is_one
+from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import encoded_positions
 
 #: Numbers below it leave room for a sum.
@@ -29,17 +29,25 @@ def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntA
     n = len(first)
     if n < 2:
         return np.arange(n)
-    order = _order(first)
-    sorted_ = first[order]
+    low, size = int(first.min()), n if at is None else int(at.max()) + 1
+    bits = size.bit_length()
+    if int(first.max()) - low >= _MOST >> bits:
+        order: IntArray = np.argsort(first, kind="stable")
+        sorted_, stand = first[order], order if at is None else at[order]
+    else:  # of equal ones by where they stand: mostly they came by position
+        packed = ((first - low) << bits) | (np.arange(n) if at is None else at)
+        packed.sort()
+        sorted_, stand = packed >> bits, packed & ((1 << bits) - 1)
+        order = stand
+        if at is not None:
+            number = np.empty(size, dtype=np.int64)
+            number[at] = np.arange(n)
+            order = number[stand]
     equal = sorted_[1:] == sorted_[:-1]
-    if not equal.any():
-        return order
-    if _follow(rows, order if at is None else at[order], equal):
+    if not equal.any() or _follow(rows, stand, equal):
         return order
     tied = np.flatnonzero(np.r_[equal, False] | np.r_[False, equal])
-    among = order[tied]
-    stand = among if at is None else at[among]
-    order[tied] = among[_by_position(sorted_[tied], rows, stand)]
+    order[tied] = order[tied][_by_position(sorted_[tied], rows, stand[tied])]
     return order
 
 
@@ -79,8 +87,9 @@ def _follow(rows: pa.Table, order: IntArray, equal: BoolArray) -> bool:
     if not {SOURCE, PARTITION, OFFSET} <= set(rows.column_names):
         return False
     offsets, partitions = (rows.column(name).to_numpy() for name in (OFFSET, PARTITION))
-    behind = np.diff(offsets[order]) > 0
-    return bool(behind[equal].all() and (partitions == partitions[0]).all() and is_one(rows.column(SOURCE)))
+    same = np.flatnonzero(equal)
+    behind = offsets[order[same + 1]] > offsets[order[same]]
+    return bool(behind.all() and (partitions == partitions[0]).all() and is_one(rows.column(SOURCE)))
 
 
 def _ranks(values: pa.Array) -> IntArray:
@@ -113,9 +122,29 @@ class Bounds:
     high: IntArray
     whole: BoolArray
 
-    @property
+    @cached_property
     def sizes(self) -> IntArray:
-        return self.high - self.low
+        sizes: IntArray = self.high - self.low
+        return sizes
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.sizes.max(initial=0))
+
+    @cached_property
+    def filled(self) -> IntArray:
+        """The windows that have rows."""
+        return np.flatnonzero(self.sizes > 0)
+
+    @cached_property
+    def by_depth(self) -> list[tuple[IntArray, IntArray]]:
+        """(windows, the places of their rows) of the first rows, the second ones, up to those of the longest."""
+        some, found = self.filled, list[tuple[IntArray, IntArray]]()
+        for depth in range(self.longest):
+            if depth:
+                some = some[self.sizes[some] > depth]
+            found.append((some, self.low[some] + depth))
+        return found
 
     def take(self, some: IntArray | BoolArray) -> Bounds:
         return Bounds(self.low[some], self.high[some], self.whole[some])
@@ -182,14 +211,34 @@ class Lines:
     def windows(self, frame: Frame, places: IntArray) -> Bounds:
         """The windows around the messages at these places. A running one has to be continued, and is none of them."""
         if isinstance(frame, RangeBetween):
-            codes, times = self.codes[places], self.times[places]
-            return self.between(codes, times + frame.low_us, times + frame.high_us)
+            return self._around(frame, places)
         assert frame.low is not None
         begins, ends = self.begins[places], self.ends[places]
         low, high = places + frame.low, places + frame.high + 1
         whole = (low >= begins) & (high <= ends)
         low = np.clip(low, begins, ends)
         return Bounds(low, np.maximum(np.clip(high, begins, ends), low), whole)
+
+    def _around(self, frame: RangeBetween, places: IntArray) -> Bounds:
+        """The windows of time around the messages at these places."""
+        codes, times, numbers = self.codes[places], self.times[places], self._packed_in_order
+        if frame.low_us == 0:
+            low = self._peers[0][places]
+        else:
+            low = np.searchsorted(numbers, self._packed(codes, times + frame.low_us, "left"), side="left")
+        if frame.high_us == 0:
+            high = self._peers[1][places]
+        else:
+            high = np.searchsorted(numbers, self._packed(codes, times + frame.high_us, "right"), side="right")
+        return Bounds(low, np.maximum(high, low), np.ones(len(places), dtype=bool))
+
+    @cached_property
+    def _peers(self) -> tuple[IntArray, IntArray]:
+        """For each place the first of the same key and moment, and the one behind the last."""
+        numbers = self._packed_in_order
+        starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+        many = np.diff(np.r_[starts, len(numbers)])
+        return np.repeat(starts, many), np.repeat(starts + many, many)
 
     def between(self, codes: IntArray, low_us: IntArray, high_us: IntArray) -> Bounds:
         """The windows of these keys from one time to another, both included."""

@@ -29,7 +29,7 @@ from windrow.operators.over.telling import Reached, Sums, Telling
 from windrow.operators.over.values import Part, Values, parts_of
 from windrow.operators.steps.columns import ON_TIME, POSITION_COLUMNS
 from windrow.operators.steps.filed_rows import POSITION_TYPES, with_positions
-from windrow.operators.steps.groups import Groups
+from windrow.operators.steps.groups import key_numbers
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import limit, passed
@@ -200,8 +200,9 @@ class Overs(OneInputLogic):
         elif not settled.any():
             return
         if not self.remembered.anything:
-            groups = Groups([rows.column(b) for b in self.definition.by], len(rows))
-            self._tell(work, rows, groups.codes, groups.size, None, before, after, long)
+            keys = [rows.column(b) for b in self.definition.by]
+            codes, size = key_numbers(keys, len(rows), gaps=long is None)
+            self._tell(work, rows, codes, size, None, before, after, long)
             return
         held = self.remembered.near(kv, rows, settled, settled, ended, low_us, after)
         self._tell(work, conformed(held.rows, schema), held.codes, held.keys, held, before, after, long)

@@ -195,11 +195,7 @@ class Telling:
 
     def in_order(self, places: IntArray) -> IntArray:
         """The messages at these places by event time and position."""
-        stand = self.lines.order[places]
-        number = np.full(len(self.lines), -1, dtype=np.int64)
-        number[stand] = np.arange(len(places))
-        came = number[number >= 0]  # of one moment they mostly came by position
-        return came[ordered(self.lines.times[places[came]], self._rows, stand[came])]
+        return ordered(self.lines.times[places], self._rows, self.lines.order[places])
 
 
 def buried(

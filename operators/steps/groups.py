@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, is_one
 
 _FAST_SUMS = frozenset({pa.int64()})
 _FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
@@ -54,14 +54,6 @@ def _dense(column: pa.Array) -> tuple[IntArray, int]:
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
 
 
-def is_one(column: pa.Array | pa.ChunkedArray) -> bool:
-    """True if the values are all the same, as sources mostly are; told by a glance of most that are not."""
-    n = len(column)
-    if n < 2 or column.null_count or pa.types.is_nested(column.type) or not column[0].equals(column[n - 1]):
-        return False
-    return column[0].equals(column[n // 2]) and bool(pc.all(pc.equal(column, column[0])).as_py())
-
-
 def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
     """The same grouping by numbers without gaps, in order of first appearance; `codes` are below `span`."""
     rows = len(codes)
@@ -73,6 +65,54 @@ def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
     opens[first[first >= 0]] = True
     numbers = np.cumsum(opens) - 1
     return numbers[first[codes]], int(numbers[-1]) + 1 if rows else 0
+
+
+def key_numbers(
+    columns: Sequence[pa.Array | pa.ChunkedArray], rows: int, *, gaps: bool = True
+) -> tuple[IntArray, int]:
+    """A number for the key of each row, below the second, in no order. gaps: some may have no rows, which is faster."""
+    near = _near_numbers(combine(columns[0])) if gaps and len(columns) == 1 else None
+    if near is not None:
+        return near
+    groups = Groups(columns, rows)
+    return groups.codes, groups.size
+
+
+def _near_numbers(column: pa.Array) -> tuple[IntArray, int] | None:
+    """Whole numbers that lie near each other, and texts of one length that differ in few letters, as numbered ones do, need no
+    hash table. None for others."""
+    rows = len(column)
+    if rows == 0 or column.null_count:
+        return None
+    most = 8 * rows + 65_536
+    if pa.types.is_integer(column.type):
+        numbers = column.to_numpy()
+        low = int(numbers.min())
+        span = int(numbers.max()) - low + 1
+        if span > most:
+            return None
+        if pa.types.is_unsigned_integer(column.type):
+            return (numbers - numbers.dtype.type(low)).astype(np.int64), span
+        return numbers.astype(np.int64) - low, span
+    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        return None
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + rows + 1]
+    width = int(ends[1]) - int(ends[0])
+    if not 0 < width <= _WIDEST or not bool((np.diff(ends) == width).all()):
+        return None
+    letters = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]].reshape(rows, width)
+    codes, span = np.zeros(rows, dtype=np.int64), 1
+    for place in range(width):
+        column_of = np.ascontiguousarray(letters[:, place])
+        low, high = int(column_of.min()), int(column_of.max())
+        if low == high:
+            continue
+        span *= high - low + 1
+        if span > most:
+            return None
+        codes = codes * (high - low + 1) + (column_of - np.uint8(low))
+    return codes, span
 
 
 def stable_order(codes: IntArray, size: int) -> IntArray:

@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import is_one
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Partition, Positions
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
-from windrow.operators.steps.groups import combine, is_one
+from windrow.operators.steps.groups import combine
 
 
 @dataclass(frozen=True)

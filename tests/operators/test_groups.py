@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.deep import examples
 from windrow.core.message_keys import position_prefix
-from windrow.operators.steps.groups import Groups
+from windrow.operators.steps.groups import Groups, key_numbers
 
 POSITIONS = st.builds(
     lambda source, partition, offset, ordinal: position_prefix((source, partition, offset, ordinal)),
@@ -43,3 +43,65 @@ def test_positions_of_one_input_need_no_table_of_bytes(monkeypatch: pytest.Monke
     least, most = Groups.of_codes(np.arange(70_000) % 7, 7).aggregate([(column, "min"), (column, "max")])
     assert least[0].as_py() == position_prefix(("topic", 0, 0, 0))
     assert most[0].as_py() == position_prefix(("topic", 2, 69_986, 0))
+
+
+TEXTS = st.one_of(
+    st.lists(st.integers(0, 120).map("key-{:04d}".format), max_size=40),
+    st.lists(st.text("ab\u00e9", max_size=3), max_size=40),
+    st.lists(st.one_of(st.none(), st.sampled_from(["aa", "ab", "zz"])), max_size=40),
+)
+NUMBERS = st.one_of(
+    st.lists(st.integers(-128, 127), max_size=40).map(lambda some: pa.array(some, pa.int8())),
+    st.lists(st.integers(0, 255), max_size=40).map(lambda some: pa.array(some, pa.uint8())),
+    st.lists(st.integers((1 << 64) - 70, (1 << 64) - 1), max_size=40).map(
+        lambda some: pa.array(some, pa.uint64())
+    ),
+    st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=40).map(
+        lambda some: pa.array(some, pa.int64())
+    ),
+    st.lists(st.integers(-(1 << 63), 60 - (1 << 63)), max_size=40).map(
+        lambda some: pa.array(some, pa.int64())
+    ),
+    st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=40).map(
+        lambda some: pa.array(some, pa.int32())
+    ),
+)
+
+
+@given(
+    column=st.one_of(
+        TEXTS.map(lambda some: pa.array(some, pa.string())),
+        TEXTS.map(lambda some: pa.array([s and s.encode() for s in some], pa.binary())),
+        NUMBERS,
+    ),
+    first=st.integers(0, 5),
+    beside=st.booleans(),
+    gaps=st.booleans(),
+)
+@examples(200, deep=5_000)
+def test_numbers_of_keys_are_the_same_for_the_same_keys_alone(
+    column: pa.Array, first: int, beside: bool, gaps: bool
+) -> None:
+    column = column.slice(first)
+    columns = [column, pa.array(np.arange(len(column)) % 2)] if beside else [column]
+    numbers, size = key_numbers(columns, len(column), gaps=gaps)
+    keys = list(zip(*(c.to_pylist() for c in columns), strict=True))
+    assert len(numbers) == len(keys) and all(0 <= n < size for n in numbers.tolist())
+    assert len(set(keys)) == len(set(numbers.tolist())) == len(set(zip(keys, numbers.tolist(), strict=True)))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([-128, 127, 0, 127], pa.int8()),
+        pa.array([None, 3, 4, 3], pa.int32()),
+        pa.array(["k1", None, "k2", "k1"]),
+        pa.array([(1 << 64) - 1, (1 << 64) - 9, 0, 0], pa.uint64()).slice(0, 2),
+    ],
+    ids=["whole range", "nulls", "no text", "beyond int64"],
+)
+def test_numbers_of_keys_at_the_ends_of_their_types(column: pa.Array) -> None:
+    numbers, size = key_numbers([column], len(column))
+    assert all(0 <= n < size for n in numbers.tolist())
+    keys = column.to_pylist()
+    assert [keys.index(k) for k in keys] == [numbers.tolist().index(n) for n in numbers.tolist()]

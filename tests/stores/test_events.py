@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,7 +165,7 @@ def test_whatever_the_width_of_stretches_a_range_is_what_a_list_gives(
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        (lambda value: b"\x02" + value[1:], NewerFormat),
+        (lambda value: b"\x03" + value[1:], NewerFormat),
         (lambda value: value[:40], CorruptState),
         (lambda value: value[:1] + b"\x00\x00\x00\x09" + value[5:], CorruptState),
     ],
@@ -178,3 +179,79 @@ def test_a_newer_format_and_damage_are_told(damage: object, error: type[Exceptio
     kv.write(batch)
     with pytest.raises(error):
         events.read(kv, 0, 10)
+
+
+def wide_rows(n: int = 400) -> pa.Table:
+    """Rows of one stretch, most of whose columns are the same in all of them, or are their time."""
+    chance = np.random.default_rng(n)
+    times = pa.array(chance.integers(0, STRETCH, n))
+    zeros = np.zeros(n)
+    zeros[1::2] = -0.0
+    return pa.table(
+        {
+            "source": pa.array(["topic"] * n),
+            "t": times.cast(pa.timestamp("us", "UTC")),
+            "later": pc.add(times, 1).cast(pa.timestamp("us", "UTC")),
+            "t_ms": times.cast(pa.timestamp("ms")),
+            "x": chance.random(n),
+            "zero": zeros,
+            "none": pa.nulls(n, pa.int32()),
+            "some": pa.array([None, *[1] * (n - 1)]),
+            "partition": pa.array([3] * n, pa.int32()),
+            "flag": [True] * n,
+            "list": [[1]] * n,
+            TIME: times,
+        }
+    )
+
+
+def value_of(rows: pa.Table, step: int = 1) -> tuple[Events, MemoryKV, bytes]:
+    events, kv = store()
+    events.add(kv, rows, step)
+    [(_, value)] = kv.scan("e")
+    return events, kv, value
+
+
+def test_what_is_the_same_in_all_rows_is_written_once_and_comes_back_in_every_bit() -> None:
+    rows = wide_rows()
+    events, kv, value = value_of(rows)
+    found = events.read(kv, 0, STRETCH)
+    assert found is not None and found.schema.equals(rows.schema) and found.equals(rows)
+    assert np.signbit(found.column("zero").to_numpy()).tolist() == [i % 2 == 1 for i in range(400)]
+    narrow = rows.drop_columns(["source", "t", "partition", "flag"])
+    assert len(value) < len(value_of(narrow)[2]) + 2_500
+    assert value[:1] == b"\x02"
+
+
+def test_few_rows_of_a_stretch_are_written_as_they_are() -> None:
+    assert value_of(wide_rows(100))[2][:1] == b"\x01"
+    events, kv = store()
+    rows = wide_rows().drop_columns(["t"])
+    spread = rows.set_column(rows.schema.get_field_index(TIME), TIME, pa.array(np.arange(400) * STRETCH // 4))
+    events.add(kv, spread, 1)
+    assert {value[:1] for _, value in kv.scan("e")} == {b"\x01"}
+
+
+def test_joined_values_and_those_of_which_some_rows_go_keep_what_is_the_same() -> None:
+    events, kv = store()
+    for step in range(2 * MANY):
+        events.add(kv, wide_rows(300 + step), step)
+    before_us = STRETCH // 2
+    tidied = events.read(kv, 0, STRETCH, tidy=True)
+    assert tidied is not None and len(list(kv.scan("e"))) < MANY
+    again = events.read(kv, 0, STRETCH)
+    assert again is not None and again.equals(tidied)
+    events.drop(kv, STRETCH, before(before_us))
+    left = events.read(kv, 0, STRETCH)
+    assert left is not None and left.equals(tidied.filter(pc.greater_equal(tidied.column(TIME), before_us)))
+
+
+def test_a_value_that_is_cut_off_anywhere_is_told_as_damaged() -> None:
+    events, kv, value = value_of(wide_rows())
+    [(key, _)] = kv.scan("e")
+    for length in [*range(1, 400), *range(400, len(value) - 8, 97)]:
+        batch = Batch()
+        batch.put("e", key, value[:length])
+        kv.write(batch)
+        with pytest.raises(CorruptState):
+            events.read(kv, 0, 10)

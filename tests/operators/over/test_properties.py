@@ -157,6 +157,33 @@ def test_half_blocks_make_what_a_loop_makes(longest: int) -> None:
     assert most.tolist() == [max(values[a:b], default=-1.0) for a, b in zip(low, high, strict=True)]
 
 
+@pytest.mark.parametrize("most", [0, 4], ids=["half blocks", "row by row"])
+@pytest.mark.parametrize("longest", [1, 2, 5, 40])
+def test_short_windows_are_made_row_by_row_and_are_the_same(
+    longest: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folds, "_OFTEN", most)
+    chance = np.random.default_rng(longest)
+    values, other = chance.integers(-5, 5, 300), np.arange(300)
+    low = np.sort(chance.integers(0, 300, 200))
+    sizes = np.where(chance.random(200) < 0.1, chance.integers(0, longest + 1, 200), 1)
+    bounds = Bounds(low, np.minimum(low + sizes, 300), np.ones(200, dtype=bool))
+    calls: list[int] = []
+
+    def last_of_largest(a: Any, b: Any) -> Any:
+        calls.append(len(a[0]))
+        better = b[0] >= a[0]
+        return np.where(better, b[0], a[0]), np.where(better, b[1], a[1])
+
+    found = folds.halves((values, other), last_of_largest, (-9, -1), bounds)
+    wanted = [
+        max(((int(values[i]), i) for i in range(a, b)), default=(-9, -1))
+        for a, b in zip(bounds.low, bounds.high, strict=True)
+    ]
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == wanted
+    assert not most or sum(calls) <= sum(sizes)
+
+
 def test_windows_that_are_laid_out_in_pieces_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folds, "LAID_OUT", 10)
     low, high = np.array([0, 2, 5, 5, 0]), np.array([4, 9, 5, 6, 30])
