@@ -178,7 +178,7 @@ PSI: dict[str, tuple[str, ...]] = {
         "operators/anchors/test_anchors: each anchor says which messages its window holds",
     ),
     "each Window() takes a delivery policy": (
-        "operators/delivery/test_delivery: an aggregate takes of a step what its policy lets pass",
+        "operators/delivery/test_delivery: a window around each message is of those that its policy lets pass",
     ),
     "one for the source, one for the anchors": (
         "operators/delivery/test_delivery: both inputs of windows that another stream drives have policies of their own",

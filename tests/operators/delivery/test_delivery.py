@@ -109,20 +109,19 @@ SOME = [
 ]
 
 
+TAKEN: list[tuple[Any, dict[str, list[int]]]] = [
+    (wr.deliver.latest(), {"a": [3], "b": [4]}),
+    (wr.deliver.newest(3, per="input"), {"a": [3], "b": [2, 4]}),
+    (wr.deliver.newest(1, per="input").guarantee(wr.col("x") == 1), {"a": [1]}),
+    (wr.deliver.newest(1).guarantee(wr.col("x") == 1).guarantee(wr.col("x") == 2), {"a": [1], "b": [2]}),
+    (wr.deliver.within("15 seconds"), {"a": [0], "b": [4]}),
+    (wr.deliver.throttle("1 second"), {"a": [3], "b": [4]}),
+    (wr.deliver.synchronous(), {"a": [0, 1, 3], "b": [2, 4]}),
+]
+
+
 @pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")
-@pytest.mark.parametrize(
-    ("policy", "wanted"),
-    [
-        (wr.deliver.latest(), {"a": [3], "b": [4]}),
-        (wr.deliver.newest(3, per="input"), {"a": [3], "b": [2, 4]}),
-        (wr.deliver.newest(1, per="input").guarantee(wr.col("x") == 1), {"a": [1]}),
-        (wr.deliver.newest(1).guarantee(wr.col("x") == 1).guarantee(wr.col("x") == 2), {"a": [1], "b": [2]}),
-        (wr.deliver.within("15 seconds"), {"a": [0], "b": [4]}),
-        (wr.deliver.throttle("1 second"), {"a": [3], "b": [4]}),
-        (wr.deliver.synchronous(), {"a": [0, 1, 3], "b": [2, 4]}),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("policy", "wanted"), TAKEN, ids=lambda value: repr(value)[:40])
 def test_an_aggregate_takes_of_a_step_what_its_policy_lets_pass(
     policy: Any, wanted: dict[str, list[int]], tmp_path: Path
 ) -> None:
@@ -137,6 +136,25 @@ def test_an_aggregate_takes_of_a_step_what_its_policy_lets_pass(
         found: dict[str, list[int]] = {}
         for pane in driver.committed_panes():
             found[pane.key["k"]] = found.get(pane.key["k"], []) + pane.values["x"]
+        assert found == wanted
+
+
+@pytest.mark.parametrize(("policy", "wanted"), TAKEN, ids=lambda value: repr(value)[:40])
+def test_a_window_around_each_message_is_of_those_that_its_policy_lets_pass(
+    policy: Any, wanted: dict[str, list[int]], tmp_path: Path
+) -> None:
+    agg = {"near": wr.collect_list("x", order="event_time")}
+    definition = wr.Over(
+        by="k", event_time="t", frame=("-20 seconds", "20 seconds"), agg=agg, select="x", deliver=policy
+    )
+    with TestDriver(definition, tmp_path, clock=ManualClock(20 * S)) as driver:
+        driver.feed(SOME)
+        driver.drain()
+        driver.check()
+        found: dict[str, list[int]] = {}
+        for row in driver.committed_panes():
+            assert sorted(row.values["near"]) == wanted[row.values["k"]]
+            found[row.values["k"]] = sorted([*found.get(row.values["k"], []), row.values["x"]])
         assert found == wanted
 
 
