@@ -240,6 +240,7 @@ class WindowAggregator(Ticking, Grouping):
         starts = self._windows(kv, before_us, watermark_us)
         progress.watermark_us = watermark_us
         if not emit.on_time and emit.tells_late:
+            self.due.end(kv, starts)
             return
         progress.dirty.difference_update(starts)
         if emit.on_time:

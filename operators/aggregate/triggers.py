@@ -181,6 +181,13 @@ class Due:
         if self.active:
             self.save(kv, dict.fromkeys(starts, START_OF_TIME_US))
 
+    def end(self, kv: KV, starts: Sequence[int]) -> None:
+        """These windows are late from now on, and what waits in them has no longer to wait than that: a delay may be over."""
+        due = self.load(kv)
+        waiting = [start for start in starts if start in due]
+        if waiting:
+            self.save(kv, {**due, **dict.fromkeys(waiting, START_OF_TIME_US)})
+
     def passed(self, kv: KV, now_us: int) -> set[int]:
         """Windows in which something may be due."""
         return {start for start, at_us in self.load(kv).items() if at_us <= now_us}
