@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,8 @@ from windrow.runners.embedded.given import Many, many_of
 from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, prefixed, with_positions
 from windrow.runners.rows import is_name, table_of
 
+#: So many of the first messages say what lists and structs are.
+_LOOKED_AT = 1_000
 #: {input: schema}, or the schema of the one input that there is.
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
@@ -72,10 +75,10 @@ class Intake:
         """New messages of an input as a slice; their sources carry the input's name."""
         if isinstance(messages, pa.Table):
             if len(messages):
-                self.check(given, messages.column_names, beside, messages.schema)
+                self.check(given, messages, beside)
             return self._placed_table(given, messages)
         if messages:
-            self.check(given, {name for m in messages for name in m.payload}, beside)
+            self.check(given, messages, beside)
         placed = self.place(given, messages, in_position_order=True)
         counts = {"replayed": len(messages) - len(placed.messages)}
         return self.table_of(given, placed, counts, beside=beside), Passed(counts, placed.ordinals)
@@ -125,16 +128,19 @@ class Intake:
     def check(
         self,
         given: Input,
-        names: Iterable[str],
+        messages: pa.Table | Sequence[Message],
         beside: Mapping[str, pa.Table],
-        types: pa.Schema | None = None,
     ) -> None:
-        """Raise `UnknownColumn` where the first messages of an input lack a column that it needs. types: those of a table."""
+        """Raise `UnknownColumn` where the first messages of an input lack a column that it needs."""
         if given.name not in self._checked:
+            if isinstance(messages, pa.Table):
+                names, types = set(messages.column_names), messages.schema
+            else:
+                names, types = {n for m in messages for n in m.payload if is_name(n)}, _nested(messages)
             known = self.known(given)
-            if types is not None:
+            if len(types):
                 known = _with_types(known, types)
-            self._needs(given, beside).check(known, {n for n in names if is_name(n)})
+            self._needs(given, beside).check(known, names)
             self._checked.add(given.name)
 
     def teaches(self, given: Input, table: pa.Table) -> bool:
@@ -211,3 +217,17 @@ def _with_types(known: pa.Schema | None, seen: pa.Schema) -> pa.Schema:
         if not field.name.startswith("__"):
             fields.setdefault(field.name, pa.field(field.name, plain_type(field.type)))
     return pa.schema(fields.values())
+
+
+def _nested(messages: Sequence[Message]) -> pa.Schema:
+    """What lists and structs the first of these messages hold."""
+    values: dict[str, list[Any]] = {}
+    for message in messages[:_LOOKED_AT]:
+        for name, value in message.payload.items():
+            if isinstance(value, (dict, list)) and is_name(name):
+                values.setdefault(name, []).append(value)
+    types = {}
+    for name, held in values.items():
+        with suppress(pa.ArrowException, OverflowError):  # of which the message is told when it is read
+            types[name] = pa.array(held).type
+    return pa.schema(types.items())

@@ -103,7 +103,7 @@ class Embedded:
             self._intake.take({given.name: [one]})
             self._end_synchronously()
             return
-        self._intake.check(given, one.payload, {})
+        self._intake.check(given, [one], {})
         self.engine.waiting.append((one, self.engine.now(), None))
 
     @one_at_a_time

@@ -1,5 +1,24 @@
 """Durable windowed operators for Python streams, embedded or on Spark Structured Streaming.
 
+A definition is a value: `definition.open(folder)` runs it in this process, `definition.writeStream(stream)` on Spark, and
+`definition.run(folder, source)` from topic to topic. `help(wr.Aggregate)`, and so on, tells the rest, with an example.
+
+Operators: Aggregate, CoGroup, Join, JoinWindow, Over, Deduplicate, Process, Delivery; Input and pairs for several inputs
+Several as one job: chain, which gives a Chain; open, foreach_batch, writeStream, together
+Windows: tumbling, hopping, calendar, session, tuples, global_window, inherited; of a join's inputs sliding, rows, unbounded
+Frames around messages: rows_between, range_between, between
+Aggregations: count, sum, avg, min, max, variance, stddev, weighted_avg, median, percentile, approx_percentile, count_distinct,
+    approx_count_distinct, first, last, earliest, latest, any_value, max_by, min_by, top_k, top_k_by, collect_list, collect_set,
+    sort_list, skipped; your own: aggregate_function, reduce; of columns by col, lit
+What is told when: Emit, every, every_batch, after, when, any_of, all_of, never
+Watermarks and retention: bounded, fixed, explicit, custom; Retain, forever
+Which message is which: positions, ids
+What comes and goes: Message, Position; Pane, JoinedRow, Window, TupleWindow, DeadLetter, Token
+Reading: read_state, read_panes, latest, progress_bar
+Kafka: Kafka, KafkaSource, kafka_log, kafka_offsets
+Errors: WindrowError, ConfigurationError
+Modules: wr.sources, wr.sinks, wr.decoders, wr.deliver, and windrow.testing
+
 >>> import windrow as wr
 >>> delays = wr.Aggregate(
 ...     by="origin", event_time="departure", window=wr.tumbling("1 hour"), retention="7 days",

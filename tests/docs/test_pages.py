@@ -63,6 +63,12 @@ def test_the_page_of_public_names_leaves_none_out() -> None:
     assert set(shown) == api.public() and len(shown) == len(set(shown))
 
 
+def test_the_help_of_the_package_names_all_that_it_has() -> None:
+    assert wr.__doc__ is not None
+    listed = re.findall(r"\w+", wr.__doc__.split(">>>")[0])
+    assert [name for name in sorted(api.public()) if name not in listed] == []
+
+
 @pytest.mark.parametrize("what", list(called()))
 def test_every_option_is_told(what: Any) -> None:
     said = set(re.findall(r"\w+", inspect.getdoc(what) or ""))

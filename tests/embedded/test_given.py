@@ -49,21 +49,29 @@ def found(op: Any) -> list[tuple[Any, ...]]:
     [pc.field("s", "x"), pc.struct_field(wr.col("s"), ["x"]), pc.list_value_length(wr.col("l"))],
     ids=str,
 )
-def test_a_table_says_what_lists_and_structs_are_that_expressions_take_apart(
+def test_messages_say_what_lists_and_structs_are_that_expressions_take_apart(
     location: str, made: Any
 ) -> None:
     table = pa.table({"t": pa.array([0, 1]), "k": ["a", "a"], "s": [{"x": 1}, {"x": 2}], "l": [[5], [6, 7]]})
     parts = wr.Aggregate(
         event_time="t", window=wr.tumbling("1 s"), agg={"n": wr.sum(made)}, where=made > 0, retention="1 s"
     )
-    with parts.open(location, clock=ManualClock()) as op:
-        op.add_messages(table)
-        assert [w.values for w in op.get_windows()] == [{"n": 3}]
+    for number, way in enumerate(("table", "dicts", "one by one")):
+        with parts.open(f"{location}-{number}", clock=ManualClock()) as op:
+            for some in (
+                [table] if way == "table" else [table.to_pylist()] if way == "dicts" else table.to_pylist()
+            ):
+                (op.add_message if isinstance(some, dict) else op.add_messages)(some)
+            op.add_message({"t": 2, "k": "a", "s": None, "l": None})
+            assert [w.values for w in op.get_windows()] == [{"n": 3}]
+            op.add_message({"t": 3, "k": "a", "s": "text", "l": {"x": 1}})
+            op.flush()
+            assert [letter.reason for letter in op.dead_letters()] == ["malformed"]
     with (
-        parts.open(f"{location}-2", clock=ManualClock()) as op,
+        parts.open(f"{location}-null", clock=ManualClock()) as op,
         pytest.raises(e.UnknownColumn, match=r"open\(schema="),
     ):
-        op.add_messages(table.to_pylist())
+        op.add_message({"t": 0, "k": "a", "s": None, "l": None})
 
 
 @pytest.mark.proves("Embedded: messages as dicts, tables and data frames; threads take turns")
