@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import bases_of, commit_of
@@ -30,6 +31,8 @@ PANES_OF = "panes_file."
 
 #: Kinds of files that a transport keeps; panes by operator. (And `DEAD`.)
 CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
+#: So many rows are looked at.
+LOOK_ROWS = 256
 
 
 class Named(NamedTuple):
@@ -210,7 +213,7 @@ def write_parquet(table: pa.Table, path: str) -> None:
     """A Parquet file that survives a power loss before anything names it."""
     if len(table) > 1000:
         # Dictionaries of numbers that differ from row to row cost half of the time and save nothing.
-        pq.write_table(table, path, compression="snappy", use_dictionary=list(_repeating(table.schema)))
+        pq.write_table(table, path, compression="snappy", use_dictionary=list(_repeating(table)))
     else:
         pq.write_table(table, path, compression="none")
     descriptor = os.open(path, os.O_RDONLY)
@@ -221,13 +224,23 @@ def write_parquet(table: pa.Table, path: str) -> None:
     sync_directory(os.path.dirname(path))
 
 
-def _repeating(schema: pa.Schema) -> Iterable[str]:
-    """Columns whose values repeat: everything but numbers, and the commit."""
-    for field in schema:
+def _repeating(table: pa.Table) -> Iterable[str]:
+    """Columns whose values repeat: everything but numbers, and the commit; times where those beside each other do.
+
+    Rows are in the order of their windows, so that a few of them say whether many have the same.
+    """
+    some = table.slice(len(table) // 2, LOOK_ROWS)
+    for field in table.schema:
+        column = some.column(field.name)
         if pa.types.is_struct(field.type):
-            yield from (f"{field.name}.{child.name}" for child in field.type)
-        elif (
-            not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
-            or field.name == "commit"
+            names = [child.name for child in field.type]
+            yield from (f"{field.name}.{name}" for name in names if _repeats(pc.struct_field(column, name)))
+        elif field.name == "commit" or not (
+            pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or not _repeats(column)
         ):
             yield field.name
+
+
+def _repeats(some: pa.ChunkedArray) -> bool:
+    """False for times half of which or more are each another."""
+    return not pa.types.is_timestamp(some.type) or 2 * pc.count_distinct(some).as_py() <= len(some)

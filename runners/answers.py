@@ -22,6 +22,8 @@ class Answer:
     first_offsets: dict[Partition, int] = field(default_factory=dict)
     next_offsets: dict[Partition, int] = field(default_factory=dict)
     rows: int = 0
+    #: Bytes a row, where rows that came together were the widest.
+    width: int = 0
     #: True if nothing was told and nothing has changed, but that time passed.
     still: bool = False
     #: Rows too late for all of their windows, or too far ahead of now, that came in groups, not as letters: the commit is

@@ -124,9 +124,9 @@ def run(
     `expected`: the shard that will probably be asked for; its store is opened while Spark still computes the rows. close: what
     becomes of the shard when that is done.
     """
-    shard = None if expected is None else _open(plan, expected)
+    shard, widths = None if expected is None else _open(plan, expected), [0]
     try:
-        came = tables_of_shard(batches, CHUNK_ROWS)
+        came = tables_of_shard(_measured(batches, widths), CHUNK_ROWS)
         first = next(came, None)
         if first is None:
             if expected is None or not plan.columns:
@@ -140,6 +140,7 @@ def run(
             shard = _open(plan, number)
         if isinstance(shard, Shard):
             answer = run_shard(plan, shard, _all(held, came))
+            answer.width = max(widths)
         else:
             answer = _lost(number, shard)
             deque(came, maxlen=0)  # Spark's worker goes on only after all of them
@@ -147,6 +148,14 @@ def run(
         if isinstance(shard, Shard):
             close(shard)
     yield reply(number, answer)
+
+
+def _measured(batches: Iterable[pa.RecordBatch], widths: list[int]) -> Iterator[pa.RecordBatch]:
+    """The same; notes how many bytes a row of each of them takes."""
+    for batch in batches:
+        if batch.num_rows:
+            widths.append(batch.nbytes // batch.num_rows)
+        yield batch
 
 
 def _all(held: list[pa.Table], came: Iterator[tuple[int, pa.Table]]) -> Iterator[pa.Table]:

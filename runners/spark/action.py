@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import GROUPS_OF
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
@@ -22,7 +23,7 @@ from windrow.operators.steps.pushdown import Pushdown
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import check_answers
 from windrow.runners.replay import replayable
-from windrow.runners.spark import routes
+from windrow.runners.spark import calls, routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.session import FixedStages, Tagged, of_stream, run_on_partition
 from windrow.runners.spark.shared import Nonce
@@ -65,6 +66,8 @@ class Action:
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
         self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
+        #: Bytes a row, where rows that came last were the widest; None: nobody knows.
+        self._width: int | None = None
         #: Batches up to this commit are planned so that late rows come as dead letters.
         self._letters_until = 0
 
@@ -128,6 +131,7 @@ class Action:
             again = next(a.lost for a in answers if a.lost is not None)
             raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
         check_answers(plan, answers, job.shards)
+        self._width = max(a.width for a in answers) or self._width
         self._nonce.forget()
         return answers
 
@@ -179,10 +183,13 @@ class Action:
         self, spark: SparkSession, df: DataFrame, on_shards: DataFrame, plan: Plan, *, redo: bool
     ) -> list[Answer]:
         """What the shards answer. redo: where a stage ran twice nobody can say that both runs saw the same rows."""
+        width = None if self._few else self._width
+        if width is not None and self._reads is None and calls.has_python(df):
+            width = None  # nobody knows how wide rows are that go to the user's own functions
         for _ in range(REDO_ATTEMPTS):
             with (
                 Tagged(spark, f"windrow-{self._job.job}-{plan.commit}") as tagged,
-                FixedStages(df, self._job.shards),
+                FixedStages(df, self._job.shards, width),
             ):
                 rows = on_shards.collect()
             if not redo or not tagged.second_attempts():
@@ -196,16 +203,20 @@ class Action:
             "told to be the same; see why tasks fail, and start the query again"
         )
 
-    def _rows_cross(self) -> bool:
-        """The last commit took few rows, or few for each group that there was, or would have been.
+    @property
+    def _few(self) -> bool:
+        """The last commit took few rows.
 
         It is state: a batch that is run again after a crash goes the way that it went.
         """
+        return any(_rows_of(commit) <= FEW_ROWS for commit in self._job.recent[-1:])
+
+    def _rows_cross(self) -> bool:
+        """The last commit took few rows, or few for each group that there was, or would have been."""
         for commit in self._job.recent[-1:]:
-            rows = sum(step.rows for step in commit.steps)
             counts = (item for shard in commit.shards for item in shard.counters.items())
             groups = sum(n for name, n in counts if name.startswith(GROUPS_OF))
-            return rows <= FEW_ROWS or rows < ROWS_A_GROUP * groups
+            return self._few or _rows_of(commit) < ROWS_A_GROUP * groups
         return False
 
     def _prepare(
@@ -239,3 +250,7 @@ class Action:
         if (spark.sparkContext.master or "").startswith("local["):
             return None
         return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self._job.job)
+
+
+def _rows_of(commit: Commit) -> int:
+    return sum(step.rows for step in commit.steps)

@@ -58,6 +58,7 @@ class _Known:
         self._rdd = jvm.org.apache.spark.sql.execution.LogicalRDD
         self._datasets = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
         self._simple = jvm.SimplePythonFunction
+        self._python = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
         self._of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
 
     def columns(self, texts: tuple[str, ...]) -> Any:
@@ -97,6 +98,10 @@ class _Known:
         )
         in_sql: tuple[Any, ...] = ([], []) if _SINCE_4_3 else ()
         return self._of_python("windrow", simple, self._types[name], eval_type, True, *in_sql)
+
+    def has_python(self, jdf: Any) -> bool:
+        """See the function of this name."""
+        return bool(jdf.queryExecution().analyzed().containsPattern(self._python))
 
     def each_whole(self, jdf: Any, partitions: int | None) -> Any | None:
         """See `each_partition`."""
@@ -149,6 +154,11 @@ def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
     """
     whole = _of(df).each_whole(df._jdf, partitions)
     return None if whole is None else DataFrame(whole, df.sparkSession)
+
+
+def has_python(df: DataFrame) -> bool:
+    """True if rows go through Python before they are those of the frame; what a streaming query hands in has been there."""
+    return _of(df).has_python(df._jdf)
 
 
 def repartitioned(df: DataFrame, partitions: int, by: str) -> DataFrame:

@@ -141,15 +141,32 @@ def of_stream(spark: SparkSession) -> bool:
     return spark.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
 
 
+_MOST_BYTES, _MOST_ROWS = (f"spark.sql.execution.arrow.max{what}PerBatch" for what in ("Bytes", "Records"))
+#: With this as the most bytes Spark does not measure.
+_NO_LIMIT = str(2**31 - 1)
+#: Rows that come may be so many times as wide as those before.
+_WIDER = 4
+
+
+def in_bytes(said: str) -> int:
+    """A size as settings of Spark say it, such as 64MB."""
+    number = said.strip().lower().removesuffix("b")
+    return int(number.rstrip("kmgtp")) << 10 * ("kmgtp".find(number[-1]) + 1)
+
+
 class FixedStages:
     """Runs one batch of a stream as one job of fixed stages.
 
     Spark gives `foreachBatch` the rows of the user's plan, so all that is planned here are two small shuffles of ours;
     planning again after each of them (adaptive execution) costs a tenth of a batch and finds nothing. A bounded frame
     brings its own plan, and keeps what helps it.
+
+    Rows go to Python so many at a time, and as soon as they reach so many bytes, for which Spark measures them all again
+    after each of them: a third of what its tasks compute. Narrow ones do not come near that.
     """
 
-    def __init__(self, df: DataFrame, shards: int) -> None:
+    def __init__(self, df: DataFrame, shards: int, width: int | None = None) -> None:
+        """width: bytes a row, as rows came before; None where nobody knows, or it does not matter."""
         self._conf = df.sparkSession.conf
         self._of_stream = of_stream(df.sparkSession)
         cores = df.sparkSession.sparkContext.defaultParallelism
@@ -157,7 +174,15 @@ class FixedStages:
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": str(max(shards, cores)),
         }
+        if self._of_stream and width is not None and self._narrow(width):
+            self._settings[_MOST_BYTES] = _NO_LIMIT
         self._before: dict[str, str | None] = {}
+
+    def _narrow(self, width: int) -> bool:
+        """True if as many rows as go at a time cannot reach the most bytes, also if they get wider."""
+        most_bytes, most_rows = self._conf.get(_MOST_BYTES), self._conf.get(_MOST_ROWS)
+        assert most_bytes is not None and most_rows is not None  # both have defaults
+        return 0 < _WIDER * width * int(most_rows) <= in_bytes(most_bytes)
 
     def __enter__(self) -> FixedStages:
         if self._of_stream:

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from windrow.checkpoint import compaction
 from windrow.checkpoint import shard as shards
 from windrow.checkpoint.compaction import compact
+from windrow.checkpoint.files import write_parquet
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
@@ -184,3 +187,24 @@ def test_a_restored_store_that_somebody_takes_away_before_it_is_opened_is_not_ta
     assert taken == [spec.path]
     assert contents(again) == wanted
     again.close()
+
+
+def test_columns_of_panes_that_repeat_have_dictionaries(tmp_path: Path) -> None:
+    n, us = 4_000, pa.timestamp("us", "UTC")
+    own, shared = pa.array(range(n)).cast(us), pa.array([i // 500 for i in range(n)]).cast(us)
+    window = pa.StructArray.from_arrays([shared, own], names=["start", "end"])
+    keys, numbers = pa.array([str(i % 7) for i in range(n)]), pa.array(range(n))
+    table = pa.table(
+        {"window": window, "k": keys, "seen": own, "day": shared, "n": numbers, "commit": pa.array([1] * n)}
+    )
+    path = str(tmp_path / "panes.parquet")
+    write_parquet(table, path)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    assert {c.path_in_schema for c in columns if c.has_dictionary_page} == {
+        "window.start",
+        "k",
+        "day",
+        "commit",
+    }
+    assert pq.read_table(path).equals(table)

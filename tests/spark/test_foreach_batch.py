@@ -14,7 +14,8 @@ from pyspark.errors.exceptions.captured import PythonException, StreamingQueryEx
 import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported
 from windrow.core.time import to_datetime
-from windrow.runners.spark.session import check_session
+from windrow.runners.spark import action
+from windrow.runners.spark.session import FixedStages, check_session, in_bytes
 from windrow.testing.clock import DEFAULT_START, ManualClock
 
 from .batches import INCREMENTAL, ROWS, define, embedded, plain, run, same, start
@@ -128,11 +129,17 @@ def test_each_commit_is_told_to_the_listeners(spark: Any, feed: Any, tmp_path: A
 
 
 def test_the_settings_of_the_session_are_as_before_when_a_batch_is_done(
-    spark: Any, feed: Any, tmp_path: Any
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions")
+    monkeypatch.setattr(action, "FEW_ROWS", -1)
+    names = (
+        "spark.sql.adaptive.enabled",
+        "spark.sql.shuffle.partitions",
+        "spark.sql.execution.arrow.maxBytesPerBatch",
+    )
     source, seen = feed(), list[list[str]]()
-    source.add([{"t": at(1), "k": "a", "v": 1}])
+    for n in (1, 2):
+        source.add([{"t": at(n), "k": "a", "v": 1}])
     definition = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count()}, retention="1 hour"
     )
@@ -154,7 +161,47 @@ def test_the_settings_of_the_session_are_as_before_when_a_batch_is_done(
     )
     query.awaitTermination()
     function.close()
-    assert seen[0] == seen[1] and seen[0][1] == "5"
+    assert len(seen) == 4 and seen[0][1] == "5" and all(s == seen[0] for s in seen)
+
+
+def test_what_goes_to_python_is_measured_where_rows_may_be_wide(
+    spark: Any, feed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows of the first batch, nor of what the user's own functions take; after few rows it does not matter."""
+    seen, name = list[str](), "spark.sql.execution.arrow.maxBytesPerBatch"
+
+    class Seen(FixedStages):
+        def __enter__(self) -> Seen:
+            super().__enter__()
+            seen.append(self._conf.get(name))
+            return self
+
+    monkeypatch.setattr(action, "FixedStages", Seen)
+    monkeypatch.setattr(action, "FEW_ROWS", 1)
+    limit, none = spark.conf.get(name), str(2**31 - 1)
+    batches = [
+        [{"t": at(n), "k": k, "v": n} for k in ("a", key)] for n, key in enumerate(["b", "b" * 5000, "b"])
+    ]
+    batches += [batches[0], batches[0][:1], batches[0], batches[0], batches[0]]
+    sink = wr.sinks.memory()
+    function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
+
+    def batch(df: Any, n: int) -> None:
+        function(df.mapInArrow(lambda rows: rows, df.schema) if n == 6 else df.where("k is not null"), n)
+
+    start(spark, feed(), tmp_path, batch, batches)
+    function.close()
+    assert seen == [limit, none, limit, none, none, limit, limit, none]
+    assert same(plain(sink.panes), embedded(define(), batches))
+
+
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [("67108864b", 1 << 26), ("64MB", 1 << 26), ("64m", 1 << 26), ("12", 12), ("2K", 2048), ("1tb", 1 << 40)],
+)
+def test_sizes_are_read_as_spark_reads_them(spark: Any, said: str, size: int) -> None:
+    theirs = spark._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes
+    assert in_bytes(said) == theirs(said) == size
 
 
 @pytest.mark.proves("Spark: speculation is refused")
