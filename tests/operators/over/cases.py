@@ -44,6 +44,13 @@ def spread(messages: pa.Table) -> int:
     return max(numbers) - min(numbers)
 
 
+@wr.aggregate_function(name="stood", returns=pa.string(), envelope=True)
+def stood(messages: pa.Table) -> str:
+    """Where each message stood, and when it was."""
+    names = ("__partition", "__offset", "__ordinal", "t", "x")
+    return repr([[str(row[name]) for name in names] for row in messages.to_pylist()])
+
+
 ALL: dict[str, Any] = {
     "n": wr.count(),
     "numbers": wr.count("y"),
@@ -68,6 +75,7 @@ ALL: dict[str, Any] = {
     "large": wr.sum("x").where(wr.col("x") > 1),
     "tenth": wr.max(wr.lit(10) / wr.col("x")),
     "spread": spread(),
+    "stood": stood(),
 }
 
 
