@@ -76,8 +76,10 @@ class Promises:
         held = self._held(kv, keys, groups.size, speaks)
         floors = floors_of(codes, promised, held.us)
         good = _kept(start, promised, floors)
-        for code in np.unique(codes[~good]).tolist():
-            _one_by_one(np.flatnonzero(codes == code), start, promised, floors, good, int(held.us[code]))
+        broken = np.unique(codes[~good])
+        ends = [np.searchsorted(codes, broken, side=side).tolist() for side in ("left", "right")]
+        for code, low, high in zip(broken.tolist(), *ends, strict=True):
+            _one_by_one(np.arange(low, high), start, promised, floors, good, int(held.us[code]))
         after = held.us.copy()
         np.maximum.at(after, codes[good], promised[good])
         if (after > held.us).any():
