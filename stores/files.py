@@ -78,12 +78,17 @@ def on_disk(location: str) -> Iterator[None]:
             raise
         where = f"{error.filename!r} of {location}" if error.filename else location
         why = os.strerror(error.errno) if error.errno else str(error)
-        remedy = _REMEDIES.get(error.errno or 0, "see what is wrong with the disk")
-        failed = DiskFailed(
-            f"{where} cannot be written: {why}. What was committed is safe: {remedy}, and call again"
-        )
-        failed.errno = error.errno
-        raise failed from error
+        raise disk_failed(where, why, error.errno) from error
+
+
+def disk_failed(where: str, why: str, number: int | None) -> DiskFailed:
+    """number: the system's of the error"""
+    remedy = _REMEDIES.get(number or 0, "see what is wrong with the disk")
+    failed = DiskFailed(
+        f"{where} cannot be written: {why}. What was committed is safe: {remedy}, and call again"
+    )
+    failed.errno = number
+    return failed
 
 
 _FULL, _CLOSED = "free some space", "let this user write there"

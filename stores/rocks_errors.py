@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
 from windrow.core.errors import CorruptState, StateError
+from windrow.stores.files import disk_failed
+
+#: What RocksDB tells in the system's words where the disk refuses.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def is_passing(error: Exception, path: str) -> bool:
@@ -35,4 +40,7 @@ def translate(error: Exception, path: str) -> Exception:
     text = str(error)
     if text.startswith("Corruption") or "No such file or directory" in text:
         return CorruptState(f"the store {path} is damaged: {text}")
+    for number in _OF_THE_DISK if text.startswith("IO error") else ():
+        if os.strerror(number) in text:
+            return disk_failed(f"the store {path}", text, number)
     return StateError(f"the store {path} failed: {text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -561,3 +562,21 @@ def test_pages_of_windows_lie_in_small_blocks(tmp_path: Path) -> None:
         told = [kv._maps[cf].property_value("rocksdb.aggregated-table-properties") or "" for cf in kv.cfs]
     windows, messages = [int(text.partition("# data blocks=")[2].partition(";")[0]) for text in told]
     assert windows >= 3 * messages > 0
+
+
+def test_a_disk_that_takes_no_more_is_what_is_told_of_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
+    program = f"""
+import resource
+from windrow.core.errors import DiskFailed
+from windrow.stores.rocks import RocksKV
+before = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+try:
+    RocksKV({str(tmp_path / "store")!r}, ["a"])
+except DiskFailed as error:
+    print(error.errno, error)
+resource.setrlimit(resource.RLIMIT_FSIZE, before)
+RocksKV({str(tmp_path / "store")!r}, ["a"]).close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{errno.EFBIG} ") and "raise the limit of file sizes" in done.stdout
