@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,7 @@ from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, Changes
 from windrow.stores.segment import read_parts, read_segment, write_segment
 from windrow.stores.snapshots import SnapshotStore
+from windrow.stores.spill import Gathered
 
 #: Counters of a shard's answer: rows of an operator's pane file. (And `DEAD_FILE`.)
 PANES_OF = "panes_file."
@@ -33,6 +35,9 @@ PANES_OF = "panes_file."
 CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
 #: So many rows are looked at.
 LOOK_ROWS = 256
+
+#: What an operator tells in a commit.
+Rows: TypeAlias = pa.Table | Gathered
 
 
 class Named(NamedTuple):
@@ -135,7 +140,7 @@ class ShardFiles:
         commit: int,
         metadata: Changes,
         messages: Changes,
-        panes: Mapping[str, pa.Table],
+        panes: Mapping[str, Rows],
         dead: pa.Table | None,
         counters: Mapping[str, int],
         snapshot: str | None = None,
@@ -209,13 +214,19 @@ def _fetch(transport: Transport, shard: int, at: At, path: str) -> None:
         transport.fetch(shard, at, path)
 
 
-def write_parquet(table: pa.Table, path: str) -> None:
+def write_parquet(rows: Rows, path: str) -> None:
     """A Parquet file that survives a power loss before anything names it."""
-    if len(table) > 1000:
+    tables = iter([rows]) if isinstance(rows, pa.Table) else rows.tables()
+    first, how = next(tables), dict[str, Any](compression="none")
+    if len(rows) > 1000:
         # Dictionaries of numbers that differ from row to row cost half of the time and save nothing.
-        pq.write_table(table, path, compression="snappy", use_dictionary=list(_repeating(table)))
+        how = {"compression": "snappy", "use_dictionary": list(_repeating(first))}
+    if isinstance(rows, pa.Table):
+        pq.write_table(rows, path, **how)
     else:
-        pq.write_table(table, path, compression="none")
+        with pq.ParquetWriter(path, first.schema, **how) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

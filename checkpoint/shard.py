@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 
 from windrow.checkpoint.compaction import SNAPSHOTS, base_due, compact, sweep_local
-from windrow.checkpoint.files import ShardFiles
+from windrow.checkpoint.files import Rows, ShardFiles
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
 from windrow.checkpoint.records import Commit, ShardResult
@@ -306,7 +306,7 @@ class Shard:
         self,
         commit: int,
         changes: Changes,
-        panes: Mapping[str, pa.Table],
+        panes: Mapping[str, Rows],
         dead: pa.Table | None,
         counters: Mapping[str, int],
         *,

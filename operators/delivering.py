@@ -7,6 +7,7 @@ Both go when the interval is over.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,6 +139,11 @@ class Delivering(Logic):
         for throttle in self._throttles.values():
             throttle.forget(kv, now_us, everything=watermark_us >= END_OF_TIME_US)
         return self._logic.advance(kv, watermark_us, now_us)
+
+    def apart(self, before: KV) -> Delivering:
+        found = copy.copy(self)
+        found._logic = self._logic.apart(before)
+        return found
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         # What passes is decided once, whatever the operator makes of it: a message on which it raises took its place.

@@ -309,6 +309,12 @@ class Logic(ABC):
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, with position columns; tell what they let it tell."""
 
+    def apart(self, before: KV) -> Logic:
+        """The same for steps of which none has a key that another one has: the pieces of what is too much for one. before: the
+        store as it is before them, where all lies that their messages may meet.
+        """
+        return self
+
     #: True if a table without rows is worth an `ingest`, for its columns.
     takes_columns = False
 

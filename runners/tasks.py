@@ -45,7 +45,9 @@ from windrow.runners.wire import (
     tables_of_inputs,
     tables_of_shard,
 )
+from windrow.stores import spill
 from windrow.stores.kv import KV, Overlay
+from windrow.stores.spill import Gathered
 from windrow.stores.spilled import Spilling
 
 SNAPSHOT_EVERY = 32
@@ -211,7 +213,7 @@ class Work:
             for d in plan.definitions
         ]
         self.answer = Answer(ShardResult(shard=shard.spec.shard))
-        self.panes: dict[str, pa.Table] = {}
+        self.panes: dict[str, Gathered] = {}
         self.dead: list[pa.Table] = []
         self.counters: dict[str, int] = {}
 
@@ -269,9 +271,11 @@ class Work:
         """The steps of one definition over its rows, of which each piece is one."""
         plan, logic, name = self.plan, definition.logic(self.plan.tell), definition.name
         watermark_us, rows = plan.watermarks_us[name], 0
-        step = logic.advance(self.overlay, watermark_us, plan.now_us)
+        step = self._tell(logic, logic.advance(self.overlay, watermark_us, plan.now_us))
         keeping = logic.refiling()
         before = 0 if keeping is None else logic.progress(self.overlay).step
+        if spool.is_divided:
+            logic = logic.apart(self.overlay.so_far())
         for mine in spool.pieces():
             if spool.is_divided:
                 self.overlay.relieve()
@@ -279,7 +283,7 @@ class Work:
                 taken = ingest_rows(logic, self.overlay, mine, plan.now_us)
             else:
                 taken = self._take_groups(logic, plan.parts, mine, watermark_us)
-            step, rows = step.then(taken), rows + len(mine)
+            step, rows = step.then(self._tell(logic, taken)), rows + len(mine)
         self._note(step, definition)
         if step.groups:
             self.counters[GROUPS_OF + name] = step.groups
@@ -290,7 +294,19 @@ class Work:
             self.counters[ROWS_OF + name] = rows
             if spool.is_divided:
                 self.counters[PIECES_OF + name] = max(after - before, 1)
-        self.panes.update(logic.told(step, plan.commit))
+
+    def _tell(self, logic: Logic, step: StepResult) -> StepResult:
+        """What a step told goes to the commit's rows, a table at a time where it is much; the step without it."""
+        parts = [step]
+        if sum(table.nbytes for table in step.panes) > spill.SLICE_BYTES:
+            parts = [StepResult(inner=step.inner), *(StepResult([table]) for table in step.panes)]
+        quiet = replace(step, panes=[], inner={})
+        del step
+        parts.reverse()
+        while parts:
+            for name, rows in logic.told(parts.pop(), self.plan.commit).items():
+                self.panes.setdefault(name, Gathered()).add(rows)
+        return quiet
 
     def _take_groups(
         self, logic: Logic, parts: Sequence[str], mine: pa.Table, watermark_us: int
@@ -325,8 +341,9 @@ class Work:
         letters = pa.concat_tables(self.dead) if self.dead else None
         silent = not self.panes and letters is None and not self.overlay.spilled
         answer.still = silent and only_time_passed(shard.kv, self.overlay.batch)
+        panes = {name: rows if (held := rows.held) is None else held for name, rows in self.panes.items()}
         answer.result = shard.write(
-            plan.commit, self.overlay.changes, self.panes, letters, self.counters, snapshot=snapshot
+            plan.commit, self.overlay.changes, panes, letters, self.counters, snapshot=snapshot
         )
         return answer
 

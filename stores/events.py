@@ -16,8 +16,9 @@ two, and remembers up to which time there are such (`Wide`): what is read from b
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,8 @@ FORMAT, IN_FULL = 2, 1
 TIME = "__time"
 #: A stretch with more values than this is looked at.
 MANY = 12
+#: So many rows are in memory at once where they are taken in portions; a value that others are joined to has no more.
+PORTION = 1 << 16
 #: Rows are far apart that are fewer to a stretch than this, in more than so many of them.
 FEW, SPARSE = 64, 64
 #: Of fewer rows all columns are kept.
@@ -42,6 +45,9 @@ _ENOUGH = 256
 _HEAD, _COLUMNS, _LENGTH = struct.Struct(">BI"), struct.Struct(">H"), struct.Struct(">I")
 _KEPT, _SAME, _OF_TIME = range(3)
 _END = b"\xff" * 17
+
+#: What is wanted of some rows, in their order.
+Keep: TypeAlias = Callable[[pa.Table], pa.Table]
 
 
 class Wide(NamedTuple):
@@ -101,30 +107,65 @@ class Events:
         kv.write(batch)
 
     def read(
-        self, kv: KV, low_us: int, high_us: int, *, tidy: bool = False, exact: bool = True
+        self,
+        kv: KV,
+        low_us: int,
+        high_us: int,
+        *,
+        tidy: bool = False,
+        exact: bool = True,
+        keep: Keep | None = None,
     ) -> pa.Table | None:
         """The rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
 
         tidy: join small values on the way, for which the store has to be one that is written
         exact: False if rows of the same stretches that are before or after do no harm, and need not be taken out
+        keep: what is wanted of a whole portion of rows; no more than one is in memory then, and what is wanted
         """
-        found = list(kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us)))
-        if not found:
-            return None
-        tables = [_unpacked(value) for _, value in found]
-        if tidy:
-            self._join(kv, [key for key, _ in found], tables)
-        rows = concat(tables)
-        if not exact:
-            return rows
-        times = rows.column(TIME).to_numpy()
-        inside = (times >= low_us) & ((times < high_us) if high_us < END_OF_TIME_US else True)
-        if not inside.all():
-            rows = rows.filter(pa.array(inside))
-        return rows if len(rows) else None
+        found, most = list[pa.Table](), sys.maxsize if keep is None else PORTION
+        for tables, _ in self._values(kv, low_us, high_us, most, tidy=tidy):
+            rows = concat(tables)
+            if exact:
+                rows = _inside(rows, low_us, high_us)
+            found.append(rows if keep is None or len(rows) < PORTION else keep(rows))
+        return concat(found) if found and (not exact or any(map(len, found))) else None
 
-    def read_near(self, kv: KV, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
-        """The rows of the times from `low_us` to `high_us`, both included, of many such ranges; and some that lie between."""
+    def portions(self, kv: KV, high_us: int) -> Iterator[pa.Table]:
+        """The rows with `time < high_us`, about a portion at once, each later than the one before. Small values are joined
+        on the way.
+        """
+        rest: list[pa.Table] = []
+        for tables, following_us in self._values(kv, START_OF_TIME_US, high_us, PORTION, tidy=True):
+            rows = _inside(concat([*rest, *tables]), START_OF_TIME_US, high_us)
+            early = rows.column(TIME).to_numpy() < following_us
+            rest = [] if early.all() else [rows.filter(pa.array(~early))]
+            if early.any():
+                yield rows.filter(pa.array(early)) if rest else rows
+
+    def _values(
+        self, kv: KV, low_us: int, high_us: int, most: int, *, tidy: bool
+    ) -> Iterator[tuple[list[pa.Table], int]]:
+        """(values of stretches that hold such times, of about `most` rows; where that of the next one begins)."""
+        keys, tables, rows = list[bytes](), list[pa.Table](), 0
+        for key, value in kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us)):
+            if rows >= most:
+                self._join(kv, keys, tables, tidy)
+                yield tables, decode_i64(key[:8])
+                keys, tables, rows = [], [], 0
+            keys.append(key)
+            tables.append(_unpacked(value))
+            rows += len(tables[-1])
+        if keys:
+            self._join(kv, keys, tables, tidy)
+            yield tables, END_OF_TIME_US + 1
+
+    def read_near(
+        self, kv: KV, low_us: IntArray, high_us: IntArray, *, tidy: bool = True, keep: Keep | None = None
+    ) -> pa.Table | None:
+        """The rows of the times from `low_us` to `high_us`, both included, of many such ranges; and some that lie between.
+
+        tidy, keep: as of `read`
+        """
         some = np.flatnonzero(high_us >= low_us)
         if len(some) == 0:
             return None
@@ -138,7 +179,7 @@ class Events:
         found = [
             rows
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-            if (rows := self.read(kv, start, end + 1, tidy=True)) is not None
+            if (rows := self.read(kv, start, end + 1, tidy=tidy, keep=keep)) is not None
         ]
         return concat(found) if found else None
 
@@ -173,8 +214,10 @@ class Events:
         """The key behind all stretches that begin before that."""
         return None if high_us >= END_OF_TIME_US else encode_i64(high_us)
 
-    def _join(self, kv: KV, keys: list[bytes], tables: list[pa.Table]) -> None:
-        """Write the last values of a stretch as one, where there are many small ones."""
+    def _join(self, kv: KV, keys: list[bytes], tables: list[pa.Table], tidy: bool) -> None:
+        """Write the last values of a stretch as one, where there are many small ones and they are to be joined."""
+        if not tidy or len(keys) <= MANY:
+            return
         buckets: IntArray = np.array([decode_i64(key[:8]) for key in keys], dtype=np.int64)
         starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
         batch = Batch()
@@ -183,6 +226,8 @@ class Events:
                 continue
             first, size = high - 1, len(tables[high - 1])
             while first > low and len(tables[first - 1]) < 2 * size:
+                if size + len(tables[first - 1]) > PORTION:
+                    break
                 first -= 1
                 size += len(tables[first])
             if first < high - 1:
@@ -190,6 +235,13 @@ class Events:
                 batch.delete_many(self.cf, keys[first : high - 1])
         if len(batch):
             kv.write(batch)
+
+
+def _inside(rows: pa.Table, low_us: int, high_us: int) -> pa.Table:
+    """The rows with `low_us <= time < high_us`; at the end of time all that come after."""
+    times = rows.column(TIME).to_numpy()
+    inside = (times >= low_us) & ((times < high_us) if high_us < END_OF_TIME_US else True)
+    return rows if inside.all() else rows.filter(pa.array(inside))
 
 
 def stretch_us(times: IntArray, width_us: int) -> int:

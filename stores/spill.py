@@ -5,7 +5,8 @@ Whatever becomes of the process, nothing is left behind: the file goes with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from windrow.stores.files import Unnamed
 
 #: Arrow likes its buffers to begin at such places.
 _ALIGNED = 64
+#: About so many bytes are in memory at once of rows that gather, and no more of them are read at once.
+SLICE_BYTES, SLICE_ROWS = 16 << 20, 1 << 16
 
 
 class _Piece(NamedTuple):
@@ -33,10 +36,10 @@ class Spill:
         self._pieces: dict[int, list[_Piece]] = {}
         self._file = Unnamed()
 
-    def add(self, rows: pa.Table, number: int = 0) -> None:
-        """More rows of a table."""
+    def add(self, rows: pa.Table, number: int = 0, at_once: int | None = None) -> None:
+        """More rows of a table. at_once: no more than so many are in memory where they are read one after the other."""
         pieces = self._pieces.setdefault(number, [])
-        for batch in rows.to_batches():
+        for batch in rows.to_batches(max_chunksize=at_once):
             if len(batch):
                 data = batch.serialize()
                 at = self._file.write(data, b"\0" * (-data.size % _ALIGNED))
@@ -63,6 +66,18 @@ class Spill:
             for piece in self._pieces.get(number, ())
         ]
 
+    def each(self, most: int, number: int = 0) -> Iterator[list[pa.Table]]:
+        """The rows of a table in their order, about so many bytes at once."""
+        some, size = list[pa.Table](), 0
+        for piece in self._pieces.get(number, ()):
+            some.append(_table(pa.py_buffer(self._file.read(piece.at, piece.size)), piece))
+            size += piece.size
+            if size >= most:
+                yield some
+                some, size = [], 0
+        if some:
+            yield some
+
     def mapped(self) -> dict[int, pa.Table]:
         """All tables, by number, as they lie in the file: the system reads what is looked at, and may let go of it again."""
         if not self._file.size:
@@ -74,6 +89,67 @@ class Spill:
             )
             for number in self.numbers
         }
+
+
+class Gathered:
+    """Rows that come a table at a time: as soon as they are many, they wait in a file."""
+
+    def __init__(self) -> None:
+        self._held: list[pa.Table] = []
+        self._spill: Spill | None = None
+        self._rows, self._bytes = 0, 0
+        self._schemas: dict[pa.Schema, None] = {}
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, rows: pa.Table) -> None:
+        """More rows."""
+        self._held.append(rows)
+        self._schemas[rows.schema] = None
+        self._rows += len(rows)
+        self._bytes += rows.nbytes
+        if self._bytes > SLICE_BYTES:
+            self._spill = self._spill or Spill()
+            for table in self._held:
+                self._spill.add(table, at_once=SLICE_ROWS)
+            self._held, self._bytes = [], 0
+
+    @property
+    def held(self) -> pa.Table | None:
+        """The rows, if they are all in memory."""
+        return concat(self._held) if self._held and self._spill is None else None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Their columns, of which some may have come later."""
+        return concat([schema.empty_table() for schema in self._schemas]).schema
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows in their order, about so many bytes at once."""
+        empty = self.schema.empty_table()
+        away = iter(()) if self._spill is None else self._spill.each(SLICE_BYTES)
+        for some in chain(away, [self._held] if self._held else []):
+            rows = concat(some)
+            yield rows if rows.schema.equals(empty.schema) else concat([empty, rows])
+
+
+class Away:
+    """Tables that gather in a list, in their order: as soon as they are many, those before wait in a file."""
+
+    def __init__(self, tables: list[pa.Table], most: int | None = None) -> None:
+        self._tables, self._from, self._most = tables, len(tables), most or SLICE_BYTES
+
+    def gathered(self) -> None:
+        """To be called when there are more."""
+        fresh = self._tables[self._from :]
+        if sum(table.nbytes for table in fresh) <= self._most:
+            return
+        away = Spill()
+        for table in fresh:
+            away.add(table)
+        self._tables[self._from :] = [away.mapped()[0]]
+        self._from += 1
 
 
 def _table(data: pa.Buffer, piece: _Piece) -> pa.Table:

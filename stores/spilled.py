@@ -44,6 +44,12 @@ class Spilling(Overlay):
         """True if what is pending is not in memory alone."""
         return self._spilled is not None
 
+    def so_far(self) -> KV:
+        """The store as it is now, whatever is written from now on; what was brought out of memory before may go on changing."""
+        now = Overlay(self.base)
+        now.batch.extend(self.batch)
+        return now
+
     def relieve(self) -> None:
         """Keep no more than `SPILL_BYTES` in memory."""
         if self.batch.held_bytes > SPILL_BYTES:

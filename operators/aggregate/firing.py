@@ -39,7 +39,7 @@ from windrow.operators.view import one_key
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV
 from windrow.stores.shares import Chunk, grouped
-from windrow.stores.spill import Spill
+from windrow.stores.spill import Away, Spill
 
 
 class StoredWindows(Steps):
@@ -94,7 +94,7 @@ class StoredWindows(Steps):
 
         fire_rows: fires merged rows, and gives them as they are afterwards
         """
-        told = slices.Told(result.panes, slices.SLICE_BYTES)
+        told = Away(result.panes, slices.SLICE_BYTES)
         # The messages of a window are read at once: where they are kept it is not taken apart.
         most = slices.SLICE_BYTES if self.history is None else sys.maxsize
         for chunk in self.store.chunks(kv, starts, most):

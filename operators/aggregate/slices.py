@@ -51,21 +51,3 @@ def _merged(runs: Sequence[pa.Table], by: Sequence[str], most: int) -> Iterator[
         until = int(place[ends[goes_on] - 1].min()) + 1 if goes_on.any() else len(order)
         yield some.take(pa.array(order[:until]))
         at += np.bincount(np.searchsorted(ends, order[:until], side="right"), minlength=len(runs))
-
-
-class Told:
-    """Panes that gather in a list, in their order: as soon as they are many, those before wait in a file."""
-
-    def __init__(self, panes: list[pa.Table], most: int) -> None:
-        self._panes, self._from, self._most = panes, len(panes), most
-
-    def gathered(self) -> None:
-        """To be called when there are more."""
-        fresh = self._panes[self._from :]
-        if sum(table.nbytes for table in fresh) <= self._most:
-            return
-        away = Spill()
-        for table in fresh:
-            away.add(table)
-        self._panes[self._from :] = [away.mapped()[0]]
-        self._from += 1

@@ -48,6 +48,7 @@ from windrow.operators.view import (
     without_prefix,
 )
 from windrow.stores.kv import KV
+from windrow.stores.spill import Away
 
 #: Finds the messages that a shard keeps; beside it `key` or `key_prefix`, as the message store takes them.
 Finds: TypeAlias = Callable[..., Slice | None]
@@ -140,7 +141,7 @@ class AggregateView(View):
         runs: list[pa.Table] = []
         for kv in self.stores:
             some: list[pa.Table] = []
-            gathered = slices.Told(some, slices.SLICE_BYTES)
+            gathered = Away(some, slices.SLICE_BYTES)
             for rows in self._states(kv, low, high, wanted):
                 starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
                 mask = (starts <= high) & self._reach(ends, low) & of_key(rows, wanted)

@@ -99,7 +99,7 @@ class KeyedJoinOperator(BlockJoinOperator):
         events.add(kv, listed, step, width_us=width_us)
         if xxhash.xxh32_intdigest(step.to_bytes(8, "big")) % MANY == 0:
             # Nobody reads these before they go: now and then small values are joined where some are filed.
-            events.read_near(kv, rows.times, rows.times)
+            events.read_near(kv, rows.times, rows.times, keep=_none)
 
     def _note(self, kv: KV, side: int, rows: Slice, hashes: Hashes, number: int) -> None:
         """Note that messages have matched."""
@@ -125,7 +125,9 @@ class KeyedJoinOperator(BlockJoinOperator):
 
     def _have_matched(self, kv: KV, side: int, rows: pa.Table, times: IntArray, hashes: Hashes) -> BoolArray:
         """True for messages of which it is noted."""
-        found = self._by_key(kv, side, self.matched_cfs[side]).read_keys(kv, hashes, times, times)
+        found = self._by_key(kv, side, self.matched_cfs[side]).read_keys(
+            self._met(kv)[0], hashes, times, times
+        )
         return np.zeros(len(rows), dtype=bool) if found is None else np.isin(*places(rows, found))
 
     # -- what is met ------------------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ class KeyedJoinOperator(BlockJoinOperator):
         reached_us = self.progress(kv).watermark_us
         low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
         events = self._by_key(kv, side, self.stores[side].cf)
-        return as_slice(events.read_keys(kv, hashes_of(keys or ()), low, high), sides[side])
+        return as_slice(events.read_keys(self._met(kv)[0], hashes_of(keys or ()), low, high), sides[side])
 
     def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
         if not self._in_blocks:
@@ -152,15 +154,9 @@ class KeyedJoinOperator(BlockJoinOperator):
 
     # -- what goes --------------------------------------------------------------------------------------------------
 
-    def _leave(
-        self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
+    def _last_words_of(
+        self, kv: KV, side: int, gone: pa.Table, sides: list[pa.Schema], columns: Columns
     ) -> pa.Table | None:
-        if not self._in_blocks:
-            return JoinOperator._leave(self, kv, side, watermark_us, sides, columns)
-        before_us = self._leaves_before(side, watermark_us)
-        gone = self._followed(kv, side).leave(kv, before_us, self._step(kv))
-        if gone is None or not len(gone) or self.definition.how == "semi":
-            return None
         times, hashes = gone.column(TIME).to_numpy(), gone.column(HASH).to_numpy()
         lonely = np.flatnonzero(~self._have_matched(kv, side, gone, times, hashes))
         if not len(lonely):
@@ -213,3 +209,7 @@ class KeyedJoinOperator(BlockJoinOperator):
             return as_slice(events.read(kv, first_us, last_us + 1), sides[side])
         low, high = np.array([first_us]), np.array([last_us])
         return as_slice(events.read_keys(kv, hashes_of([key]), low, high), sides[side])
+
+
+def _none(rows: pa.Table) -> pa.Table:
+    return rows.slice(0, 0)

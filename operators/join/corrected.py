@@ -173,7 +173,7 @@ class CorrectedJoinOperator(JoinOperator):
         keys = [self.keys(some[side], side, columns) for side in (LEFT, RIGHT)]
         stay = [self._partners(kv, side, some[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)]
         both = [stack(some[side], stay[side]) for side in (LEFT, RIGHT)]
-        li, ri = self._pairs(some, stay, both, columns)
+        li, ri = self._pairs(some, both, columns)
         order = np.lexsort((ranks(both[RIGHT])[ri], ranks(both[LEFT])[li]))
         return Met(some, both, li[order], ri[order])
 

@@ -7,7 +7,7 @@ kept of it says `numbered.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -290,9 +290,10 @@ class RowsJoinOperator(NumberedSides):
 
     def _leave(
         self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
-    ) -> pa.Table | None:
+    ) -> Iterator[pa.Table | None]:
         if self._rows(side) is None:
-            return super()._leave(kv, side, watermark_us, sides, columns)
+            yield from super()._leave(kv, side, watermark_us, sides, columns)
+            return
         done_us = self.done(watermark_us)
         before = self.reach.expired_before(side, done_us)
         cf, batch = self.open_cfs[side], Batch()
@@ -302,7 +303,7 @@ class RowsJoinOperator(NumberedSides):
         if done_us == END_OF_TIME_US:
             batch.delete_range(cf, b"", b"\xff")
         kv.write(batch)
-        return told
+        yield told
 
 
 def _numbers(held: Sequence[bytes]) -> list[int]:

@@ -6,6 +6,8 @@ what has gone lies there until its stretch is over, and is known by its time and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,30 +57,30 @@ class Followed:
     def __init__(self, events: Events, aux_cf: str, aux_key: bytes) -> None:
         self._events, self._aux_cf, self._aux_key = events, aux_cf, aux_key
 
-    def matched(self, kv: KV, rows: Slice) -> BoolArray:
-        """True for messages that have matched before."""
+    def matched(self, kv: KV, tidy: bool, rows: Slice) -> BoolArray:
+        """True for messages that have matched before. tidy: small values may be joined."""
         if not len(rows):
             return np.zeros(0, dtype=bool)
-        found = self._events.read_near(kv, rows.times, rows.times)
+        found = self._events.read_near(kv, rows.times, rows.times, tidy=tidy)
         if found is None:
             return np.zeros(len(rows), dtype=bool)
         return np.isin(*places(rows.table, found.filter(found.column(MATCHED))))
 
-    def leave(self, kv: KV, before_us: int, step: int) -> pa.Table | None:
-        """Where messages stand that go, those from before a time, and have not matched; None where none goes."""
-        found = self._events.read(kv, START_OF_TIME_US, before_us, tidy=True)
-        if found is None:
-            return None
-        here = ~self._gone(kv, found)
-        if here.any():
-            batch = Batch()
-            batch.put(self._aux_cf, self._aux_key, encode_i64(before_us) + encode_u64(step))
-            kv.write(batch)
+    def leave(self, kv: KV, before_us: int, step: int) -> Iterator[pa.Table]:
+        """Where messages stand that go, those from before a time, and have not matched; a portion at a time, in the order of
+        their times from one to the next.
+        """
+        batch = Batch()
+        for found in self._events.portions(kv, before_us):
+            here = ~self._gone(kv, found)
+            if here.any():
+                batch.put(self._aux_cf, self._aux_key, encode_i64(before_us) + encode_u64(step))
+            found = found.filter(pa.array(here))
+            matched = found.column(MATCHED)
+            open_ = found.filter(pc.invert(matched))
+            yield open_.filter(pa.array(~np.isin(*places(open_, found.filter(matched)))))
+        kv.write(batch)
         self._events.forget(kv, before_us)
-        found = found.filter(pa.array(here))
-        matched = found.column(MATCHED)
-        open_ = found.filter(pc.invert(matched))
-        return open_.filter(pa.array(~np.isin(*places(open_, found.filter(matched)))))
 
     def settle(self, kv: KV) -> pa.Table | None:
         """What has gone lies there no more: the watermark is set back. Where those stand that have not."""

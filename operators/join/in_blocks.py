@@ -6,6 +6,10 @@ State that was begun before that was so keeps a value for each message, and goes
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +32,7 @@ from windrow.operators.steps.filed_rows import empty_rows, inside
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.progress import Progress
-from windrow.stores.events import TIME, Events, wide, widened
+from windrow.stores.events import TIME, Events, Keep, wide, widened
 from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound
 
@@ -62,6 +66,11 @@ class BlockJoinOperator(JoinOperator):
         self._in_blocks = mark == BLOCKS or (mark is None and progress.step == 0)
         self.stores = self._present
         return False if self._in_blocks else super().bind(kv, progress)
+
+    def apart(self, before: KV) -> BlockJoinOperator:
+        found = copy.copy(self)
+        found._before = before
+        return found
 
     def mark(self, batch: Batch, *, former: bool) -> None:
         if self._in_blocks:
@@ -153,7 +162,7 @@ class BlockJoinOperator(JoinOperator):
         old = places_of.take(np.unique(matched[matched >= new]))
         if len(old) > others:
             # Others are noted again as they match again: no more than messages come, which costs less than to look.
-            old = old.take(np.flatnonzero(~self._followed(kv, side).matched(kv, old)))
+            old = old.take(np.flatnonzero(~self._followed(kv, side).matched(*self._met(kv), old)))
         if len(old):
             step, matches = self._step(kv), np.ones(len(old), dtype=bool)
             self._add(kv, side, self.open_cfs[side], followed_rows(old, matches, step), 2 * step + 1)
@@ -173,41 +182,52 @@ class BlockJoinOperator(JoinOperator):
         # What is out of retention lies there until its stretch is over: nobody meets it any more.
         reached_us = self.progress(kv).watermark_us
         low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
-        found = self._events(kv, side).read_near(kv, low, high)
-        if found is not None and len(found) > _MANY * len(others):
-            found = self._of_keys(kv, side, found, others, sides)
+        keep = self._of_keys(kv, side, others, sides)
+        met, tidy = self._met(kv)
+        found = self._events(kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
+        if found is not None and keep is not None and len(found) > _MANY * len(others):
+            found = keep(found)
         return as_slice(found, sides[side])
 
-    def _of_keys(self, kv: KV, side: int, found: pa.Table, others: Slice, sides: list[pa.Schema]) -> pa.Table:
-        """Without those whose first key none of the others has, if that costs less than to look at them."""
+    def _of_keys(self, kv: KV, side: int, others: Slice, sides: list[pa.Schema]) -> Keep | None:
+        """What leaves out those whose first key none of the others has; None where all have to be looked at."""
         for key in self.inputs.called(kv, sides).keys[:1]:
             mine, theirs, kind = key[1 + side], key[2 - side], key[3]
-            if not _is_plain(kind) or mine not in found.column_names:
-                continue
-            wanted = as_type(combine(others.table.column(theirs)), kind).unique()
-            found = found.filter(
-                pc.is_in(as_type(found.column(mine), kind), value_set=wanted, skip_nulls=True)
-            )
-        return found
+            if _is_plain(kind):
+                wanted = as_type(combine(others.table.column(theirs)), kind)
+                return partial(_with_keys, mine, wanted)
+        return None
+
+    def _met(self, kv: KV) -> tuple[KV, bool]:
+        """(where that lies which messages of a step meet, whether small values may be joined there)."""
+        return (kv, True) if self._before is None else (self._before, False)
 
     def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
         if not self._in_blocks:
             return super()._told(kv, rows, new)
         told = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi":
-            told[new:] = self._followed(kv, LEFT).matched(kv, rows.take(np.arange(new, len(rows))))
+            old = rows.take(np.arange(new, len(rows)))
+            told[new:] = self._followed(kv, LEFT).matched(*self._met(kv), old)
         return told
 
     # -- what goes --------------------------------------------------------------------------------------------------
 
     def _leave(
         self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
-    ) -> pa.Table | None:
+    ) -> Iterator[pa.Table | None]:
         if not self._in_blocks:
-            return super()._leave(kv, side, watermark_us, sides, columns)
-        gone = self._followed(kv, side).leave(kv, self._leaves_before(side, watermark_us), self._step(kv))
-        if gone is None or not len(gone) or self.definition.how == "semi":
-            return None
+            yield from super()._leave(kv, side, watermark_us, sides, columns)
+            return
+        before_us = self._leaves_before(side, watermark_us)
+        for gone in self._followed(kv, side).leave(kv, before_us, self._step(kv)):
+            if len(gone) and self.definition.how != "semi":
+                yield self._last_words_of(kv, side, gone, sides, columns)
+
+    def _last_words_of(
+        self, kv: KV, side: int, gone: pa.Table, sides: list[pa.Schema], columns: Columns
+    ) -> pa.Table | None:
+        """What messages tell that go and have not matched, which stand there."""
         times = gone.column(TIME).to_numpy()
         found = self._events(kv, side).read_near(kv, times, times)
         if found is None:
@@ -282,6 +302,14 @@ def as_slice(found: pa.Table | None, schema: pa.Schema) -> Slice:
     if found is None:
         return Slice(empty_rows(schema), np.zeros(0, dtype=np.int64))
     return Slice(conform(found, schema), found.column(TIME).to_numpy())
+
+
+def _with_keys(name: str, wanted: pa.Array, rows: pa.Table) -> pa.Table:
+    """Those of which a column has one of these values."""
+    if name not in rows.column_names:
+        return rows
+    own = as_type(rows.column(name), wanted.type)
+    return rows.filter(pc.is_in(own, value_set=wanted.unique(), skip_nulls=True))
 
 
 def _is_plain(kind: pa.DataType) -> bool:

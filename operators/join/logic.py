@@ -19,7 +19,7 @@ from windrow.core.errors import CorruptState, InputError
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.operators.join.output import NOBODY, Columns, alone
-from windrow.operators.join.pairing import NO_KEY, pairs
+from windrow.operators.join.pairing import NO_KEY, Partners, pairs, partners
 from windrow.operators.join.pending import put_off, released
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN
@@ -37,6 +37,11 @@ from windrow.operators.steps.step import (
 )
 from windrow.operators.steps.told import labelled
 from windrow.stores.kv import KV, Batch
+from windrow.stores.slices import in_batches
+from windrow.stores.spill import Away
+
+#: About so many pairs are in memory at once, and so many messages that go.
+PAIRS, LEAVING = 1 << 19, 1 << 16
 
 
 class JoinOperator(TakingSides):
@@ -51,14 +56,18 @@ class JoinOperator(TakingSides):
         sides = self.inputs.schemas(kv)
         columns = self.inputs.called(kv, sides)
         done_us = self.done(watermark_us)
+        told = Away(result.panes)
         for rows in self._going(kv, progress, watermark_us, now_us, sides, columns):
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
+                told.gathered()
         if result.panes:
             self.inputs.settle(kv, columns)
         over = watermark_us == END_OF_TIME_US
         emit = self.definition.emit
-        result.panes += released(kv, self.pending_cf, emit, progress.now_us, now_us, everything=over)
+        for rows in released(kv, self.pending_cf, emit, progress.now_us, now_us, everything=over):
+            result.panes.append(rows)
+            told.gathered()
         self._forget(kv, progress.watermark_us, watermark_us, done_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, None)
@@ -136,23 +145,25 @@ class JoinOperator(TakingSides):
     ) -> None:
         """Match the new messages with each other and with those that are stored, tell, and file them."""
         keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
-        matched: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
+        met: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
         if self.definition.how != "asof":
             stored = [
                 self._partners(kv, side, new[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)
             ]
             both = [stack(new[side], stored[side]) for side in (LEFT, RIGHT)]
-            li, ri = self._pairs(new, stored, both, columns)
-            for side, rows in ((LEFT, li), (RIGHT, ri)):
-                matched[side][rows[rows < len(new[side])]] = True
-            late = came_late(new, both, li, ri, progress.watermark_us)
             told = self._told(kv, both[LEFT], len(new[LEFT]))
-            self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns)
+            met, away = [np.zeros(len(rows), dtype=bool) for rows in both], Away(result.panes)
+            for part, (li, ri) in enumerate(self._slices(new, both, columns)):
+                met[LEFT][li] = met[RIGHT][ri] = True
+                late = came_late(new, both, li, ri, progress.watermark_us)
+                self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns, part)
+                away.gathered()
             for side in self.followed:
-                self._note_matches(kv, side, both[side], (li, ri)[side], len(new[side]), len(new[1 - side]))
+                rows = np.flatnonzero(met[side])
+                self._note_matches(kv, side, both[side], rows, len(new[side]), len(new[1 - side]))
         batch = Batch()
         for side in (LEFT, RIGHT):
-            self._file(kv, batch, side, new[side], keys[side], matched[side])
+            self._file(kv, batch, side, new[side], keys[side], met[side][: len(new[side])])
         kv.write(batch)
 
     def _partners(
@@ -186,21 +197,35 @@ class JoinOperator(TakingSides):
         return self._decode(kv, side, found, values, sides[side])
 
     def _pairs(
-        self, new: Sequence[Slice], stored: Sequence[Slice], both: Sequence[Slice], columns: Columns
+        self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns
     ) -> tuple[IntArray, IntArray]:
         """(left row, right row) of `both` that match and of which one is new."""
-        codes = self._codes(both, columns)
-        n = [len(s) for s in new]
-        found = []
-        everything = slice(None)
-        for left, right in ((slice(n[LEFT]), everything), (slice(n[LEFT], None), slice(n[RIGHT]))):
-            times = both[LEFT].times[left]
-            low, high = self.reach.partners(LEFT, times)
-            li, ri = pairs(codes[LEFT][left], low, high, codes[RIGHT][right], both[RIGHT].times[right])
-            found.append((li + (left.start or 0), ri))
-        li = np.concatenate([f[0] for f in found])
-        ri = np.concatenate([f[1] for f in found])
-        return self._matching(both, li, ri, columns)
+        found = [p.of(np.arange(len(p.n))) for p in self._near(new, both, columns)]
+        return self._matching(both, *_together(found, len(new[LEFT])), columns)
+
+    def _slices(
+        self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns
+    ) -> Iterator[tuple[IntArray, IntArray]]:
+        """`_pairs`, about so many at once, of each left row all of its own, those first whose left rows stand first."""
+        near, first = self._near(new, both, columns), len(new[LEFT])
+        n = np.concatenate([p.n for p in near])
+        cuts = [np.arange(len(n), dtype=np.int64)]
+        if n.sum() > PAIRS:
+            order = np.argsort(ranks(both[LEFT]), kind="stable")
+            cuts = np.split(order, np.flatnonzero(np.diff(np.cumsum(n[order]) // PAIRS)) + 1)
+        for rows in cuts:
+            found = [near[0].of(rows[rows < first]), near[1].of(rows[rows >= first] - first)]
+            yield self._matching(both, *_together(found, first), columns)
+
+    def _near(self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns) -> list[Partners]:
+        """The partners of new left messages among all right ones, and of stored ones among the new."""
+        codes, n, found = self._codes(both, columns), [len(s) for s in new], []
+        for left, right in ((slice(n[LEFT]), slice(None)), (slice(n[LEFT], None), slice(n[RIGHT]))):
+            low, high = self.reach.partners(LEFT, both[LEFT].times[left])
+            found.append(
+                partners(codes[LEFT][left], low, high, codes[RIGHT][right], both[RIGHT].times[right])
+            )
+        return found
 
     def _codes(self, both: Sequence[Slice], columns: Columns) -> tuple[IntArray, IntArray]:
         """Numbers of the keys of the rows of both sides; NO_KEY where a key is null."""
@@ -245,8 +270,9 @@ class JoinOperator(TakingSides):
         is_late: BoolArray,
         told: BoolArray,
         columns: Columns,
+        part: int = 0,
     ) -> None:
-        """Emit matches, or let them wait for their period."""
+        """Emit matches, or let them wait for their period. part: the number of a slice of them."""
         how = self.definition.how
         if how == "anti" or not len(li):
             return
@@ -265,7 +291,7 @@ class JoinOperator(TakingSides):
             if isinstance(trigger, EveryBatch):
                 at_once |= mask
             elif mask.any():
-                put_off(kv, self.pending_cf, timing, progress.step, rows, mask)
+                put_off(kv, self.pending_cf, timing, progress.step, part, rows, mask)
         if at_once.any():
             result.panes.append(rows if at_once.all() else rows.filter(pa.array(at_once)))
 
@@ -319,21 +345,19 @@ class JoinOperator(TakingSides):
         """What messages tell that go as the watermark comes to be there: beyond the limit by number, then by time."""
         yield from self._shrink(kv, progress.watermark_us, sides, columns) if self.sizes.sides else ()
         for side in self.followed:
-            yield self._leave(kv, side, watermark_us, sides, columns)
+            yield from self._leave(kv, side, watermark_us, sides, columns)
 
     def _leave(
         self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
-    ) -> pa.Table | None:
+    ) -> Iterator[pa.Table | None]:
         """Messages of a followed side that can match no more go; those that never did are told."""
         cf, end = self.open_cfs[side], encode_i64(self._leaves_before(side, watermark_us))
-        entries = list(kv.scan(cf, b"", end))
-        if not entries:
-            return None
         batch = Batch()
-        batch.delete_range(cf, b"", end)
+        for entries in in_batches(kv.scan(cf, b"", end), LEAVING):
+            batch.delete_range(cf, b"", end)
+            stored = [value[1:] for _, value in entries if value[:1] == OPEN]
+            yield self._last_words(kv, side, stored, sides, columns)
         kv.write(batch)
-        stored = [value[1:] for _, value in entries if value[:1] == OPEN]
-        return self._last_words(kv, side, stored, sides, columns)
 
     def _leaves_before(self, side: int, watermark_us: int) -> int:
         """The event time before which messages of a followed side have met all that they can meet."""
@@ -395,3 +419,9 @@ class JoinOperator(TakingSides):
             last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
             best[li[order][last]] = ri[order][last]
         return best
+
+
+def _together(found: Sequence[tuple[IntArray, IntArray]], first: int) -> tuple[IntArray, IntArray]:
+    """Pairs of the left rows before one, and of those from it on."""
+    (new_left, right), (old_left, new_right) = found
+    return np.r_[new_left, old_left + first], np.r_[right, new_right]

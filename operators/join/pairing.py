@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from windrow.core.arrays import IntArray
@@ -10,13 +12,36 @@ from windrow.core.arrays import IntArray
 NO_KEY = -1
 
 
+class Partners(NamedTuple):
+    """The partners of left rows: of each those right rows that stand in `order` from `first` on, `n` of them."""
+
+    first: IntArray
+    n: IntArray
+    order: IntArray
+
+    def of(self, left: IntArray) -> tuple[IntArray, IntArray]:
+        """(left row, right row) of some left rows, one after the other."""
+        first, n = self.first[left], self.n[left]
+        each = np.repeat(np.arange(len(left), dtype=np.int64), n)
+        within = np.arange(len(each), dtype=np.int64) - np.repeat(np.cumsum(n) - n, n)
+        return left[each], self.order[np.repeat(first, n) + within]
+
+
 def pairs(
     left_codes: IntArray, low: IntArray, high: IntArray, right_codes: IntArray, right_times: IntArray
 ) -> tuple[IntArray, IntArray]:
     """(left row, right row) of equal codes with `low <= right time <= high` of the left row; left rows in order."""
-    empty = np.zeros(0, dtype=np.int64)
+    found = partners(left_codes, low, high, right_codes, right_times)
+    return found.of(np.arange(len(left_codes), dtype=np.int64))
+
+
+def partners(
+    left_codes: IntArray, low: IntArray, high: IntArray, right_codes: IntArray, right_times: IntArray
+) -> Partners:
+    """What `pairs` makes pairs of."""
     if not len(left_codes) or not len(right_codes):
-        return empty, empty
+        none = np.zeros(len(left_codes), dtype=np.int64)
+        return Partners(none, none, none[:0])
     order = np.lexsort((right_times, right_codes))
     codes, times = right_codes[order], right_times[order]
     # Times as ranks among the right ones, so that (code, time) is one number that cannot overflow.
@@ -27,6 +52,4 @@ def pairs(
     last = np.searchsorted(place, left_codes * span + np.searchsorted(known, high, "right"), "left")
     n = np.maximum(last - first, 0)
     n[left_codes == NO_KEY] = 0
-    left = np.repeat(np.arange(len(left_codes), dtype=np.int64), n)
-    within = np.arange(len(left), dtype=np.int64) - np.repeat(np.cumsum(n) - n, n)
-    return left, order[np.repeat(first, n) + within]
+    return Partners(first, n, order)

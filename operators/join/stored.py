@@ -68,6 +68,8 @@ class StoredSides(Logic):
         self.followed = FOLLOWED[definition.how]
         self.sizes = Sizes(definition, self.reach, self.aux_cf)
         self._present, self._former = self._stores(former=False), self._stores(former=True)
+        #: The store in which all lies that messages of a step may meet; None where that is the one that is written.
+        self._before: KV | None = None
         #: Where messages lie, as the state that was last looked at has them.
         self.stores = self._present
 

@@ -290,7 +290,7 @@ def _told(
         answered = np.flatnonzero(both[LEFT].times < (START_OF_TIME_US if sides[RIGHT].static else done_us))
         found = [(answered, logic._latest(both[LEFT].take(answered), both[RIGHT], columns))]
     else:
-        found = [logic._pairs(both, both, both, columns)]
+        found = [logic._pairs(both, both, columns)]
     for side in () if how == "semi" or (how == "asof" and not given) else logic.followed:
         before = done_us if how == "asof" else logic.reach.expired_before(side, done_us)
         lonely = both[side].times < before

@@ -12,12 +12,14 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
-from tests.golden.jobs import ALL, FIRST, KINDS, SECOND, Kind, aggregate, row
+from tests.golden.jobs import ALL, FIRST, KINDS, SECOND, TWO, Kind, aggregate, join, row
+from tests.operators.join import cases as joins
 from windrow.checkpoint import shard as shards
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.shard import ShardSpec
 from windrow.connectors.sinks import PaneFiles
 from windrow.core.messages import Token
+from windrow.operators.join import logic
 from windrow.runners import pieces, tasks
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
@@ -25,7 +27,8 @@ from windrow.runners.publishing import Publisher
 from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
 from windrow.runners.tasks import TaskPlan
 from windrow.runners.wire import CONTROL, INPUT, SHARD, tables_of_inputs
-from windrow.stores import segment, spilled
+from windrow.stores import events, segment, spill, spilled
+from windrow.stores.events import Events
 from windrow.testing import ManualClock
 
 USUAL = (
@@ -196,6 +199,71 @@ def test_changes_that_do_not_fit_are_read_back_and_written_all_the_same(
     request.getfixturevalue("tiny")
     assert run(tmp_path / "pieces", KINDS[name]) == whole
     assert not [path for path in (tmp_path / "pieces" / "local").iterdir() if "spill" in path.name]
+
+
+@pytest.fixture
+def sliced(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step of a join looks at, pairs, tells and lets go of is much."""
+    for place, name, least in (
+        (events, "PORTION", 2),
+        (logic, "PAIRS", 2),
+        (logic, "LEAVING", 2),
+        (spill, "SLICE_BYTES", 300),
+        (spill, "SLICE_ROWS", 2),
+    ):
+        monkeypatch.setattr(place, name, least)
+
+
+def of_one(how: str, scale: str, deliver: bool = False, **more: Any) -> Kind:
+    within = ("-20 seconds", "0 seconds") if how == "asof" else ("-5 seconds", "10 seconds")
+    left = {"deliver": wr.deliver.latest(per="key")} if deliver else {}
+    return Kind(lambda: join(left, within=within, how=how, scale=scale, **more), TWO)
+
+
+WAITING = wr.Emit(early=wr.every("7 seconds"), late=wr.every("7 seconds"))
+JOINED = {
+    **{f"{how}, {scale}": of_one(how, scale) for how in joins.ALL for scale in ("small", "large")},
+    "waiting": of_one("full", "small", emit=WAITING),
+    "delivered": of_one("left", "small", deliver=True),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joins_in_slices_tell_the_same_rows_in_the_same_order(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    whole = run(tmp_path / "whole", JOINED[name])
+    request.getfixturevalue("small")
+    pieces = in_order(tmp_path / "pieces", JOINED[name])
+    assert sorted(pieces) == whole[0]
+    request.getfixturevalue("sliced")
+    assert in_order(tmp_path / "slices", JOINED[name]) == pieces
+
+
+def in_order(folder: Path, kind: Kind) -> list[Any]:
+    job = Batches(folder, kind)
+    for number, rows in enumerate((FIRST, SECOND)):
+        job.batch(number, rows)
+    job.drain()
+    return job.told
+
+
+def test_a_piece_of_a_join_does_not_look_at_what_the_others_have_brought(
+    tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, found = Events.read_near, list[int]()
+
+    def looked(*args: Any, **more: Any) -> Any:
+        rows = usual(*args, **more)
+        found.append(0 if rows is None else len(rows))
+        return rows
+
+    monkeypatch.setattr(Events, "read_near", looked)
+    job = Batches(tmp_path, JOINED["full, small"])
+    job.batch(0, FIRST)
+    assert len(found) > 4 and not any(found)  # before the first batch there is nothing
+    job.batch(1, SECOND)
+    assert any(found)
 
 
 DISCARDING = Kind(lambda: aggregate(agg=ALL, emit=wr.Emit(early=wr.every_batch, mode="discarding")))

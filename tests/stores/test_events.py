@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from tests.deep import examples
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.stores import events as events_module
 from windrow.stores.events import MANY, SPARSE, TIME, Events, Wide, stretch_us
 from windrow.stores.kv import Batch, MemoryKV
 
@@ -255,3 +259,52 @@ def test_a_value_that_is_cut_off_anywhere_is_told_as_damaged() -> None:
         kv.write(batch)
         with pytest.raises(CorruptState):
             events.read(kv, 0, 10)
+
+
+@given(
+    st.lists(st.lists(st.integers(-300, 900), min_size=1, max_size=8), min_size=1, max_size=20),
+    st.integers(1, 9),
+    st.integers(-300, 1000),
+    st.booleans(),
+)
+@examples(100, deep=5_000)
+def test_portions_are_the_rows_before_a_time_and_each_is_later_than_the_one_before(
+    steps: list[list[int]], most: int, high: int, far: bool
+) -> None:
+    with mock.patch.object(events_module, "PORTION", most):
+        kv = MemoryKV(["e"])
+        for step, times in enumerate(steps):
+            Events("e", STRETCH).add(
+                kv, rows(*times), step, width_us=4 * STRETCH if far and step % 2 else None
+            )
+        events = Events("e", STRETCH, Wide(4 * STRETCH, 1000) if far else None)
+        whole = sorted(read(events, kv, high=high))
+        parts = [part.column(TIME).to_pylist() for part in events.portions(kv, high)]
+        for before, after in itertools.pairwise(parts):
+            assert max(before) < min(after)
+        assert sorted(t for part in parts for t in part) == whole == sorted(read(events, kv, high=high))
+        if not far:  # no more than a portion, one value and one stretch
+            largest = max(map(len, steps)) + max(Counter(t // STRETCH for t in whole).values(), default=0)
+            assert all(len(part) < most + largest for part in parts)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 500), min_size=1, max_size=8), min_size=1, max_size=20),
+    st.integers(1, 9),
+)
+@examples(100, deep=5_000)
+def test_what_is_wanted_is_kept_of_whole_portions(steps: list[list[int]], most: int) -> None:
+    events, kv = store()
+    for step, times in enumerate(steps):
+        events.add(kv, rows(*times), step)
+    whole, sizes = read(events, kv), list[int]()
+
+    def even(found: pa.Table) -> pa.Table:
+        sizes.append(len(found))
+        return found.filter(pc.equal(pc.bit_wise_and(found.column("x"), 1), 0))
+
+    with mock.patch.object(events_module, "PORTION", most):
+        found = events.read(kv, START_OF_TIME_US, END_OF_TIME_US, keep=even)
+    left = [] if found is None else found.column("x").to_pylist()
+    assert [x for x in left if x % 2 == 0] == [x for x in whole if x % 2 == 0]
+    assert len([x for x in left if x % 2]) < most and all(most <= size < most + 8 for size in sizes)

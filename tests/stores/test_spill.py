@@ -12,7 +12,8 @@ import pytest
 
 from windrow.core.errors import DiskFailed
 from windrow.stores import files
-from windrow.stores.spill import Spill
+from windrow.stores import spill as spill_module
+from windrow.stores.spill import Away, Gathered, Spill
 
 
 def table(*values: int) -> pa.Table:
@@ -40,6 +41,34 @@ def test_a_column_that_comes_later_is_null_before() -> None:
     spill.add(table(1).drop_columns(["s"]))
     spill.add(table(2))
     assert spill.mapped()[0].to_pylist() == [{"n": 1, "s": None}, {"n": 2, "s": "22"}]
+
+
+@pytest.mark.parametrize("most", [1, 100, 1 << 20])
+def test_rows_that_gather_are_read_in_their_order_about_so_many_at_once(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill_module, "SLICE_BYTES", most)
+    monkeypatch.setattr(spill_module, "SLICE_ROWS", 2)
+    gathered = Gathered()
+    for rows in (table(1, 2).drop_columns(["s"]), table(), table(3, 4, 5), table(6)):
+        gathered.add(rows)
+    parts = list(gathered.tables())
+    assert {part.schema for part in parts} == {gathered.schema} and len(gathered) == 6
+    told = [row for part in parts for row in part.to_pylist()]
+    assert told == [{"n": n, "s": None if n < 3 else f"{n}" * n} for n in range(1, 7)]
+    if most == 1:
+        assert gathered.held is None and [len(part) for part in parts] == [2, 2, 1, 1]
+    if most > 100:
+        assert gathered.held is not None and gathered.held.to_pylist() == told
+
+
+def test_tables_in_a_list_go_to_a_file_and_stay_in_their_order() -> None:
+    tables = [table(1)]
+    away = Away(tables, 10)
+    for n in range(2, 7):
+        tables.append(table(n))
+        away.gathered()
+    assert pa.concat_tables(tables).column("n").to_pylist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
