@@ -200,7 +200,7 @@ def cases(
         )
     elif not (tuples or kind == "global" or unbounded):
         kept = pick(None, 0, 8, 25)
-        retention = wr.Retain(None if kept is None else units(kept), **limits)
+        retention = wr.Retain(wr.forever if kept is None else units(kept), **limits)
         lateness = pick(None, None, 0, 4)
         lateness = None if lateness is None or (kept is not None and lateness > kept) else units(lateness)
     drop_late = pick(False, False, False, True) and lateness is None and not unbounded

@@ -169,7 +169,10 @@ def cases(
             asked = wr.Retain(kept, messages=pick(1, 2, 3), per=pick("key", "job"))
         if spec is not None and pick(False, False, True):
             asked = wr.Retain(
-                kept, windows=pick(None, 1, 2), messages=pick(None, 2, 4), per=pick("key", "job")
+                kept or wr.forever,
+                windows=pick(None, 1, 2),
+                messages=pick(None, 2, 4),
+                per=pick("key", "job"),
             )
         try:
             late = None if lateness is None else units(lateness)

@@ -69,7 +69,9 @@ def kept(draw: st.DrawFn, window: Any) -> tuple[Any, Any]:
     if draw(st.booleans()):
         return wr.forever if time is None else time, lateness
     sizes = {"windows": draw(st.sampled_from([None, 2])), "messages": draw(st.sampled_from([None, 5]))}
-    return wr.Retain(time, **sizes, per=draw(st.sampled_from(["key", "job"]))), lateness
+    return wr.Retain(
+        wr.forever if time is None else time, **sizes, per=draw(st.sampled_from(["key", "job"]))
+    ), lateness
 
 
 @st.composite

@@ -75,7 +75,7 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False, plain: bool = False) -
         retention = pick(wr.forever, wr.Retain(messages=4, per="job"))
     elif longest is None and not unbounded:
         sizes = {"windows": pick(None, None, 2), "messages": pick(None, None, 5)}
-        retention = wr.Retain(None if kept is None else units(kept), **sizes, per=pick("key", "job"))
+        retention = wr.Retain(wr.forever if kept is None else units(kept), **sizes, per=pick("key", "job"))
     definition = wr.Aggregate(
         by=by,
         event_time="t",
