@@ -25,7 +25,8 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
 from windrow.stores.kv import Batch, Changes, LocalStore, Overlay
-from windrow.stores.rocks import RocksKV, destroy
+from windrow.stores.recent import RecentKV
+from windrow.stores.rocks import destroy
 from windrow.stores.segment import PART_BYTES
 from windrow.stores.slices import Slices, whole
 from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
@@ -44,9 +45,8 @@ Replay = Callable[["ShardSpec", LocalStore, Sequence[Commit]], None]
 OpenStore = Callable[[str, Sequence[str], float], LocalStore]
 
 
-def open_rocks(path: str, cfs: Sequence[str], lock_wait_s: float) -> LocalStore:
-    """A store is RocksDB's, if nobody says otherwise."""
-    return RocksKV(path, cfs, lock_wait_s=lock_wait_s)
+def open_rocks(path: str, cfs: Sequence[str], lock_wait_s: float) -> LocalStore:  # if nobody says otherwise
+    return RecentKV(path, cfs, lock_wait_s=lock_wait_s)
 
 
 @dataclass(frozen=True)

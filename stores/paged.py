@@ -42,13 +42,12 @@ from windrow.stores.spread import KeyColumns
 from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, page_keys, rows_of
 from windrow.stores.waiting import Waiting
 from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
+from windrow.stores.written import FEW_VALUES, Written
 
 #: Pages of more bytes that are written together wait in a file until they are committed.
 RUN_BYTES = 4 << 20
 #: Where pages are likely to be read again in the same commit, they may be so many bytes more.
 REMEMBERED_BYTES = 64 << 20
-#: So few values of a run are runs of their own.
-FEW_VALUES = 64
 NO_PAGES: IntArray = np.zeros(0, dtype=np.int64)
 
 
@@ -67,17 +66,6 @@ class Held(NamedTuple):
     asked: IntArray = NO_PAGES
     beside: Waiting | None = None
     stays: bool = False
-
-
-class Last(NamedTuple):
-    """Pages that were written last, and the rows in them, page by page: who reads these very values needs not take them apart.
-
-    bounds: where the rows of each begin, and where the last ends
-    """
-
-    values: list[bytes]
-    rows: pa.Table
-    bounds: IntArray
 
 
 class Plan(NamedTuple):
@@ -120,7 +108,7 @@ class Pages:
         self.cf, self.aux, self.by, self._page_rows = cf, aux, KeyColumns.of(by), page_rows
         self._beside = beside
         self._remembers, self._run_bytes = remembers, REMEMBERED_BYTES if remembers else RUN_BYTES
-        self._last: Last | None = None
+        self._written = Written()
 
     @property
     def page_rows(self) -> int:
@@ -128,8 +116,8 @@ class Pages:
         return PAGE_ROWS if self._page_rows is None else self._page_rows
 
     def release(self) -> None:
-        """What was written last is not asked for any more."""
-        self._last = None
+        """A commit is about to end: the next one may ask for what was written last, if it is not too much to keep."""
+        self._written.release()
 
     def near(
         self,
@@ -186,7 +174,7 @@ class Pages:
             wanted: Collection[int] = range(head.pages)
             if mine is not None and not (waiting and head.waits):
                 mine = np.concatenate([mine, *(hashes_of(block, self.by) for block in blocks)])
-                wanted = {0, *page_of(mine, head.pages).tolist()} if len(mine) else ()
+                wanted = _pages_of(mine, head.pages)
             if wanted:
                 there = self._get(kv, prefix, wanted, head.pages, value)
                 pages_asked = (
@@ -195,7 +183,7 @@ class Pages:
                 held[start] = Held(head, there, [key for key, _ in since], waiting, pages_asked, beside)
                 pages += there.values()
                 tables += blocks
-        tables = [*self._unpacked(pages, schemas), *tables]
+        tables = [*self._written.rows(pages, schemas), *tables]
         merged = all(window.head is not None and not window.since for window in held.values())
         return Near(concat(tables) if tables else None, held, merged)
 
@@ -205,13 +193,13 @@ class Pages:
         """Those of the wanted pages that there are; `first` is page 0."""
         if pages == 1:
             return {0: first}
-        if 4 * len(wanted) < pages or self._last is not None:
+        if 4 * len(wanted) < pages or self._written.has(first):
             some = sorted(wanted)
             values = kv.multi_get(self.cf, page_keys(repeat(prefix), some))
             return {page: value for page, value in zip(some, values, strict=True) if value is not None}
         scan = kv.scan(self.cf, key_of(prefix, PAGES), key_of(prefix, SINCE))
-        found = ((int.from_bytes(key[10:], "big"), value) for key, value in scan)
-        return {page: value for page, value in found if page in wanted}
+        found, chosen = ((int.from_bytes(key[10:], "big"), value) for key, value in scan), set(wanted)
+        return {page: value for page, value in found if page in chosen}
 
     def of_hashes(self, kv: KV, prefix: bytes, wanted: npt.NDArray[np.uint64]) -> list[bytes] | None:
         """The pages of a window that keys with such hashes are in; None where it is not of pages."""
@@ -346,37 +334,10 @@ class Pages:
             left = plan.there.keys() - {0, *pages[low:high]}
             batch.delete_many(self.cf, page_keys(repeat(prefix), list(left)))
         differ = list(map(ne, before, values))
-        if self._remembers:
-            self._last = Last(values, rows, bounds) if all(differ) else None
+        if self._remembers and all(differ):
+            self._written.add(values, rows, bounds)
         keys = page_keys([prefixes[w] for w in windows], numbers)
         return list(compress(keys, differ)), list(compress(values, differ))
-
-    def _unpacked(self, values: list[bytes], schemas: Schemas) -> list[pa.Table]:
-        """The rows of pages; of those that were written last as they were given."""
-        if self._last is None:
-            return unpack(values, schemas)
-        place = dict(zip(map(id, self._last.values), range(len(self._last.values)), strict=True))
-        places = list(map(place.get, map(id, values)))
-        mine = [at for at in places if at is not None]
-        others = unpack([value for value, at in zip(values, places, strict=True) if at is None], schemas)
-        rows, bounds = self._last.rows, self._last.bounds
-        if len(mine) < len(place):
-            rows = _of_pages(rows, bounds, np.sort(np.array(mine, dtype=np.int64)))
-        return [rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool))), *others]
-
-
-def _of_pages(rows: pa.Table, bounds: IntArray, pages: IntArray) -> pa.Table:
-    """The rows of some pages of all; of those that lie side by side as they lie."""
-    if not len(pages):
-        return rows.slice(0, 0)
-    begins = np.flatnonzero(np.r_[True, np.diff(pages) > 1])
-    lows, highs = bounds[pages[begins]], bounds[pages[np.r_[begins[1:], len(pages)] - 1] + 1]
-    if len(begins) > FEW_VALUES:
-        chosen = np.zeros(len(bounds) - 1, dtype=bool)
-        chosen[pages] = True
-        return rows.filter(pa.array(np.repeat(chosen, np.diff(bounds))))
-    runs = [rows.slice(low, high - low) for low, high in zip(lows.tolist(), highs.tolist(), strict=True)]
-    return pa.concat_tables(runs)
 
 
 def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[bytes], most: int) -> None:
@@ -397,6 +358,15 @@ def _put_run(kv: KV, cf: str, pairs: Pairs) -> None:
     for some in [] if run is None else run.each() if len(run) <= FEW_VALUES else [run]:
         batch.put_run(cf, some)
     kv.write(batch)
+
+
+def _pages_of(hashes: npt.NDArray[np.uint64], pages: int) -> list[int]:
+    """The pages that keys with such hashes are in, in order, and page 0, which says what there is; none of no keys."""
+    if len(hashes) == 0:
+        return []
+    mine = np.zeros(pages, dtype=bool)
+    mine[0] = mine[page_of(hashes, pages)] = True
+    return np.flatnonzero(mine).tolist()
 
 
 def _places(starts: Sequence[int], rows: pa.Table) -> IntArray:

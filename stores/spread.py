@@ -119,11 +119,9 @@ def _of_bytes(column: pa.Array, offset: Any) -> Hashes:
         return np.zeros(len(column), dtype=np.uint64)
     content = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]]
     powers = np.cumprod(np.full(int(lengths.max()), _FACTOR, dtype=np.uint64))
-    if int(lengths.min()) == len(powers):  # all of one length: byte by byte
-        whole = np.zeros(len(lengths), dtype=np.uint64)
-        for byte, power in zip(content.reshape(len(lengths), -1).T, powers, strict=True):
-            whole += (byte.astype(np.uint64) + np.uint64(1)) * power
-        return whole
+    if int(lengths.min()) == len(powers):  # all of one length
+        whole: Hashes = np.einsum("ij,j->i", content.reshape(len(lengths), -1), powers)
+        return whole + np.sum(powers, dtype=np.uint64)
     place = np.arange(len(content)) - np.repeat(ends[:-1] - ends[0], lengths)
     sums = np.zeros(len(content) + 1, dtype=np.uint64)
     np.cumsum((content.astype(np.uint64) + np.uint64(1)) * powers[place], out=sums[1:])

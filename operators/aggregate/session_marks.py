@@ -18,7 +18,7 @@ from windrow.operators.steps.columns import END, PENDING, START
 from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV
 from windrow.stores.marks import Marks
-from windrow.stores.pages import hashes_of
+from windrow.stores.pages import among, hashes_of
 from windrow.stores.sessions import HOT
 from windrow.stores.spread import Hashes, KeyColumns
 
@@ -66,7 +66,7 @@ class SessionMarks:
         again = open_ & (ends // self.width_us == watermark_us // self.width_us)
         if again.any():
             own = hashes_of(sessions.keys(again, self.by), self.by)
-            looked = np.isin(own, hashes)
+            looked = among(own, hashes)
             self.due.add(kv, ends[again][looked], own[looked], step)
 
     def speaks(

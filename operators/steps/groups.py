@@ -22,6 +22,8 @@ _FAST_SUMS = frozenset({pa.int64()})
 _FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
 #: Bytes beyond this length are no positions.
 _WIDEST = 256
+#: So many rows of a matrix are compared as one.
+_BESIDE = 64
 _UFUNCS: dict[str, tuple[np.ufunc, Callable[[np.dtype[Any]], int]]] = {
     "sum": (np.add, lambda kind: 0),
     "min": (np.minimum, lambda kind: int(np.iinfo(kind).max)),
@@ -127,6 +129,16 @@ def stable_order(codes: IntArray, size: int) -> IntArray:
     return np.argsort(codes, kind="stable")
 
 
+def _differ(matrix: npt.NDArray[np.uint8], pattern: npt.NDArray[np.uint8]) -> BoolArray:
+    """In which columns some row differs from a pattern: many rows side by side, as numpy is slow at short ones."""
+    width = len(pattern)
+    whole = len(matrix) // _BESIDE * _BESIDE
+    wide = (matrix[:whole].reshape(-1, _BESIDE * width) != np.tile(pattern, _BESIDE)).any(axis=0)
+    rest: BoolArray = (matrix[whole:] != pattern).any(axis=0)
+    differ: BoolArray = rest | wide.reshape(_BESIDE, width).any(axis=0)
+    return differ
+
+
 class Words(NamedTuple):
     """Bytes of one length as numbers that sort as they do: of the places in which they differ, in order.
 
@@ -150,7 +162,7 @@ class Words(NamedTuple):
             return None
         matrix = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]].reshape(rows, width)
         pattern = matrix[0].copy()
-        places = np.flatnonzero((matrix != pattern).any(axis=0))
+        places = np.flatnonzero(_differ(matrix, pattern))
         if len(places) > 8:
             return None
         values = np.zeros(rows, dtype=np.uint64)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import IntArray
+from windrow.core.arrays import IntArray, is_one
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
@@ -116,6 +116,8 @@ def _ascending(columns: Sequence[pa.Array]) -> bool:
     for column in columns:
         if column.null_count:
             return False
+        if is_one(column):
+            continue
         if not tied.any():
             return True
         before, after = column[:-1], column[1:]
