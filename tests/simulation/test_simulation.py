@@ -25,6 +25,12 @@ from windrow.testing.simulation.__main__ import main
 from windrow.testing.simulation.sinks import OUTLETS
 
 BLOCK = usually(5, deep=24)
+#: Each outlet has seeds of its own.
+BLOCKS = {
+    (outlet, block): range((3 * n + block) * BLOCK, (3 * n + block + 1) * BLOCK)
+    for n, outlet in enumerate(sorted(OUTLETS))
+    for block in range(3)
+}
 
 
 @functools.cache
@@ -42,7 +48,7 @@ def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("outlet", sorted(OUTLETS))
 def test_whatever_goes_wrong_every_row_counts_once(outlet: str, block: int) -> None:
     """A failure names its seed: python -m windrow.testing.simulation --seed N --sink ... --shrink"""
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+    for seed in BLOCKS[outlet, block]:
         report = played(outlet, seed)
         if report.failure is not None:
             story = "\n".join(report.story)
@@ -52,8 +58,9 @@ def test_whatever_goes_wrong_every_row_counts_once(outlet: str, block: int) -> N
 def test_the_schedules_do_what_they_are_for() -> None:
     """Every step of the protocol is struck, and every kind of fault happens, within a few dozen seeds."""
     seen: Counter[str] = Counter()
-    for seed in range(40):
-        seen += played("kafka", seed).counts
+    for (outlet, _), seeds in BLOCKS.items():
+        for seed in seeds:
+            seen += played(outlet, seed).counts
     steps = {kind.removeprefix("dies: ") for kind in seen if kind.startswith("dies: ")}
     assert steps >= {"0.2 claim", "1 Spark", "2 intent", "3.1 store", "3.2 files", "3.3 answer", "4.2 commit"}
     assert steps >= {"5 broker", "5 publish", "6 snapshot", "6 sweep"}
@@ -72,7 +79,7 @@ def test_the_schedules_do_what_they_are_for() -> None:
     assert seen["dead letters"] > 50
 
 
-@pytest.mark.parametrize("hashes", ["1", "2"])
+@pytest.mark.parametrize("hashes", usually(["1"], deep=["1", "2"]))
 def test_a_seed_is_the_same_schedule_in_any_process(hashes: str) -> None:
     command = [sys.executable, "-m", "windrow.testing.simulation", "--seed", "11"]
     again = subprocess.run(
@@ -157,8 +164,8 @@ def test_any_job_is_drawn() -> None:
 
 
 def test_a_job_of_ones_own_is_played() -> None:
-    summary = simulate(losing.pairs, seeds=6)
-    assert (summary.seeds, summary.failed) == (6, 0)
+    summary = simulate(losing.pairs, seeds=4)
+    assert (summary.seeds, summary.failed) == (4, 0)
     assert min(summary.counts["rows of join"], summary.counts["rows of aggregate"]) > 10
 
 
