@@ -42,6 +42,7 @@ ROOMS = ("kafka and spark", "spark")
 #: Tests marked so, and those of files with `subprocess`, have to do with processes and servers that are not theirs alone: they
 #: are tried twice, and pytest names those that needed it. Each of these is a race to be found; a refused commit finds none.
 OUTSIDE = {"spark", "kafka", "slow"}
+EXAMPLES = "tests/examples/"
 #: Folders that take longest come next.
 LONGEST = ("drills", "examples", "simulation", "operators", "proof", "kafka")
 #: Fixtures that tell what a test starts, which is what it is marked with.
@@ -77,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", READING)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(WORKERS), os.environ.get("PYTHONPATH"))))
+    gc.disable()  # what is collected stays: to look through it again and again is a sixth of what it costs
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
         home = Path(os.environ[RUN], "spark")
@@ -180,6 +182,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
 
 
 def file_of(item: pytest.Item) -> str:
@@ -211,8 +214,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if self.rooms is None:  # the tests are collected, and by a worker
                 self.rooms = json.loads(Path(os.environ[RUN], "rooms.json").read_text())
-            # A drill is a process of its own, and takes as long as a file.
+            # A drill is a process of its own, and takes as long as a file. All examples read the same data.
             alone = nodeid if nodeid.startswith("tests/drills/") else nodeid.partition("::")[0]
+            alone = EXAMPLES if nodeid.startswith(EXAMPLES) else alone
             return self.rooms.get(nodeid, alone)
 
     return ByRoom(config, log)

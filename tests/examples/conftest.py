@@ -1,4 +1,4 @@
-"""Examples that use Spark: as a rule in the session of the tests, for one of its own costs more than all that they do.
+"""Examples: as a rule in the process of the tests, or in its session of Spark, for to begin costs more than what they do.
 
 WINDROW_DEEP=1 runs each as the program that it is; `examples/kafka_delays.py` always is one (tests/kafka/test_example.py).
 """
@@ -21,7 +21,7 @@ from tests.deep import usually
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Modules of examples that others import.
-SHARED = ("flights", "flights_data", "flights_plot", "weather")
+SHARED = ("aircraft_plot", "features_plot", "flights", "flights_data", "flights_plot", "weather")
 
 
 @pytest.fixture
@@ -38,9 +38,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleTy
 
 
 @pytest.fixture
-def run(
+def play(
     module: Callable[[str], ModuleType],
-    spark: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -49,7 +48,6 @@ def run(
 
     def here(name: str, *arguments: str) -> str:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(type(spark), "stop", lambda self: None)
         code = module(name).main(arguments)
         said = capsys.readouterr().out
         assert code == 0, said
@@ -72,3 +70,10 @@ def run(
         return done.stdout
 
     return usually(here, deep=alone)
+
+
+@pytest.fixture
+def run(play: Callable[..., str], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The same of an example that uses Spark, in the session of the tests."""
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    return play

