@@ -23,14 +23,14 @@ WINDOWS = {
 
 
 def files(seed: int) -> list[list[dict[str, Any]]]:
-    """After 1970, where Spark's own watermark begins: six files out of order, some rows too late, then two to push on."""
+    """After 1970, where Spark's own watermark begins: files out of order, some rows too late, then two to push on."""
     rng = random.Random(seed)
     batches = [
         [
             {"t": at(1_000_000 + base + rng.uniform(-25, 10)), "k": rng.choice("ab"), "v": rng.randrange(100)}
             for _ in range(rng.randrange(1, 30))
         ]
-        for base in range(0, 60, 10)
+        for base in range(0, usually(40, deep=60), 10)
     ]
     marker = [{"t": at(1_001_000), "k": "end", "v": 0}]
     return [*batches, marker, marker]
