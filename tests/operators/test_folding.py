@@ -14,6 +14,10 @@ from windrow.stores import divided, paged
 from windrow.testing import ManualClock
 
 STEPS = 36
+#: Keys and pages of many keys are there after three steps.
+FEW = usually(18, deep=36)
+#: What a store does of its own is tried elsewhere (tests/stores, tests/operators/test_contract.py).
+STORE = usually("memory", deep="rocksdb")
 AGGREGATES: dict[str, Any] = {
     "n": wr.count(),
     "s": wr.sum("v"),
@@ -42,7 +46,14 @@ EMISSIONS = [
 
 
 def live(
-    folder: Path, emit: wr.Emit, window: Any, *, keys: int = 3, messages: int = 1, widens: bool = False
+    folder: Path,
+    emit: wr.Emit,
+    window: Any,
+    *,
+    steps: int = STEPS,
+    keys: int = 3,
+    messages: int = 1,
+    widens: bool = False,
 ) -> tuple[list[str], int, int]:
     """Panes and windows of a life of few messages a step; most blocks of a window, and bytes of all, at its end."""
     sums = wr.Aggregate(
@@ -55,13 +66,13 @@ def live(
         name="sums",
     )
     clock = ManualClock(0)
-    with sums.open(str(folder), clock=clock) as op:
-        for i in range(STEPS):
+    with sums.open(str(folder), clock=clock, store=STORE) as op:
+        for i in range(steps):
             clock.advance("1 second")
             made = []
             for j in range(i * messages, i * messages + messages):
                 value = (j * 7919 % 101) / 7 * 10.0 ** (j % 5)
-                key = f"k{j * 31 % keys}" if not widens else j * 31 % keys * (1.0 if 3 * i > STEPS else 1)
+                key = f"k{j * 31 % keys}" if not widens else j * 31 % keys * (1.0 if 3 * i > steps else 1)
                 made.append(wr.Message({"k": key, "t": i * 1_000_000, "v": value}))
             op.add_messages(made)
         most = max(
@@ -102,7 +113,7 @@ EVERY_OTHER = [(emit, n % 2 == 1) for n, emit in enumerate(EMISSIONS)]
 def test_nobody_can_tell_of_how_many_keys_pages_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, widens: bool
 ) -> None:
-    many = {"keys": 50, "messages": 20, "widens": widens}
+    many: dict[str, Any] = {"steps": FEW, "keys": 50, "messages": 20, "widens": widens}
     large, _, _ = live(tmp_path / "large", emit, wr.tumbling("1 hour"), **many)
     monkeypatch.setattr(paged, "PAGE_ROWS", 2)
     small, most, _ = live(tmp_path / "small", emit, wr.tumbling("1 hour"), **many)
@@ -115,7 +126,7 @@ def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widens: bool
 ) -> None:
     emit = wr.Emit()
-    many = {"keys": 50, "messages": 20, "widens": widens}
+    many: dict[str, Any] = {"steps": FEW, "keys": 50, "messages": 20, "widens": widens}
     monkeypatch.setattr(layout, "FOLD_AT", 10**6)
     plain, _, _ = live(tmp_path / "plain", emit, wr.tumbling("1 hour"), **many)
     monkeypatch.setattr(layout, "FOLD_AT", 2)

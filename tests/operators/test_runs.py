@@ -197,7 +197,7 @@ def sessions(draw: st.DrawFn) -> cases.Scaled:
     "Embedded: messages added one by one run together under triggers by batch, count and period, as single steps bit for bit"
 )
 @given(data=st.data())
-@examples(24, deep=5_000)
+@examples(14, deep=5_000)
 def test_sessions_of_messages_that_run_together_are_those_of_single_steps(data: st.DataObject) -> None:
     scaled = data.draw(sessions())
     assert scaled.definition.in_runs
