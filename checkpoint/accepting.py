@@ -8,7 +8,7 @@ from typing import Any
 
 from windrow.checkpoint.records import Epoch
 from windrow.core.errors import DefinitionChanged
-from windrow.operators.growth import DESCRIBED, GROWN, Before, Growth
+from windrow.operators.growth import ALONE, DESCRIBED, GROWN, Before, Growth
 from windrow.operators.operator import Definition
 
 
@@ -46,8 +46,9 @@ def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: s
     if isinstance(found, Growth):
         return found
     before = epoch.meta.get("definitions", {}).get(name, fingerprint)
+    apart = found.count(ALONE) == found.count("\n  - ") > 0
+    use = "Open it with one of these changes first, and then with the next; or use" if apart else "Use"
     raise DefinitionChanged(
         f"the state at {location} was written by\n  {before}\nand would be misread by\n  {definition!r}{found}\n"
-        "Use the former definition, begin at another location, or clear the state with: windrow reset "
-        f"{location}"
+        f"{use} the former definition, begin at another location, or clear the state with: windrow reset {location}"
     )

@@ -18,6 +18,10 @@ from typing import Any
 GROWN, DESCRIBED = "grown", "described"
 
 
+#: What is said of a change that state could be opened with, if it were the only one.
+ALONE = "alone it could be opened"
+
+
 def fingerprint_of(described: Mapping[str, Any]) -> str:
     """Hex digest of what shapes a state."""
     text = json.dumps(described, sort_keys=True, ensure_ascii=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from windrow.core.time import START_OF_TIME_US, duration_us
 from windrow.core.windows import Session
 from windrow.operators.aggregations.needs import keeps_whole
-from windrow.operators.growth import Before, Growth, fingerprint_of
+from windrow.operators.growth import ALONE, Before, Growth, fingerprint_of
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.definition import AggregateDefinition
@@ -84,7 +84,7 @@ def _changes(
     gap_us: int | None,
 ) -> Iterator[str]:
     """What has changed, and whether state could be opened with that change alone."""
-    comes_and_goes = "not on such windows" if fixed else "alone it could be opened"
+    comes_and_goes = "not on such windows" if fixed else ALONE
     old, new = described.get("agg", {}), own["agg"]
     for alias, text in new.items():
         if former.get(alias, text) != text:
@@ -95,7 +95,7 @@ def _changes(
         if alias not in new:
             yield f"{alias!r} has gone, {text}: {comes_and_goes}"
     for key in _others(own, described):
-        alone = "alone it could be opened" if key == "window" and gap_us is not None else "not on this state"
+        alone = ALONE if key == "window" and gap_us is not None else "not on this state"
         yield f"{key} was {described.get(key)!r}, and is {own.get(key)!r}: {alone}"
 
 

@@ -317,8 +317,15 @@ def test_a_larger_gap_says_what_it_would_have_said_if_it_had_been_there_from_the
         DefinitionChanged, match=r"session\('10 seconds'\).*session\('5 seconds'\).*not on this state"
     ):
         visits(window=wr.session("5 seconds")).open(str(tmp_path))
-    with pytest.raises(DefinitionChanged, match="alone it could be opened"):
-        visits(window=wr.session("1 minute"), agg={"n": wr.count()}).open(str(tmp_path))
+    both = visits(window=wr.session("1 minute"), agg={"n": wr.count()})
+    with pytest.raises(
+        DefinitionChanged, match="alone it could be opened\nOpen it with one of these changes first, and then"
+    ):
+        both.open(str(tmp_path))
+    visits(window=wr.session("1 minute")).open(str(tmp_path)).close()
+    with both.open(str(tmp_path)) as op:
+        op.advance_watermark(2 * S)
+        assert sorted(w.messages for w in op.get_windows()) == [1, 3]
 
 
 def test_of_a_window_that_was_told_and_taken_back_nothing_is_left() -> None:
