@@ -402,10 +402,10 @@ class Overlay:
             return scan_ranges(self.base, cf, ranges)
         if changes.runs:
             return [pair for start, end in ranges for pair in self.scan(cf, start, end)]
-        gaps = [gap for start, end in ranges for gap in changes.ranges.gaps(start, end)]
+        gaps = [gap for pair in ranges for gap in changes.ranges.gaps(*pair)] if changes.ranges else ranges
         below = scan_ranges(self.base, cf, gaps)  # type: ignore[arg-type]
-        pending = (pair for start, end in ranges for pair in changes.points.scan(start, end))
-        return list(laid_over(iter(below), pending, False)) if changes.points else below
+        pending = changes.points.scan_ranges(ranges)
+        return list(laid_over(iter(below), iter(pending), False)) if pending else below
 
     def close(self) -> None:
         """Forgets the pending batch; the base stays open."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -88,6 +88,18 @@ class SortedMap(Generic[V]):
             for key in ordered[low:high]:
                 del self.data[key]
             del ordered[low:high]
+
+    def scan_ranges(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, V]]:
+        """The pairs of ranges that are in order and apart."""
+        ordered, after, keys = self._order(), 0, list[bytes]()
+        for start, end in ranges:
+            low = bisect.bisect_left(ordered, start, after)
+            if low == len(ordered):
+                break
+            if ordered[low] < end:
+                after = bisect.bisect_left(ordered, end, low)
+                keys += ordered[low:after]
+        return [(key, self.data[key]) for key in keys]
 
     def scan(
         self, start: bytes = b"", end: bytes | None = None, reverse: bool = False

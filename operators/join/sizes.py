@@ -26,14 +26,16 @@ from windrow.core.arrays import BoolArray
 from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64, prefix_end
 from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import position_prefix
-from windrow.core.time import END_OF_TIME_US
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV, Batch, Pair, scan_ranges
 from windrow.stores.messages import MessageStore
+from windrow.stores.slices import in_batches
 
 _COUNT, _TOUCHED, _HAD, _FLOOR, _BY_TIME = b"c", b"t", b"m", b"f", b"g"
 _SIDES = (b"\x00", b"\x01")
+#: Of a key with no more messages than that all are read to find the oldest; of several keys no more than about so many.
+_FEW, _READ = 64, 1 << 16
 
 
 class Sizes:
@@ -99,11 +101,12 @@ class Sizes:
         self, kv: KV, side: int, store: MessageStore, floor_us: int, batch: Batch
     ) -> tuple[list[bytes], list[bytes]]:
         """(places, keys in the store) of messages beyond the limit, by place; the floors rise to them. floor_us: of time."""
-        found = []
+        found = list[tuple[bytes, bytes]]()
         if self.by_key:
             low, high = _range(_TOUCHED, side)
-            for name, came in kv.scan(self.aux_cf, low, high):
-                found += self._oldest(kv, side, store, name[2:], came, floor_us, batch)
+            # So many keys at once that what is read of them is not much.
+            for touched in in_batches(kv.scan(self.aux_cf, low, high), max(_READ // (self.most + 1), 1)):
+                found += self._oldest(kv, side, store, touched, floor_us, batch)
             batch.delete_range(self.aux_cf, low, high)
         else:
             many = self._counted(kv, side) - self.most
@@ -120,22 +123,58 @@ class Sizes:
         return [place for place, _ in found], [key for _, key in found]
 
     def _oldest(
-        self, kv: KV, side: int, store: MessageStore, key: bytes, came: bytes, floor_us: int, batch: Batch
+        self,
+        kv: KV,
+        side: int,
+        store: MessageStore,
+        touched: Sequence[Pair],
+        floor_us: int,
+        batch: Batch,
     ) -> list[tuple[bytes, bytes]]:
-        """(place, key in the store) of the messages of a key beyond the limit."""
-        head = key + FIELDS_END
-        live = head + encode_i64(floor_us)
-        had = kv.get(self.aux_cf, _HAD + _SIDES[side] + key)
-        gone = next(iter(kv.scan(store.cf, head, live)), None)
-        if had is None or gone is not None or not came:
-            count = len(store.scan(kv, floor_us, END_OF_TIME_US, key)[0])
-        else:
-            count = decode_u64(had) + decode_u64(came)
-        batch.put(self.aux_cf, _HAD + _SIDES[side] + key, encode_u64(min(count, self.most)))
-        pairs = itertools.islice(kv.scan(store.cf, live, prefix_end(head)), max(count - self.most, 0))
-        found = [(name[len(head) :], name) for name, _ in pairs]
-        if found:
-            self._raise(batch, side, key, found[-1][0])
+        """(place, key in the store) of the messages of keys beyond the limit. touched: those that have got some."""
+        found, keys = list[tuple[bytes, bytes]](), [name[2:] for name, _ in touched]
+        names = [_HAD + _SIDES[side] + key for key in keys]
+        # Of a key of which none has gone by time since it is known how many there are.
+        some_gone = self._some_gone(kv, store, keys, floor_us)
+        had = kv.multi_get(self.aux_cf, names)
+        sure = [
+            -1 if n is None or not came or gone else decode_u64(n) + decode_u64(came)
+            for n, (_, came), gone in zip(had, touched, some_gone, strict=True)
+        ]
+        looked = [key for key, n in zip(keys, sure, strict=True) if n < 0 or self.most < n <= _FEW]
+        lying = dict(zip(looked, self._lying(kv, store, looked, floor_us), strict=True))
+        for key, name, n in zip(keys, names, sure, strict=True):
+            live = lying.get(key)
+            count = n if live is None or n >= 0 else len(live)
+            batch.put(self.aux_cf, name, encode_u64(min(count, self.most)))
+            if count > self.most:
+                head = key + FIELDS_END
+                pairs = (
+                    kv.scan(store.cf, head + encode_i64(floor_us), prefix_end(head)) if live is None else live
+                )
+                gone = [stored for stored, _ in itertools.islice(pairs, count - self.most)]
+                found += [(stored[len(head) :], stored) for stored in gone]
+                self._raise(batch, side, key, found[-1][0])
+        return found
+
+    def _some_gone(self, kv: KV, store: MessageStore, keys: Sequence[bytes], floor_us: int) -> list[bool]:
+        """False for keys of which nothing that lies in the store has gone by time."""
+        head = encode_i64(floor_us // store.bucket)
+        if next(iter(kv.scan(store.index_cf, b"", head)), None) is not None:
+            return [True] * len(keys)
+        return [value is not None for value in kv.multi_get(store.index_cf, [head + key for key in keys])]
+
+    def _lying(self, kv: KV, store: MessageStore, keys: Sequence[bytes], floor_us: int) -> list[list[Pair]]:
+        """What there is of each key from a time on; all looked for at once."""
+        live = encode_i64(floor_us)
+        spans = sorted((key + FIELDS_END, i) for i, key in enumerate(keys))
+        ranges = [(head + live, prefix_end(head) or b"") for head, _ in spans]
+        pairs, at, found = scan_ranges(kv, store.cf, ranges), 0, [list[Pair]() for _ in keys]
+        for (_, end), (_, i) in zip(ranges, spans, strict=True):
+            first = at
+            while at < len(pairs) and pairs[at][0] < end:
+                at += 1
+            found[i] = pairs[first:at]
         return found
 
     def recount(self, kv: KV, side: int, store: MessageStore, floor_us: int | None = None) -> None:
@@ -160,16 +199,18 @@ class Sizes:
         if gone:
             batch.delete_range(self._order[side], b"", end)
             self._count(kv, batch, side, -gone)
-        for name, _ in list(kv.scan(self.aux_cf, _BY_TIME, _BY_TIME + end)):
-            time, group = name[1:9], name[9:]
-            if group[:1] != _SIDES[side]:
-                continue
-            floor = kv.get(self.aux_cf, _FLOOR + group)
-            if floor is None or floor[:8] != time:
+        names = [
+            name for name, _ in kv.scan(self.aux_cf, _BY_TIME, _BY_TIME + end) if name[9:10] == _SIDES[side]
+        ]
+        floors = kv.multi_get(self.aux_cf, [_FLOOR + name[9:] for name in names])
+        times = np.array([decode_i64(name[1:9]) for name in names], dtype=np.int64)
+        over = self._reach.open_until(side, times) <= done_us
+        stands = [f is not None and f[:8] == name[1:9] for name, f in zip(names, floors, strict=True)]
+        for name, is_one, is_over in zip(names, stands, over.tolist(), strict=True):
+            if is_over or not is_one:
                 batch.delete(self.aux_cf, name)
-            elif int(self._reach.open_until(side, np.array([decode_i64(time)]))[0]) <= done_us:
-                batch.delete(self.aux_cf, name)
-                batch.delete(self.aux_cf, _FLOOR + group)
+            if is_over and is_one:
+                batch.delete(self.aux_cf, _FLOOR + name[9:])
         kv.write(batch)
 
     def settle(self, kv: KV, side: int, store: MessageStore) -> None:

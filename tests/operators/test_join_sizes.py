@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import windrow as wr
+from windrow.operators.join import sizes
 from windrow.testing import TestDriver
 
 S = 1_000_000
@@ -63,11 +65,13 @@ def test_a_key_at_its_limit_is_not_counted_again(monkeypatch: pytest.MonkeyPatch
     with TestDriver(join(2)) as driver:
         driver.feed([order(t) for t in range(4)], "orders")
         driver.timeout()
-        store = driver.op.engine.logic.stores[0]
         with monkeypatch.context() as patched:
-            patched.setattr(store, "scan", None)
+            patched.setattr(sizes, "_FEW", 0)
+            usual, looked = sizes.Sizes._lying, list[Any]()
+            patched.setattr(sizes.Sizes, "_lying", lambda *given: looked.append(given[3]) or usual(*given))
             driver.feed([order(4)], "orders")
             driver.timeout()
+        assert looked and not any(looked)
         assert [m.payload["order"] for m in driver.messages("orders")] == [3, 4]
         driver.advance_event_time(3600 * S + 4 * S)  # one has gone by time
         driver.feed([order(5), order(6)], "orders")
@@ -105,3 +109,24 @@ def test_how_many_are_kept_is_part_of_the_definition_only_where_it_is_said() -> 
     assert "sizes" not in plain.describe()
     assert join(2).fingerprint == join(3).fingerprint != plain.fingerprint
     assert join(2).fingerprint != join(2, "job").fingerprint
+
+
+@pytest.mark.parametrize(("few", "read"), [(64, 1 << 16), (1, 7), (0, 1)])
+def test_keys_are_limited_alike_however_many_are_looked_at_at_once(
+    few: int, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "_FEW", few)
+    monkeypatch.setattr(sizes, "_READ", read)
+    near = {"within": ("-5 seconds", "5 seconds"), "time": "20 seconds", "how": "left"}
+    with TestDriver(join(2, **near)) as driver:
+        for t in range(30, 90, 3):
+            driver.feed([order(t - i % 4, f"k{i * t % 5}") for i in range(12)], "orders")
+            driver.feed([payment(t - i % 3, f"k{i % 5}") for i in range(t % 7)], "payments")
+            driver.advance_event_time((t - 6) * S)
+            driver.timeout()
+            kept = Counter(m.payload["k"] for m in driver.messages("orders"))
+            assert set(kept.values()) <= {1, 2}
+        driver.check()
+        driver.lose_messages()
+        driver.drain()
+        driver.assert_state_zero()
