@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.bridges import Pieces
@@ -220,9 +221,11 @@ def given_near(
     groups = Groups([rows.column(b) for b in by], len(rows))
     keys = rows.select(list(by)).take(pa.array(groups.first_rows)) if by else None
     asked = [_keys(keys, np.arange(groups.size), HOT)]
-    for bucket in logic.store.buckets(step.kv, int(first_us.min())):
-        near = (first_us <= bucket.last_us) & (ends >= bucket.first_us)
-        if near.any():
+    buckets = logic.store.buckets(step.kv, int(first_us.min()))
+    late = np.flatnonzero(first_us <= max((bucket.last_us for bucket in buckets), default=START_OF_TIME_US))
+    for bucket in buckets:
+        near = late[(first_us[late] <= bucket.last_us) & (ends[late] >= bucket.first_us)]
+        if len(near):
             mine = np.bincount(groups.codes[near], minlength=groups.size)
             asked.append(_keys(keys, np.flatnonzero(mine), bucket.home))
     homes = [home for home, _ in asked]
