@@ -80,6 +80,19 @@ def test_a_key_at_its_limit_is_not_counted_again(monkeypatch: pytest.MonkeyPatch
         assert [m.payload["order"] for m in driver.messages("orders")] == [5, 6]
 
 
+def test_messages_that_have_gone_by_time_are_not_counted_though_they_lie_there() -> None:
+    with TestDriver(join(2)) as driver:
+        driver.feed([order(3), order(3500)], "orders")
+        driver.timeout()
+        driver.advance_event_time(7204 * S)  # less lateness and reach: what is before 4 has gone
+        driver.timeout()
+        driver.feed([order(4000)], "orders")
+        driver.timeout()
+        driver.timeout()
+        assert [m.payload["order"] for m in driver.messages("orders")] == [3500, 4000]
+        driver.check()
+
+
 def test_a_number_bounds_a_join_whose_windows_do_not() -> None:
     with TestDriver(join(1, time=None, how="asof", within=("-1 day", "0 seconds"))) as driver:
         driver.feed([payment(1), payment(2)], "payments")
