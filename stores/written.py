@@ -86,6 +86,20 @@ def _side_by_side(each: Sequence[tuple[pa.Table, IntArray]], of: IntArray, place
     if len(begins) <= FEW_VALUES:
         runs = zip(of[begins].tolist(), lows.tolist(), sizes.tolist(), strict=True)
         return concat([each[i][0].slice(low, size) for i, low, size in runs])
-    firsts = np.r_[0, np.cumsum([len(table) for table, _ in each])][of[begins]]
-    rows = np.arange(sizes.sum()) + np.repeat(firsts + lows - np.r_[0, np.cumsum(sizes)[:-1]], sizes)
-    return concat([table for table, _ in each]).take(pa.array(rows))
+    # Each table by itself: of few rows of a large one nothing else is touched.
+    at, parts, places = np.r_[0, np.cumsum(sizes)[:-1]], list[pa.Table](), list[IntArray]()
+    for i, (table, _) in enumerate(each):
+        mine = of[begins] == i
+        if mine.any():
+            parts.append(table.take(pa.array(_ranges(lows[mine], sizes[mine]))))
+            places.append(_ranges(at[mine], sizes[mine]))
+    if len(parts) == 1:
+        return parts[0]
+    return concat(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+
+def _ranges(lows: IntArray, sizes: IntArray) -> IntArray:
+    """The numbers of ranges, one range after the other."""
+    before = np.cumsum(sizes) - sizes
+    numbers: IntArray = np.arange(sizes.sum()) + np.repeat(lows - before, sizes)
+    return numbers
