@@ -149,7 +149,7 @@ class Remembered:
             self.sums.put(
                 kv,
                 held.sums.found,
-                self.sum_rows(held, sums, lines.order[last] if len(lines) else last, stretches, lasts),
+                self.sum_rows(held, sums, lines.order[last] if len(lines) else last, stretches, lasts, there),
             )
 
     def sum_rows(
@@ -159,12 +159,15 @@ class Remembered:
         last: IntArray,
         stretches: IntArray,
         lasts: BoolArray,
+        there: BoolArray | None = None,
     ) -> list[pa.Table]:
         """The accumulators of the keys of an advance, those that it did not change among them, and of keys beside them. last: a
-        row of each key.
+        row of each key. there: false of keys that were looked at alone: theirs stay where they are.
         """
         assert held.sums is not None
         tables = [held.sums.beside]
+        if there is not None and len(held.sums.rows):
+            tables.append(held.sums.rows.filter(pa.array(~there[held.sums.codes])))
         parts = [] if sums is None else [(sums.rows, sums.codes)]
         former = held.sums.rows
         if len(former):

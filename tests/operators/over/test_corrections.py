@@ -243,3 +243,24 @@ def test_rows_that_are_told_again_are_not_taken_by_others_and_not_found_by_those
     with seen(("-1 s", 0), emit=other).open(str(tmp_path), clock=ManualClock()) as op:
         op.drain()
         assert len(op.get_result()) == 1
+
+
+def test_a_key_whose_new_messages_may_still_change_keeps_what_it_has_come_to(tmp_path: Path) -> None:
+    over = wr.Over(
+        by="k",
+        event_time="t",
+        agg={"so far": wr.sum("x").over(), "next": wr.count().over(("100 ms", "900 ms"))},
+        ttl=wr.forever,
+        select=(),
+        max_ahead=wr.forever,
+        allowed_lateness="2 seconds",
+        emit=wr.Emit(late=wr.every_batch, mode="retracting"),
+    )
+    with TestDriver(over, tmp_path / "job") as driver:
+        for step in ([(0, "a", 1)], [(18, "b", 2)], [(18.5, "a", 10), (20.75, "a", 100)]):
+            driver.feed([{"t": int(t * 1_000_000), "k": k, "x": x} for t, k, x in step])
+            driver.next_offsets()
+        driver.drain()
+        driver.check()
+        rows = [(row["k"], row["so far"]) for row in driver.committed_panes()]
+    assert rows == [("a", 1), ("b", 2), ("a", 11), ("a", 111)]
