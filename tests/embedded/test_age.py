@@ -191,7 +191,7 @@ def test_a_slice_of_tidying_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
         for name in ("unlink", "fsync", "link", "rename"):
             counted(name, os)
-        monkeypatch.setattr("windrow.checkpoint.shard.RocksKV", None)
+        monkeypatch.setattr("windrow.checkpoint.shard.RecentKV", None)
         slices = []
         for chore in (
             op.engine.shard.preserve(alone=True),
