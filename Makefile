@@ -3,8 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Rooms of tests in four processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
-PYTEST := $(BIN)/pytest -n 4 --dist loadscope --no-loadscope-reorder --durations 20 -rR
+# Rooms of tests in five processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
+PYTEST := $(BIN)/pytest -n 5 --dist loadscope --no-loadscope-reorder --durations 20 -rR
 
 # Processes that keep no bytecode compile all they import anew, each of them.
 export PYTHONDONTWRITEBYTECODE :=
@@ -82,7 +82,7 @@ ruff: .venv/stamp
 layers: .venv/stamp
 	$(BIN)/lint-imports
 
-# Four processes would each compile all of a fresh clone. What is wrong, the tests will say.
+# Five processes would each compile all of a fresh clone. What is wrong, the tests will say.
 compiled: .venv/stamp
 	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 || true
 

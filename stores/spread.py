@@ -26,8 +26,9 @@ _MOST = 1e50
 
 
 class KeyColumns(tuple[str, ...]):
-    """Names of key columns. scales: of those that have widened since they were decimals with so many digits after the point:
-    their keys have the numbers that they had then. It is a matter of the state that is read or written.
+    """Names of key columns. scales: of those that have widened since they were decimals with so many digits after the point, or
+    binaries of so many bytes each: their keys have the numbers that they had then. It is a matter of the state that is read or
+    written.
     """
 
     scales: Mapping[str, int] = MappingProxyType({})
@@ -67,9 +68,9 @@ def _hashes(column: pa.Array, scale: int | None = None) -> Hashes:
         # All as doubles: integers and decimals may become these.
         numbers = _doubles(column) if scale is None else _former_doubles(column, scale)
         hashes = np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+    elif scale is None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         hashes = _of_bytes(column, np.int32)
-    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+    elif scale is None and (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
         hashes = _of_bytes(column, np.int64)
     else:
         coded = column.dictionary_encode()

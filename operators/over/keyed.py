@@ -3,7 +3,7 @@
 A key's rows lie under the stretch of event time in which its last message is, so that keys which were quiet for too long go by
 one range. A stretch is a fraction of the ttl; without one there is a single stretch. A key is never in two of them.
 
-    auxiliary  \\0scales<column family> -> msgpack {key column: digits after the point}: of those that were decimals first
+    auxiliary  \\0scales<column family> -> msgpack {key column: digits after the point}: of those that were decimals first; bytes, of binaries of one size
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
+from windrow.operators.steps.learning import scale_of
 from windrow.operators.steps.step import limit
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch
@@ -62,14 +63,14 @@ class Keyed:
         return Found(near, None if near.rows is None else near.rows.drop_columns([UPSERT]))
 
     def _scales(self, kv: KV, keys: pa.Table) -> dict[str, int]:
-        """How many digits after the point decimals had when the first of them came; they are noted."""
+        """`scale_of` keys when the first of them came; they are noted."""
         kinds = {b: keys.schema.field(b).type for b in self.by}
-        if not any(pa.types.is_decimal(kind) or pa.types.is_floating(kind) for kind in kinds.values()):
+        if not any(map(_may_have_widened, kinds.values())):
             return {}
         at = _SCALES + self.cf.encode()
         packed = kv.get(self._aux_cf, at)
         known = {} if packed is None else msgpack.unpackb(packed)
-        found = {b: kind.scale for b, kind in kinds.items() if pa.types.is_decimal(kind)} | known
+        found = {b: scale for b, kind in kinds.items() if (scale := scale_of(kind)) is not None} | known
         if found != known:
             batch = Batch()
             batch.put(self._aux_cf, at, msgpack.packb(found))
@@ -121,3 +122,9 @@ class Keyed:
         if over_us <= START_OF_TIME_US:
             return START_OF_TIME_US
         return over_us // self._width_us * self._width_us
+
+
+def _may_have_widened(kind: pa.DataType) -> bool:
+    """True if keys may have been decimals of another scale before, or binaries of one size."""
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return binary or scale_of(kind) is not None or pa.types.is_floating(kind)

@@ -38,7 +38,7 @@ def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None
 
 
 def scales_of(schema: pa.Schema) -> dict[str, int]:
-    """Of key columns that have widened since their keys got numbers: how many digits after the point they had then."""
+    """Of key columns that have widened since their keys got numbers: `scale_of` what they were then."""
     packed = (schema.metadata or {}).get(_SCALES)
     return {} if packed is None else msgpack.unpackb(packed)
 
@@ -55,14 +55,17 @@ def scales_after(
     for name in keys:
         if name in found or name not in before.names or name not in after.names:
             continue
-        was, now = before.field(name).type, after.field(name).type
-        if (
-            pa.types.is_decimal(was)
-            and now != was
-            and not (pa.types.is_decimal(now) and now.scale == was.scale)
-        ):
-            found[name] = was.scale
+        was = scale_of(before.field(name).type)
+        if was is not None and was != scale_of(after.field(name).type):
+            found[name] = was
     return found
+
+
+def scale_of(kind: pa.DataType) -> int | None:
+    """What the number of a key goes by beside its value: digits after the point of decimals, the size of binaries of one size."""
+    if pa.types.is_decimal(kind):
+        return int(kind.scale)
+    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else None
 
 
 def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:

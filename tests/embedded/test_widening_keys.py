@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import windrow as wr
@@ -102,3 +105,38 @@ def test_rows_around_messages_go_on_where_the_keys_have_more_digits(function: An
             driver.next_offsets()
         driver.drain()
         driver.check()
+
+
+@pytest.mark.proves("Windows: a key is the same key when its column widens, whatever page it lies in")
+@pytest.mark.parametrize("window", [wr.tumbling("1 hour"), wr.session("1 hour")])
+@pytest.mark.parametrize("wide", [pa.binary(), pa.large_binary()])
+def test_binaries_of_one_size_as_keys_are_found_when_others_come(
+    window: Any, wide: pa.DataType, tmp_path: Path
+) -> None:
+    keys, narrow = [i.to_bytes(4, "big") for i in range(150)], pa.binary(4)
+    given = [(keys, narrow), (keys[:3], narrow), ([b"longer"], wide), (keys[3:40], narrow), (keys, wide)]
+    with counted(window=window).open(tmp_path / "job") as op:
+        for some, kind in given:
+            times = pa.array([S] * len(some), pa.timestamp("us", "UTC"))
+            op.add_messages(pa.table({"price": pa.array(some, kind), "t": times}))
+            op.flush()
+        op.drain()
+        last = [pane for pane in op.get_result() if pane.is_last]
+    assert sorted(pane["n"] for pane in last) == [1] + [2] * 110 + [3] * 40
+
+
+def test_rows_around_messages_go_on_where_binaries_of_one_size_become_others(tmp_path: Path) -> None:
+    running = wr.Over(
+        by="k", event_time="t", agg={"n": wr.count().over()}, watermark=wr.explicit(), ttl=wr.forever
+    )
+    keys, narrow = [i.to_bytes(4, "big") for i in range(150)], pa.binary(4)
+    parts, heard = (keys, keys[:3], [b"longer"], keys[3:40], keys[:40], keys), Counter[bytes]()
+    with running.open(tmp_path / "job") as op:
+        for at, some in enumerate(parts, 1):
+            times = pa.array([at * S] * len(some), pa.timestamp("us", "UTC"))
+            kind = pa.binary() if b"longer" in some else narrow
+            op.add_messages(pa.table({"k": pa.array(some, kind), "t": times}))
+            op.advance_watermark(at * S + 1)
+            heard.update(some)
+            assert {row["k"]: row["n"] for row in op.get_result()} == {key: heard[key] for key in some}
+            op.flush()
