@@ -62,7 +62,7 @@ def scales_after(
 
 
 def scale_of(kind: pa.DataType) -> int | None:
-    """What the number of a key goes by beside its value: digits after the point of decimals, the size of binaries of one size."""
+    """What the number of a key goes by beside its value: digits after the point of decimals, bytes of binaries of one size."""
     if pa.types.is_decimal(kind):
         return int(kind.scale)
     return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else None
