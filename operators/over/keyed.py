@@ -3,7 +3,7 @@
 A key's rows lie under the stretch of event time in which its last message is, so that keys which were quiet for too long go by
 one range. A stretch is a fraction of the ttl; without one there is a single stretch. A key is never in two of them.
 
-    auxiliary  \\0scales<column family> -> msgpack {key column: scale}: of those that were decimals first, or binaries of one size (`scale_of`)
+    auxiliary  \\0scales<column family> -> msgpack {key column: `scale_of` it}, where it was one of decimals or of one size
 """
 
 from __future__ import annotations
