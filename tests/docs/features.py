@@ -62,7 +62,8 @@ HEAD = """# What there is, and what proves it
 
 Each line is a feature and the tests that prove it, whose names are sentences: "a thing is so" is `test_a_thing_is_so`.
 `make test` runs these tests, and checks that this page is what they say.
-Three designs follow, [statement by statement](#three-designs-statement-by-statement).
+Three designs follow, [statement by statement](#three-designs-statement-by-statement), and [cases that must
+hold](#cases-that-must-hold) with their numbers.
 What is not there yet is [at the end](#not-there-yet).
 """
 STATEMENTS = """
@@ -70,7 +71,8 @@ STATEMENTS = """
 
 What windrow is made after, in the order of each text. Names are those of the design ([what things are called
 here](howto/migrating.md)), and what is otherwise here is said in brackets. A line is proved by scenarios, which are named as
-in their file, or by tests as above.
+in their file, or by tests as above. In the cases at the end, where nothing else is said, times are seconds, W is the watermark,
+and sessions have a gap of ten seconds.
 """
 
 

@@ -1,4 +1,5 @@
-"""What three designs ask of windows, statement by statement, and what proves each: the last sections of docs/features.md.
+"""What three designs ask of windows, statement by statement, and what proves each: the last sections of docs/features.md,
+with cases that must hold (cases.py).
 
 A proof is a scenario of tests/transcripts, "sessions.yaml: its name", or a test, "embedded/test_api: its name as a sentence".
 One that is not there is a `BadMark`, as is a statement without any. What is otherwise here is said in brackets.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.docs.cases import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,6 +89,7 @@ MALHAR: dict[str, tuple[str, ...]] = {
     ),
     "on time, by default, when a window becomes late": ("beam.yaml: fixed windows, default trigger",),
     "triggers are fired per window, or per key and window": (
+        "seed_001.yaml: triggers of an operator without keys count per window",
         "seed_001.yaml: triggers of a keyed operator count per key and window",
     ),
     "fireOnlyUpdatedPanes: no trigger whose value is that of the one before": (
@@ -128,20 +132,26 @@ PSI: dict[str, tuple[str, ...]] = {
     "nothing for the first and the second, then one for each": (
         "seed_002.yaml: the first and the second message give nothing, the third the first window, each from then on a new one",
     ),
-    "an IntInterval says the same": (
+    "an IntInterval says the same, LeftBounded, RightBounded, or with both ends": (
         "seed_002.yaml: a pair of indices is the same window as an interval of them",
+        "seed_002.yaml: two indices say the same window as a frame of them, before, behind and around, and a row is told "
+        "when the last of its windows is whole",
     ),
     "Window(0, 2): windows look forward": (
         "seed_002.yaml: a window of the next messages has the current one and two behind it",
+        "seed_002.yaml: a window of the next messages without the last of them",
     ),
     "Window(-1, 2): or both ways": (
         "seed_002.yaml: a window of four messages has the previous one, the current one and two behind it",
     ),
     "an output has the time of its anchor": (
+        "seed_002.yaml: a window wholly past, of the third message before to the first before, is told of each that has "
+        "three before it",
         "seed_002.yaml: a window wholly ahead has the time of the message that it is ahead of",
     ),
     "one that looks forward waits for what completes it": (
         "seed_002.yaml: the window of 3, 4, 5 and 6, of input 4, waits until 6 has come",
+        "seed_002.yaml: windows that one message of much later completes come together, in their order",
     ),
     "a selector gets the messages with their envelopes: Slope": (
         "operators/over/test_over: a function gets the messages of the window with their times and places",
@@ -158,6 +168,7 @@ PSI: dict[str, tuple[str, ...]] = {
     "windows that another stream drives: its messages are the anchors": (
         "seed_002.yaml: each message of a windowing stream says where its window lies",
         "operators/anchors/test_anchors: windows are expressions over the anchor or a function of whole tables",
+        "seed_002.yaml: while the source is silent no window is told, until its time moves or it is idle",
     ),
     "all messages of the time while another stream is true": (
         "operators/anchors/test_anchors: a window holds all messages of the time while another stream is true",
@@ -268,6 +279,9 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "embedded/test_replay: a job that lost its messages goes on as if nothing had happened",
         "embedded/test_replay: only what retained windows need is read",
     ),
+    "in-time messages: those of the window that is open": (
+        "seed_003.yaml: early emission of current, late emission of past windows, each on its grid of now",
+    ),
     "past messages: late arrivals": ("seed_001.yaml: a window whose first message is late",),
     "past messages out of retention are discarded (here dead letters)": (
         "seed_003.yaml: a message out of retention goes to the dead letters",
@@ -339,6 +353,10 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "operators/join_window/test_join_window: a session tells what none of its parts has told",
         "joins.yaml: a message meets the whole session of the other input that goes on at its time",
     ),
+    "what is configured must be: function, size and its unit, retention (here by size, by time or by both)": (
+        "core/test_definition: a refusal names the values and the remedy",
+        "retention.yaml: the oldest windows of a key are dropped by number",
+    ),
     "defaults of an aggregator: nothing early, full, late every ten seconds": (
         "seed_003.yaml: defaults of the aggregator",
     ),
@@ -398,6 +416,7 @@ DESIGNS: dict[str, dict[str, tuple[str, ...]]] = {
     "The windowed operator of Apex Malhar": MALHAR,
     "Windows of Platform for Situated Intelligence": PSI,
     "The window operators of Samza (SAMZA-552)": SAMZA,
+    "Cases that must hold": CASES,
 }
 
 

@@ -107,6 +107,41 @@ def test_a_commit_of_few_messages_reads_few_of_many_open_sessions() -> None:
         assert written < 60_000  # of two megabytes
 
 
+def test_many_lone_sessions_that_end_at_once_leave_by_one_range_and_nothing_waits_for_them_any_more() -> None:
+    with TestDriver(visits(agg={"n": wr.count()}, retention="1 minute")) as driver:
+        table = pa.table(
+            {"t": pa.array(np.zeros(20_000, dtype=np.int64)), "k": [f"k{i}" for i in range(20_000)]}
+        )
+        driver.op.add_messages(table)
+        driver.next_offsets()
+        engine = driver.op.engine
+        staged, logic = Overlay(engine.shard.kv), engine.logic
+        assert len(logic.marks.due.between(staged, 0, END_OF_TIME_US)[0]) == 20_000
+        told = logic.advance(staged, 60 * S, 0)
+        assert sum(map(len, told.panes)) == 20_000
+        gone = [kind for kind, cf, *_ in staged.batch.ops if kind != "put" and cf.endswith(".windows")]
+        assert gone == ["delete_range"]
+        assert len(logic.marks.due.between(staged, START_OF_TIME_US, END_OF_TIME_US)[0]) == 0
+        assert logic.store.read(staged, [HOT]) is None
+
+
+def test_a_message_that_joined_two_sessions_and_comes_again_does_nothing() -> None:
+    with TestDriver(visits(by=(), emit=wr.Emit(early=wr.every_batch))) as driver:
+        for offset, second in enumerate((20, 35, 27)):
+            driver.add(wr.Message({"t": second * S, "v": 1}, wr.Position("s", 0, offset)))
+            driver.next_offsets()
+        [before] = driver.windows()
+        assert (before.window.start_us, before.window.end_us, before.messages) == (20 * S, 45 * S, 3)
+        assert len(driver.panes()) == 5
+        driver.restart()
+        driver.add(wr.Message({"t": 27 * S, "v": 1}, wr.Position("s", 0, 2)))
+        driver.next_offsets()
+        assert driver.windows() == [before]
+        assert driver.panes() == driver.dead_letters() == []
+        assert driver.op.counters["replayed"] == 1
+        driver.check()
+
+
 def test_what_ends_is_left_in_pages_of_what_goes_on_and_comes_back_to_nobody() -> None:
     definition = visits(agg={"n": wr.count()})
     with TestDriver(definition) as driver:

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +25,8 @@ S = 1_000_000
 KILLS = usually(2, deep=12)
 #: How many messages one life of the process takes in, if it is not killed before.
 A_LIFE = 400
+#: Where state lies in one life after the other: killed in memory it comes back in memory, and on a disk that slept meanwhile.
+STORES = ("rocksdb", "memory", "memory")
 
 DEFINITION = wr.Aggregate(
     by="k",
@@ -43,10 +47,10 @@ def message(offset: int) -> Message:
     )
 
 
-def feed(location: str, out: str) -> None:
+def feed(location: str, out: str, store: Any) -> None:
     """What the child does: feeds on from where the job stands."""
     embedded.SNAPSHOT_EVERY = 9
-    with DEFINITION.open(location, clock=ManualClock(), sink=wr.sinks.parquet(out)) as op:
+    with DEFINITION.open(location, clock=ManualClock(), sink=wr.sinks.parquet(out), store=store) as op:
         offset = op.next_offsets().get(("s", 0), 0)
         cut = random.Random(offset)
         end = offset + A_LIFE
@@ -62,11 +66,11 @@ def entries(folder: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
-def run(location: Path, out: Path, watched: Path | None, grown: int = 0) -> int:
+def run(location: Path, out: Path, store: str, watched: Path | None, grown: int = 0) -> int:
     """One life of the child, killed at the moment when `watched` has `grown` entries more. Returns its exit code."""
     there = 0 if watched is None else entries(watched)
     with tempfile.TemporaryFile("w+") as said:
-        command = [sys.executable, "-m", "tests.proof.test_kill", str(location), str(out)]
+        command = [sys.executable, "-m", "tests.proof.test_kill", str(location), str(out), store]
         with subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as child:
             while watched is not None and child.poll() is None:
                 if entries(watched) >= there + grown:
@@ -78,16 +82,18 @@ def run(location: Path, out: Path, watched: Path | None, grown: int = 0) -> int:
     return code
 
 
-@pytest.mark.proves("Coming back: process killed anywhere")
+@pytest.mark.proves(
+    "Coming back: process killed anywhere", "Embedded: a store in memory, built anew from snapshot and log"
+)
 def test_no_pane_is_lost_or_sent_twice_however_often_the_process_is_killed(tmp_path: Path) -> None:
     job, out = tmp_path / "job", tmp_path / "out"
     chance = random.Random(20)
     # Between any two of the files of a commit: its panes, its segment, its record, what the sink makes of it.
     watched = [job / "panes", job / "changelog", job / "log", out, out / "_manifests"]
-    killed = 0
+    killed, stores = 0, cycle(STORES)
     while killed < KILLS:
-        killed += run(job, out, chance.choice(watched), chance.randint(1, 6)) != 0
-    assert run(job, out, None) == 0
+        killed += run(job, out, next(stores), chance.choice(watched), chance.randint(1, 6)) != 0
+    assert run(job, out, next(stores), None) == 0
 
     with TestDriver(DEFINITION, job) as driver:
         [fed] = driver.next_offsets().values()

@@ -167,6 +167,11 @@ def test_a_session_tells_what_none_of_its_parts_has_told(tmp_path: Any) -> None:
         assert found == {"session": [0, 10, 20, 25], "join": [10], "both": [10], "of another": []}
         between = op.get_messages((10 * S, 0), (20 * S, 1 << 40), key="ann")
         assert [m.payload["n"] for m in between] == [10, 20]
+        view, known = (
+            op._view("messages", None, None),
+            op.engine.logic.schema_of(op.engine.staged.overlay, "join_window"),
+        )
+        assert set(view._lookup(known, {"user": "ann"})) == {"key_prefix"}  # no look at those of others
         assert len(op.get_messages()) == 5
 
 
