@@ -1,6 +1,6 @@
 """Examples: as a rule in the process of the tests, or in its session of Spark, for to begin costs more than what they do.
 
-WINDROW_DEEP=1 runs each as the program that it is; `examples/kafka_delays.py` always is one (tests/kafka/test_example.py).
+WINDROW_DEEP=1 runs each as the program that it is; `kafka_delays.py --alone` always is one (tests/kafka/test_example.py).
 """
 
 from __future__ import annotations

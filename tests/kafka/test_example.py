@@ -7,50 +7,64 @@ import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import windrow as wr
-from tests.conftest import READY
 from tests.deep import usually
+from tests.examples.conftest import module as module
+from tests.examples.conftest import play as play
+from tests.examples.conftest import run as run
 
-ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "kafka_delays.py"
+EVERY, SENT, WINDOWS = usually(("10", "2,701", "2,237"), deep=("1", "27,004", "9,833"))
+
+
+@pytest.fixture
+def arguments(kafka: wr.Kafka, tmp_path: Path) -> list[str]:
+    name = uuid.uuid4().hex[:8]
+    topics = ("--topic", f"flights-{name}", "--panes", f"delays-{name}")
+    return ["--servers", kafka.servers, "--out", str(tmp_path), *topics, "--every", EVERY]
+
+
+def sent_and_panes(said: str) -> tuple[str, str]:
+    """Of a run whose windows are equal."""
+    found = re.search(
+        rf"^([\d,]+) flights sent.*^([\d,]+) panes of {WINDOWS} windows.*EQUAL$", said, re.M | re.S
+    )
+    assert found is not None and "NOT EQUAL" not in said, said
+    return found[1], found[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "alone", [pytest.param(False, id="on Spark", marks=pytest.mark.spark), pytest.param(True, id="alone")]
-)
-def test_every_window_is_what_pandas_makes_of_the_flights(
-    kafka: wr.Kafka, tmp_path: Path, alone: bool
+def test_on_spark_every_window_is_what_pandas_makes_of_the_flights(
+    run: Callable[..., str], arguments: list[str], monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
-    """And again, as a rule alone: nothing is sent, nothing is counted, nothing is published."""
-    every, sent, windows = usually(("10", "2,701", "2,237"), deep=("1", "27,004", "9,833"))
-    name = uuid.uuid4().hex[:8]
-    command = [
-        *(sys.executable, str(ROOT / "examples" / "kafka_delays.py"), "--servers", kafka.servers),
-        *("--out", str(tmp_path), "--topic", f"flights-{name}", "--panes", f"delays-{name}"),
-        *(["--alone"] if alone else []),
-        *("--every", every),
-    ]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")} | {
-        "PYSPARK_SUBMIT_ARGS": READY
-    }
+    """As a rule in the session of the tests; the workers of its own would be of the Python that runs it."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    told = [sent_and_panes(run("kafka_delays", *arguments)) for _ in range(usually(1, deep=2))]
+    assert [sent for sent, _ in told] == [SENT, "0"][: len(told)]
+    assert len({panes for _, panes in told}) == 1
+    assert usually(os.environ.get("PYSPARK_PYTHON"), deep=sys.executable) == sys.executable
+
+
+@pytest.mark.slow
+def test_alone_every_window_is_what_pandas_makes_of_the_flights(arguments: list[str], tmp_path: Path) -> None:
+    """As a program. Again: nothing is sent, nothing is counted, nothing is published."""
     told = []
-    times = 2 if alone else usually(1, deep=2)
-    for _ in range(times):
+    for _ in range(2):
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+            [sys.executable, str(EXAMPLE), *arguments, "--alone"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        told.append(
-            re.search(
-                rf"^([\d,]+) flights sent.*^([\d,]+) panes of {windows} windows.*EQUAL$",
-                done.stdout,
-                re.M | re.S,
-            )
-        )
-    found = [t.groups() for t in told if t is not None]
-    assert [sent for sent, _ in found] == [sent, "0"][:times]
-    assert len({panes for _, panes in found}) == 1
+        told.append(sent_and_panes(done.stdout))
+    assert [sent for sent, _ in told] == [SENT, "0"]
+    assert told[0][1] == told[1][1]
