@@ -179,6 +179,7 @@ class Shard:
         path = spec.path
         if decision.private_copy:
             path = f"{path}.private-{os.getpid()}-{time.monotonic_ns()}"
+            logger.warning("the store is not let go: a copy is built beside it", path=spec.path, copy=path)
         if decision.action not in (ShardAction.USE_AS_IS, ShardAction.APPLY_SEGMENTS):
             if kv is not None:
                 kv.close()
@@ -312,10 +313,8 @@ class Shard:
         *,
         snapshot: str | None = None,
     ) -> ShardResult:
-        """Write what commit `commit` changes in this shard, under a name of this attempt's own.
-
-        `panes` are by operator; empty tables are not written.
-        """
+        """Write what commit `commit` changes in this shard, under a name of this attempt's own. `panes` are by operator; empty
+        tables are not written."""
         spec = self.spec
         metadata, messages = changes.only(spec.metadata_cfs), changes.only(spec.message_cfs)
         return spec.files.write(commit, metadata, messages, panes, dead, counters, snapshot)

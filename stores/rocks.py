@@ -37,10 +37,10 @@ from typing import Any, Final
 
 import rocksdict
 
-from windrow.core.errors import CorruptState, StateError, StateLocked
+from windrow.core.errors import CorruptState, StateError
 from windrow.stores.files import beheaded, inode_of, make_folder
 from windrow.stores.kv import Batch, Pair
-from windrow.stores.rocks_errors import is_passing, translate
+from windrow.stores.rocks_errors import Waiting, is_passing, translate
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20
@@ -114,7 +114,7 @@ class RocksKV:
             self._left = weakref.finalize(self, _leave, os.getpid(), self.path, self._inode, *opened)
 
     def _open(self, access: rocksdict.AccessType, lock_wait_s: float) -> rocksdict.Rdict:
-        deadline = time.monotonic() + lock_wait_s
+        waiting = Waiting(self.path, lock_wait_s)
         while True:
             # Without CURRENT it is new, being made by someone who holds the lock, or has lost its head.
             new = not os.path.exists(os.path.join(self.path, "CURRENT"))
@@ -135,11 +135,7 @@ class RocksKV:
                     ) from error
                 if not is_passing(error, self.path):
                     raise translate(error, self.path) from error
-                if time.monotonic() >= deadline:
-                    raise StateLocked(
-                        f"the store {self.path} is still open elsewhere after {lock_wait_s:g} seconds: wait "
-                        f"for the other process to end, or build a private copy ({error})"
-                    ) from error
+                waiting.go_on(error)
             time.sleep(0.02)
 
     @property

@@ -1,13 +1,22 @@
-"""What rocksdict's errors mean: plain Exceptions, told apart by their text."""
+"""What rocksdict's errors mean: plain Exceptions, told apart by their text; and waiting, where it is open elsewhere."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+import time
 
-from windrow.core.errors import CorruptState, StateError
+from windrow.core.errors import CorruptState, StateError, StateLocked
+from windrow.core.logs import get_logger
 from windrow.stores.files import disk_failed
+
+logger = get_logger()
+
+#: Who waits so long for somebody else's lock says so.
+PATIENCE_S = 0.1
+#: Nobody of this process lets go of a store while it waits, unless another thread is just closing it.
+OWN_WAIT_S = 1.0
 
 #: What RocksDB tells in the system's words where the disk refuses.
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -25,6 +34,37 @@ def is_passing(error: Exception, path: str) -> bool:
     if gone and (manifest := re.search(r"/(MANIFEST-\d+): No such file", text)):
         in_use = manifest[1] != _manifest(path)
     return (text.startswith("IO error") and in_use) or "Column families not opened" in text
+
+
+class Waiting:
+    """For whoever has a store open: it says so once, and gives up."""
+
+    def __init__(self, path: str, wait_s: float) -> None:
+        self._path, self._wait_s = path, wait_s
+        self._began, self._told = time.monotonic(), False
+
+    def go_on(self, error: Exception) -> None:
+        """Raises `StateLocked` when it has been long enough."""
+        by, waited_s = _holder(error), time.monotonic() - self._began
+        wait_s = min(self._wait_s, OWN_WAIT_S) if by == "this process" else self._wait_s
+        if waited_s >= wait_s:
+            raise StateLocked(
+                f"the store {self._path} is still open in {by or 'another process'} after {wait_s:g} seconds: wait until it is "
+                f"closed there, or build a private copy ({error})"
+            ) from error
+        if by is not None and waited_s >= PATIENCE_S and not self._told:
+            self._told = True
+            logger.warning(
+                "waiting for a store that is open elsewhere", path=self._path, by=by, seconds=wait_s
+            )
+
+
+def _holder(error: Exception) -> str | None:
+    """Who has the store open; None if the error says nothing of that."""
+    text = str(error)
+    if "/LOCK:" not in text:
+        return None
+    return "this process" if "lock hold by current process" in text else "another process"
 
 
 def _manifest(path: str) -> str:

@@ -133,7 +133,7 @@ def test_the_newest_compacted_changelog_and_the_one_before_are_kept(spec: ShardS
 
 
 def test_a_store_that_somebody_opens_after_the_look_is_left_to_him(
-    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A killed task's worker lives on and opens what this one has just found free: a private copy goes on."""
     shard, commits = fill(spec, COMMITS)
@@ -143,6 +143,8 @@ def test_a_store_that_somebody_opens_after_the_look_is_left_to_him(
     mine = Shard.open(spec, COMMITS, lambda: iter(commits))
     assert mine.kv.path != shard.kv.path
     assert contents(mine) == expected
+    [told] = [m for m in (record.getMessage() for record in caplog.records) if "a copy is built" in m]
+    assert repr(mine.kv.path) in told and repr(shard.kv.path) in told
     mine.close()
     shard.close()
 

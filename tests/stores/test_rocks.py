@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import rocksdict
 
 from tests.deep import usually
 from windrow.core.errors import CorruptState, StateError, StateLocked
-from windrow.stores import rocks
+from windrow.stores import rocks, rocks_errors
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV, destroy
 from windrow.testing.faults import damage_file
@@ -138,9 +139,18 @@ def test_what_a_killed_flush_left_behind_is_swept(tmp_path: Path) -> None:
 # -- who may open it -----------------------------------------------------------------------------------------
 
 
-def test_a_store_that_is_open_elsewhere_is_waited_for_and_then_refused(tmp_path: Path) -> None:
-    with RocksKV(tmp_path, CFS), pytest.raises(StateLocked, match=r"still open elsewhere after 0\.1 seconds"):
-        RocksKV(tmp_path, CFS, lock_wait_s=0.1)
+def test_a_store_that_is_open_in_this_process_is_not_waited_for_as_long_as_another_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rocks_errors, "OWN_WAIT_S", 0.2)
+    with (
+        RocksKV(tmp_path, CFS),
+        pytest.raises(StateLocked, match=r"still open in this process after 0\.2 seconds"),
+    ):
+        RocksKV(tmp_path, CFS, lock_wait_s=300)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"waiting for a store that is open elsewhere: path='{tmp_path}' by='this process' seconds=0.2"
+    ]
     RocksKV(tmp_path, CFS).close()
 
 
@@ -151,7 +161,7 @@ HOLDER = (
 )
 
 
-def test_a_store_of_another_process_is_waited_for(tmp_path: Path) -> None:
+def test_a_store_of_another_process_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -161,11 +171,19 @@ def test_a_store_of_another_process_is_waited_for(tmp_path: Path) -> None:
     with holder:
         assert holder.stdin is not None and holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(StateLocked):
+        with pytest.raises(StateLocked, match=r"still open in another process after 0\.05 seconds"):
             RocksKV(tmp_path, CFS, lock_wait_s=0.05)
-        holder.stdin.write("go\n")
-        holder.stdin.flush()
-        RocksKV(tmp_path, CFS, lock_wait_s=60).close()
+        assert caplog.records == []
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(RocksKV, tmp_path, CFS, lock_wait_s=60)
+            while not caplog.records:
+                assert not opening.done()
+            holder.stdin.write("go\n")
+            holder.stdin.flush()
+            opening.result().close()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"waiting for a store that is open elsewhere: path='{tmp_path}' by='another process' seconds=60"
+    ]
 
 
 def test_many_processes_take_turns_at_one_store(tmp_path: Path) -> None:
