@@ -137,13 +137,19 @@ def bounded(
     idle: a partition without messages for so long (of `now`) does not hold the watermark back; without it all do
     partitions: (source, partition) that hold the watermark until they are seen; others that were never seen do not
 
-    Of the partitions the minimum counts. Raises `BadWatermark` (WR110) where `delay` is negative, `BadDuration` (WR101).
+    Of the partitions the minimum counts. Raises `BadWatermark` (WR110) where `delay` is negative or `idle` is not positive,
+    `BadDuration` (WR101).
 
     >>> bounded("2 hours", idle="5 minutes")
     wr.bounded('2 hours', idle='5 minutes')
     """
     delay_us = _delay_us(delay)
     idle_us = None if idle is None else duration_us(idle, "idle time")
+    if idle_us is not None and idle_us <= 0:
+        raise BadWatermark(
+            f"wr.bounded({delay!r}, idle={idle!r}): all partitions would be idle at once, and the watermark never move: use more "
+            "than lies between two messages, as '5 minutes', or leave it out"
+        )
     return Watermark("bounded", delay_us, idle_us, tuple((str(s), int(p)) for s, p in partitions))
 
 

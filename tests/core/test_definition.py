@@ -317,6 +317,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "negative letters": (lambda: define(dead_letter_retention="-1 s"), e.BadDuration, ["'-1 s'", "wr.forever"]),
     "negative max_ahead": (lambda: define(max_ahead="-1 s"), e.BadDuration, ["'-1 s'", "wr.forever"]),
     "negative delay": (lambda: define(watermark="-1 s"), e.BadWatermark, ["'-1 s'", "'0 seconds' or more"]),
+    "idle at once": (
+        lambda: wr.bounded("1 s", idle="0 seconds"), e.BadWatermark, ["'1 s'", "'0 seconds'", "never move", "'5 minutes'"],
+    ),
+    "idle before": (lambda: wr.bounded(idle="-5 s"), e.BadWatermark, ["'-5 s'", "never move", "leave it out"]),
     "negative delay behind now": (lambda: wr.fixed("-1 s"), e.BadWatermark, ["'-1 s'", "'0 seconds' or more"]),
     "null keys": (lambda: define(null_keys="drop"), e.ConfigurationError, ["'drop'", "'group' or 'dead_letter'"]),
     "overflow": (lambda: define(integer_overflow="wrap"), e.ConfigurationError, ["'wrap'", "'decimal'"]),
