@@ -124,7 +124,7 @@ def _facts(one: Explanation) -> dict[str, Any]:
         return {"row": _words(one.row or {})}
     return {
         "window": repr(info.window),
-        "key": " ".join(f"{k}={v}" for k, v in info.key.items()),
+        "key": _words(info.key),
         "values": _words(info.values),
         "messages": info.messages,
         "panes": f"{info.panes} so far",

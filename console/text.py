@@ -64,12 +64,12 @@ def driver() -> str:
 
 
 def shown(value: Any) -> Any:
-    """A value as people read it."""
+    """A value as people read it: null is nothing, and empty text is quoted."""
     if isinstance(value, datetime):
         return show_instant(instant_us(value)) if value.tzinfo is not None else str(value)
     if isinstance(value, float):
         return f"{value:.6g}"
-    return value
+    return "''" if value == "" else value
 
 
 def say_facts(facts: Mapping[str, Any], out: TextIO) -> None:

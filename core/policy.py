@@ -147,8 +147,8 @@ def bounded(
     idle_us = None if idle is None else duration_us(idle, "idle time")
     if idle_us is not None and idle_us <= 0:
         raise BadWatermark(
-            f"wr.bounded({delay!r}, idle={idle!r}): all partitions would be idle at once, and the watermark never move: use more "
-            "than lies between two messages, as '5 minutes', or leave it out"
+            f"wr.bounded({delay!r}, idle={idle!r}): all partitions would be idle at once, and the watermark never move: use "
+            "more than lies between two messages, as '5 minutes', or leave it out"
         )
     return Watermark("bounded", delay_us, idle_us, tuple((str(s), int(p)) for s, p in partitions))
 

@@ -7,6 +7,7 @@ import pytest
 
 import windrow as wr
 from tests.console.small_jobs import Said, counts, run_job
+from windrow.testing import ManualClock
 
 Run = Callable[..., Said]
 
@@ -27,6 +28,21 @@ def test_panes_are_a_table_with_a_line_each(windrow: Run, tmp_path: Path) -> Non
         ["4", "18", "ON_TIME", "#0", "2"],
         ["3", "12", "ON_TIME", "#0", "2"],
     ]
+
+
+def test_empty_text_and_null_do_not_look_alike(windrow: Run, tmp_path: Path) -> None:
+    job, out = str(tmp_path / "job"), tmp_path / "out"
+    definition = counts(agg={"least": wr.min("x")})
+    with definition.open(job, clock=ManualClock(), sink=wr.sinks.parquet(str(out))) as op:
+        for i, (k, x) in enumerate([("", None), (None, ""), (None, "x"), ("end", "x")]):
+            op.add_message(wr.Message({"k": k, "x": x, "t": i * 5_000_000}, wr.Position("topic", 0, i)))
+    head, *rows = windrow("panes", out).out.splitlines()
+    k, least, end = head.index(" k ") + 1, head.index("least"), head.index("pane")
+    assert [(row[k:least].strip(), row[least:end].strip()) for row in rows] == [("", "''"), ("''", "")]
+    table = windrow("windows", job).out
+    assert [line.count("''") for line in table.splitlines()] == [0, 1, 1, 0, 0]
+    why = windrow("explain", job, "1970-01-01 00:00").out
+    assert "k=''" in why and "k=None" in why and "least=''" in why
 
 
 def test_panes_as_json_are_whole_rows(windrow: Run, tmp_path: Path) -> None:
