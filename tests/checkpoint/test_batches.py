@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.refusals import check_refusal
-from windrow.checkpoint.batches import BatchAction, BatchFacts, on_batch
+from windrow.checkpoint.batches import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.offsets import SliceRelation, relation
 
 GO = {BatchAction.REDO_INTENT, BatchAction.NEW_COMMIT, BatchAction.NEW_COMMIT_DROPPING_OLD_ROWS}
@@ -71,11 +71,19 @@ def batch_facts() -> Iterator[BatchFacts]:
         yield replace(facts, published=max(facts.commit - behind, 0))
 
 
+Decided = list[tuple[BatchFacts, BatchDecision]]
+
+
+@pytest.fixture(scope="module")
+def decided() -> Decided:
+    """The whole space, made once: half of what these tests cost is to make it."""
+    return [(facts, on_batch(facts)) for facts in batch_facts()]
+
+
 @pytest.mark.proves("Coming back: every combination of facts decided")
-def test_every_batch_is_decided_and_every_action_happens() -> None:
+def test_every_batch_is_decided_and_every_action_happens(decided: Decided) -> None:
     seen = set()
-    for facts in batch_facts():
-        decision = on_batch(facts)
+    for facts, decision in decided:
         seen.add(decision.action)
         pending = range(facts.published + 1, facts.commit + 1)
         go = decision.action in GO
@@ -88,18 +96,17 @@ def test_every_batch_is_decided_and_every_action_happens() -> None:
     assert seen == {*BatchAction}
 
 
-def test_refusals_of_batches_say_why_and_what_to_do() -> None:
+def test_refusals_of_batches_say_why_and_what_to_do(decided: Decided) -> None:
     shown = {}
-    for facts in batch_facts():
-        decision = on_batch(facts)
+    for _, decision in decided:
         shown[decision.action, decision.why] = decision
     for decision in shown.values():
         check_refusal(decision)
 
 
-def test_a_driver_that_is_not_the_last_to_claim_does_nothing() -> None:
-    for facts in batch_facts():
-        fenced = on_batch(facts).action is BatchAction.STOP_FENCED
+def test_a_driver_that_is_not_the_last_to_claim_does_nothing(decided: Decided) -> None:
+    for facts, decision in decided:
+        fenced = decision.action is BatchAction.STOP_FENCED
         assert fenced == (facts.log_epoch != facts.own_epoch), facts
 
 
@@ -107,27 +114,29 @@ def is_recorded(facts: BatchFacts) -> bool:
     return facts.commit > 0 and facts.query_id == facts.new_query_id and facts.new_batch_id <= 3
 
 
-def test_a_recorded_batch_is_skipped_where_nothing_in_it_is_new_or_could_be_told_and_no_other_is() -> None:
+def test_a_recorded_batch_is_skipped_where_nothing_in_it_is_new_or_could_be_told_and_no_other_is(
+    decided: Decided,
+) -> None:
     nothing_new = (SliceRelation.BELOW, SliceRelation.EMPTY)
-    for facts in batch_facts():
+    for facts, decision in decided:
         if facts.log_epoch != facts.own_epoch:
             continue
         blind = not facts.has_positions or facts.whole_files
         skipped = is_recorded(facts) and (blind or facts.relation in nothing_new)
-        assert (on_batch(facts).action is BatchAction.SKIP_AND_PUBLISH) == skipped, facts
+        assert (decision.action is BatchAction.SKIP_AND_PUBLISH) == skipped, facts
 
 
-def test_a_recorded_batch_whose_offsets_are_not_known_yet_is_looked_at_without_its_old_rows() -> None:
-    for facts in batch_facts():
-        decision = on_batch(facts)
+def test_a_recorded_batch_whose_offsets_are_not_known_yet_is_looked_at_without_its_old_rows(
+    decided: Decided,
+) -> None:
+    for facts, decision in decided:
         asked = facts.relation is SliceRelation.UNKNOWN and facts.has_positions and not facts.whole_files
         if facts.log_epoch == facts.own_epoch and is_recorded(facts) and asked:
             assert decision.action in GO and decision.drop_old_rows, facts
 
 
-def test_another_query_gets_in_only_with_positions_or_from_its_beginning_with_ids() -> None:
-    for facts in batch_facts():
-        decision = on_batch(facts)
+def test_another_query_gets_in_only_with_positions_or_from_its_beginning_with_ids(decided: Decided) -> None:
+    for facts, decision in decided:
         if facts.log_epoch != facts.own_epoch or facts.has_positions:
             continue
         if facts.commit and facts.query_id != facts.new_query_id:
@@ -136,25 +145,25 @@ def test_another_query_gets_in_only_with_positions_or_from_its_beginning_with_id
             assert decision.action in GO if begins else decision.action is refused, facts
 
 
-def test_with_positions_ids_decide_nothing() -> None:
-    for facts in batch_facts():
+def test_with_positions_ids_decide_nothing(decided: Decided) -> None:
+    for facts, decision in decided:
         if facts.has_positions:
-            assert on_batch(facts) == on_batch(replace(facts, has_ids=False)), facts
+            assert decision == on_batch(replace(facts, has_ids=False)), facts
 
 
-def test_without_positions_batches_of_a_query_must_follow_each_other() -> None:
-    for facts in batch_facts():
-        if facts.commit and not facts.has_positions and on_batch(facts).action in GO:
+def test_without_positions_batches_of_a_query_must_follow_each_other(decided: Decided) -> None:
+    for facts, decision in decided:
+        if facts.commit and not facts.has_positions and decision.action in GO:
             if facts.has_ids and facts.query_id != facts.new_query_id:
                 continue
             assert (facts.query_id, facts.batch_id) == (facts.new_query_id, facts.new_batch_id - 1), facts
 
 
-def test_where_no_offsets_tell_a_gap_of_numbers_is_refused_unless_sparks_plans_show_that_nothing_came() -> (
-    None
-):
-    for facts in batch_facts():
-        decision, shown = on_batch(facts), on_batch(replace(facts, nothing_between=True))
+def test_where_no_offsets_tell_a_gap_of_numbers_is_refused_unless_sparks_plans_show_that_nothing_came(
+    decided: Decided,
+) -> None:
+    for facts, decision in decided:
+        shown = on_batch(replace(facts, nothing_between=True))
         counted_on = facts.commit and facts.query_id == facts.new_query_id and facts.batch_id is not None
         blind = not facts.has_positions or facts.whole_files
         if facts.log_epoch == facts.own_epoch and counted_on and blind and facts.new_batch_id > 4:
@@ -165,28 +174,25 @@ def test_where_no_offsets_tell_a_gap_of_numbers_is_refused_unless_sparks_plans_s
             assert shown == decision, facts
 
 
-def test_rows_are_dropped_where_some_may_be_old_and_can_be_told() -> None:
+def test_rows_are_dropped_where_some_may_be_old_and_can_be_told(decided: Decided) -> None:
     possible = (SliceRelation.UNKNOWN, SliceRelation.OVERLAPS, SliceRelation.BELOW)
-    for facts in batch_facts():
-        decision = on_batch(facts)
+    for facts, decision in decided:
         if decision.action in GO:
             old = facts.commit > 0 and facts.has_positions and facts.relation in possible
             assert decision.drop_old_rows == old, facts
 
 
-def test_an_intent_is_redone_for_its_own_batch_only() -> None:
-    for facts in batch_facts():
-        decision = on_batch(facts)
+def test_an_intent_is_redone_for_its_own_batch_only(decided: Decided) -> None:
+    for facts, decision in decided:
         if decision.action in GO:
             own = (facts.intent_query_id, facts.intent_batch_id) == (facts.new_query_id, facts.new_batch_id)
             assert (decision.action is BatchAction.REDO_INTENT) == own, facts
 
 
-def test_the_answer_after_the_action_never_asks_for_less_rows_than_the_one_before() -> None:
+def test_the_answer_after_the_action_never_asks_for_less_rows_than_the_one_before(decided: Decided) -> None:
     """So no batch has to be run twice because its offsets were known only afterwards."""
-    for facts in batch_facts():
+    for facts, after in decided:
         before = on_batch(replace(facts, relation=SliceRelation.UNKNOWN))
-        after = on_batch(facts)
         if before.action in GO and after.action in GO:
             assert before.drop_old_rows >= after.drop_old_rows, facts
             assert before.reuse_intent == after.reuse_intent, facts

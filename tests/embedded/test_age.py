@@ -284,7 +284,7 @@ def test_dead_letters_go_when_their_retention_is_over_and_are_not_missed(
         assert kept[-1] == OLD and 10 < kept[0] <= 80
         with pytest.raises(e.StateLost, match="commit 10 are not kept any more"):
             op.dead_letters(10)
-    assert job.files()["dead"] < 18
+    assert job.files()["dead"] < 12
     assert verify(str(job.location)).wrong == []
 
 
