@@ -25,12 +25,25 @@ from windrow.testing.clock import ManualClock
 Run = Callable[..., Said]
 
 
-@pytest.fixture(params=["incremental", "full state"])
-def job(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 3)
-    monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 2)
-    begun(KINDS[request.param], tmp_path / "job", range(80))
-    return tmp_path / "job"
+def ages_fast(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 3)
+    patch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 2)
+
+
+@pytest.fixture(params=["incremental", "full state"], scope="module")
+def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = tmp_path_factory.mktemp("made") / "job"
+    with pytest.MonkeyPatch.context() as patch:
+        ages_fast(patch)
+        begun(KINDS[request.param], job, range(80))
+    return job
+
+
+@pytest.fixture
+def job(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it."""
+    ages_fast(monkeypatch)
+    return Path(shutil.copytree(made, tmp_path / "job"))
 
 
 def flip(path: Path) -> None:

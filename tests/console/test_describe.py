@@ -1,6 +1,7 @@
 """`windrow describe` and `windrow commits`: what they say is what the job did."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +15,17 @@ from tests.console.small_jobs import Said, counts, messages, run_job
 Run = Callable[..., Said]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = tmp_path_factory.mktemp("made") / "job"
+    run_job(counts(), job, range(60))
+    return job
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
-    run_job(counts(), tmp_path / "job", range(60))
-    return tmp_path / "job"
+def job(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(made, tmp_path / "job"))
 
 
 @pytest.mark.proves("Tools: `windrow describe`, `windrow commits`, `windrow panes`")

@@ -1,6 +1,7 @@
 """`windrow reset`: the state goes, a live driver is stopped, and the location can be used again."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +18,17 @@ from windrow.testing.clock import ManualClock
 Run = Callable[..., Said]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = tmp_path_factory.mktemp("made") / "job"
+    run_job(counts(), job, range(60))
+    return job
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
-    run_job(counts(), tmp_path / "job", range(60))
-    return tmp_path / "job"
+def job(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(made, tmp_path / "job"))
 
 
 def data_of(job: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """`windrow windows`, `messages`, `explain`: what they print is what the operator answers."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,17 @@ from windrow.testing.clock import ManualClock
 Run = Callable[..., Said]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = tmp_path_factory.mktemp("made") / "job"
+    begun(KINDS["full state"], job, range(60))
+    return job
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
-    begun(KINDS["full state"], tmp_path / "job", range(60))
-    return tmp_path / "job"
+def job(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(made, tmp_path / "job"))
 
 
 @pytest.mark.proves("Tools: `windrow windows`, `windrow messages`, `windrow explain`")

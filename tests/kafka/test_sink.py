@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from windrow.connectors.kafka import sink as sink_module
 from windrow.connectors.kafka.sink import KafkaSink, read_all
 from windrow.core.errors import Fenced, KafkaFailed
 from windrow.testing import ManualClock
@@ -272,19 +273,22 @@ def test_the_key_can_be_a_column_and_the_value_a_function_of_the_rows(
 
 
 def test_many_records_and_large_ones_pass_the_producers_queue(
-    kafka: wr.Kafka, out: str, tmp_path: Path
+    kafka: wr.Kafka, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It has a tenth of its room, and gets more than it holds."""
+    monkeypatch.setattr(sink_module, "CHUNK_RECORDS", sink_module.CHUNK_RECORDS // 10)
+    monkeypatch.setattr(sink_module, "WAITING_BYTES", sink_module.WAITING_BYTES // 10)
     large = "x" * 200_000
     sink = wr.sinks.kafka(out, kafka, encode=lambda rows: [large] * len(rows))
     with TOTALS.open(str(tmp_path / "a"), sink=sink, clock=ManualClock(0)) as op:
-        op.add_messages([message(i, 1, f"k{i}") for i in range(700)] + [message(700, 12)])
+        op.add_messages([message(i, 1, f"k{i}") for i in range(70)] + [message(70, 12)])
         op.timeout()
-    assert sum(1 for _ in read_all(kafka, out, 0)) == 700
+    assert sum(1 for _ in read_all(kafka, out, 0)) == 70
     small = wr.sinks.kafka(out, kafka, encode=lambda rows: ["y"] * len(rows))
     with TOTALS.open(str(tmp_path / "b"), sink=small, clock=ManualClock(0)) as op:
-        op.add_messages([message(i, 1, f"k{i}") for i in range(250_000)] + [message(250_000, 12)])
+        op.add_messages([message(i, 1, f"k{i}") for i in range(25_000)] + [message(25_000, 12)])
         op.timeout()
-    assert sum(1 for r in read_all(kafka, out, 0) if r.value() == b"y") == 250_000
+    assert sum(1 for r in read_all(kafka, out, 0) if r.value() == b"y") == 25_000
 
 
 def test_a_topic_is_made_where_there_is_none(kafka: wr.Kafka, tmp_path: Path, out: str) -> None:
