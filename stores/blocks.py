@@ -22,7 +22,7 @@ from windrow.stores import divided
 from windrow.stores.divided import Directory, DividedWindows, Merge
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.paged import RUN_BYTES, Pages, put_pairs, rows_alone
-from windrow.stores.pages import PAGE, Head, hashes_of, unpack
+from windrow.stores.pages import Head, hashes_of, is_page, size_of, unpack
 from windrow.stores.shares import Chunk, dealt, tables_of
 from windrow.stores.spill import Spill
 from windrow.stores.spread import Hashes, KeyColumns
@@ -117,8 +117,8 @@ class BlockWindows:
         self, values: Sequence[bytes], schemas: Schemas, wanted: Hashes | None = None
     ) -> pa.Table | None:
         """The rows of values; `wanted`: only those whose keys have such a hash."""
-        pages = [value for value in values if value[0] == PAGE]
-        blocks = (rows_of(value, schemas) for value in values if value[0] != PAGE)
+        pages = [value for value in values if is_page(value)]
+        blocks = (rows_of(value, schemas) for value in values if not is_page(value))
         tables: Iterable[pa.Table] = itertools.chain(unpack(pages, schemas), blocks)
         if wanted is not None:
             tables = (t.filter(pa.array(np.isin(hashes_of(t, self.by), wanted))) for t in tables)
@@ -133,7 +133,7 @@ class BlockWindows:
             some, more = list[bytes](), 0
             while more <= most and (value := next(values, None)) is not None:
                 some.append(value)
-                more += len(value)
+                more += size_of(value)
             large = more > most and bool(self.by)
             if chunk and (large or size + more > most or len(chunk) == WINDOWS_AT_ONCE):
                 yield Chunk(chunk, self._rows(held, schemas), None)
@@ -280,7 +280,7 @@ class BlockWindows:
             return None
         key, value = newest
         number = int.from_bytes(key[8:], "big")
-        if value[0] == PAGE:
+        if is_page(value):
             page = value if number == PAGES else kv.get(self.cf, key_of(prefix, PAGES))
             assert page is not None
             return Newest(SINCE, Block(BESIDE, b"", SINCE, Head.of(page).stored, 0), 0)

@@ -25,7 +25,8 @@ from windrow.core.byte_order import decode_i64, prefix_end
 from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Overlay
-from windrow.stores.pages import PAGE, Head, Packed, hashes_of, in_order
+from windrow.stores.packed import Packed
+from windrow.stores.pages import Head, hashes_of, in_order, is_page
 from windrow.stores.spread import NUMBERS, Hashes, KeyColumns, numbers_of
 from windrow.stores.values import (
     DIVIDED,
@@ -133,7 +134,7 @@ class DividedWindows:
         mixed = list[bytes]()
         for part in parts:
             values = self._get(kv, prefix, range(part.first, part.after))
-            if len({Head.of(value).schema if value[0] == PAGE else b"" for value in values}) < 2:
+            if len({Head.of(value).schema if is_page(value) else b"" for value in values}) < 2:
                 yield from values
             else:  # pages of different schemas are read in no order, and before blocks
                 mixed.append(pack_table(concat(in_order(values, Schemas(kv, self.aux)))))

@@ -19,15 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.arrays import IntArray
+from windrow.core.arrays import IntArray, taken
 from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
+from windrow.stores.packed import Packed
 from windrow.stores.pages import (
     HASH,
     PAGE_ROWS,
     Head,
-    Packed,
     hashes_of,
     in_order,
     page_of,
@@ -314,7 +314,7 @@ class Pages:
         # Page 0 is there even where no row is in it.
         written = np.union1d(own, base[:-1]) if first else own
         rows, bounds = (
-            rows.combine_chunks().take(pa.array(order)),
+            taken(rows.combine_chunks(), order),
             np.r_[np.searchsorted(codes, written), len(codes)],
         )
         packed = Packed(

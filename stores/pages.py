@@ -1,6 +1,8 @@
 """Pages: merged state rows of some keys to a value, laid out so that many values are read as one.
 
     page    head, u32 bytes of each column that varies and of the tail, rows x record, those bytes column by column, tail
+    narrow  head, shape, frame, then as above, of the columns that still vary: where many pages are written at once, records are
+            of as few bytes as their values need (`stores/narrow.py`)
 
 A record has a row's columns of fixed width (little endian, as Arrow has them), before them a bit for each column that is null,
 after them the u32 length of each column that varies. The tail is an Arrow record batch of the columns that are nested. So
@@ -24,24 +26,26 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState, NewerFormat
+from windrow.stores.narrow import ITEM, LENGTH, TEXT, items_of, numbers, texts
 from windrow.stores.spread import KeyColumns, hashes
 from windrow.stores.values import rows_of
 from windrow.stores.windows import UPSERT, Schemas
 
-PAGE = 4
+#: The format of a page, and of a narrow one.
+PAGE, NARROW = 4, 8
+#: A narrow page is this part of what its rows take, about.
+_PART = 4
 #: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
 #: Pages of so many bytes become one table.
 _TABLE_BYTES = 64 << 20
 #: Where rows are asked for by the number of their key, not by the key.
 HASH = "__hash"
-#: So many records are written at once.
-_AT_HAND = 1 << 11
-_HEAD = struct.Struct(">B?2xI8sQQ")
+HEAD = struct.Struct(">B?2xI8sQQ")
 #: Of its head, up to the schema.
 _SAYS = np.dtype([("page", "u1"), ("", "V7"), ("schema", "u8")])
 _BEGIN = _SAYS.itemsize
-_TEXTS = {pa.string(): "<i4", pa.binary(): "<i4", pa.large_string(): "<i8", pa.large_binary(): "<i8"}
+TEXTS = {pa.string(): "<i4", pa.binary(): "<i4", pa.large_string(): "<i8", pa.large_binary(): "<i8"}
 _WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 
@@ -60,14 +64,23 @@ class Head(NamedTuple):
 
     @classmethod
     def of(cls, value: bytes) -> Head:
-        if value[:1] > bytes((PAGE,)):
+        if value[:1] > bytes((NARROW,)):
             raise NewerFormat(
-                f"window page of format {value[0]}, this windrow reads up to {PAGE}: upgrade windrow"
+                f"window page of format {value[0]}, this windrow reads up to {NARROW}: upgrade windrow"
             )
         try:
-            return cls(*_HEAD.unpack_from(value))
+            return cls(*HEAD.unpack_from(value))
         except struct.error as error:
             raise CorruptState(f"window page of {len(value)} bytes cannot be read: {error}") from error
+
+
+def is_page(value: bytes) -> bool:
+    return value[0] in (PAGE, NARROW)
+
+
+def size_of(page: bytes) -> int:
+    """The bytes that a page would take if it were not narrow, about."""
+    return len(page) * _PART if page[0] == NARROW else len(page)
 
 
 def rows_in(pages: Iterable[bytes]) -> IntArray:
@@ -75,7 +88,7 @@ def rows_in(pages: Iterable[bytes]) -> IntArray:
     return np.frombuffer(b"".join([page[4:8] for page in pages]), ">u4").astype(np.int64)
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
     """Where the columns of a schema lie in a page, by their numbers."""
 
     record: np.dtype[np.void]
@@ -83,10 +96,19 @@ class _Columns(NamedTuple):
     varying: list[int]
     nested: list[int]
     tail: pa.Schema
+    #: Where each of them is in a record.
+    places: dict[str, int]
+
+    @property
+    def parts(self) -> list[str]:
+        """Of what a shape of narrow pages tells: bytes of nulls, whole numbers, texts."""
+        return [f"null{i}" for i in range(self.record["null"].shape[0])] + [
+            f"{i}" for i in (*self.fixed, *self.varying) if self.record[f"{i}"].kind != "V"
+        ]
 
 
 @lru_cache(maxsize=64)
-def _columns(schema: pa.Schema) -> _Columns:
+def columns_of(schema: pa.Schema) -> Columns:
     fixed: list[int] = []
     varying: list[int] = []
     nested: list[int] = []
@@ -94,7 +116,7 @@ def _columns(schema: pa.Schema) -> _Columns:
     for i, field in enumerate(schema):
         if pa.types.is_null(field.type):
             continue
-        if field.type in _TEXTS:
+        if field.type in TEXTS:
             varying.append(i)
         elif pa.types.is_nested(field.type) or pa.types.is_dictionary(field.type):
             nested.append(i)
@@ -103,7 +125,9 @@ def _columns(schema: pa.Schema) -> _Columns:
             record.append((f"{i}", _WIDTHS.get(width, f"V{width}")))
             fixed.append(i)
     record += [(f"{i}", "<u4") for i in varying]
-    return _Columns(np.dtype(record), fixed, varying, nested, pa.schema([schema.field(i) for i in nested]))
+    places = {name: i for i, (name, *_) in enumerate(record)}
+    tail = pa.schema([schema.field(i) for i in nested])
+    return Columns(np.dtype(record), fixed, varying, nested, tail, places)
 
 
 # -- which page -------------------------------------------------------------------------------------------------------
@@ -153,68 +177,10 @@ def split_from(pages: int, more: int) -> set[int]:
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-class Packed:
-    """Rows as pages: page i has the rows from `bounds[i]` to `bounds[i + 1]`."""
-
-    def __init__(self, rows: pa.Table, schema: bytes, bounds: IntArray) -> None:
-        self._schema, columns = schema, _columns(rows.schema)
-        self._bytes: list[tuple[memoryview, list[int]]] = []
-        arrays = [_one(rows.column(i)) for i in range(rows.num_columns)]
-        nulls = np.zeros((len(rows), columns.record["null"].shape[0]), dtype=np.uint8)
-        values: list[tuple[str, npt.NDArray[Any]]] = [("null", nulls)]
-        for i, array in enumerate(arrays):
-            null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-            if null is not None:
-                nulls[:, i // 8] |= (null << (i % 8)).astype(np.uint8)
-            if i in columns.fixed:
-                kind = columns.record[f"{i}"]
-                fixed = np.zeros(len(rows), kind) if array.null_count == len(rows) else _fixed(array, kind)
-                if null is not None and array.null_count < len(rows):
-                    fixed = fixed.copy()
-                    fixed[null] = np.zeros(1, kind)[0]
-                values.append((f"{i}", fixed))
-            elif i in columns.varying:
-                ends, data = _ends(array), array.buffers()[2]
-                values.append((f"{i}", np.diff(ends)))
-                self._bytes.append((memoryview(b"" if data is None else data), ends[bounds].tolist()))
-        records = _records(len(rows), columns.record, values)
-        width = columns.record.itemsize
-        whole = memoryview(records.view(np.uint8).data if len(rows) else b"")
-        self._bytes.insert(0, (whole, (bounds * width).tolist()))
-        self._rows = bounds.tolist()
-        self._tails: list[bytes] = []
-        if columns.nested:
-            [tail] = pa.table([arrays[i] for i in columns.nested], schema=columns.tail).to_batches() or [None]
-            for low, high in zip(self._rows[:-1], self._rows[1:], strict=True):
-                self._tails.append(
-                    b"" if tail is None else tail.slice(low, high - low).serialize().to_pybytes()
-                )
-        self._parts: list[list[memoryview] | list[bytes]] = [
-            [data[i:k] for i, k in pairwise(ends)] for data, ends in self._bytes
-        ]
-        self._parts.append(self._tails or [b""] * (len(bounds) - 1))
-        sizes = [np.fromiter(map(len, part), np.int64, len(part)) for part in self._parts[1:]]
-        lengths, each = np.stack(sizes, axis=1).astype(">u4").tobytes(), 4 * len(sizes)
-        self._lengths = [lengths[at : at + each] for at in range(0, len(lengths), each)]
-
-    def page(self, i: int, waits: bool = False, pages: int = 0, stored: int = 0) -> bytes:
-        head = _HEAD.pack(PAGE, waits, self._rows[i + 1] - self._rows[i], self._schema, pages, stored)
-        return b"".join((head, self._lengths[i], *(part[i] for part in self._parts)))
-
-    def pages(self) -> list[bytes]:
-        """All of them, none of which says what there is of a window."""
-        head = [("page", "u1"), ("", "V3"), ("rows", ">u4"), ("schema", "S8"), ("", "V16")]
-        heads = np.zeros(len(self._rows) - 1, head)
-        heads["page"], heads["rows"], heads["schema"] = PAGE, np.diff(self._rows), self._schema
-        data, size = heads.tobytes(), heads.itemsize
-        firsts = [data[at : at + size] for at in range(0, len(data), size)]
-        return list(map(b"".join, zip(firsts, self._lengths, *self._parts, strict=True)))
-
-
 def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     """The rows of pages and of blocks, in the order of these."""
     found = list[pa.Table]()
-    for schema, run in groupby(values, lambda value: Head.of(value).schema if value[0] == PAGE else None):
+    for schema, run in groupby(values, lambda value: Head.of(value).schema if is_page(value) else None):
         same = list(run)
         found += [rows_of(value, schemas) for value in same] if schema is None else unpack(same, schemas)
     return found
@@ -227,7 +193,7 @@ def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     if len(heads) < _BEGIN * len(values):
         Head.of(min(values, key=len))  # which is cut off
     said = np.frombuffer(heads, _SAYS)
-    if (newer := np.flatnonzero(said["page"] > PAGE)).size:
+    if (newer := np.flatnonzero(said["page"] > NARROW)).size:
         Head.of(values[newer[0]])
     several = len(values) > 0 and bool((said["schema"] != said["schema"][0]).any())
     same: dict[bytes, list[bytes]] = {}
@@ -243,14 +209,14 @@ def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
 
 
 def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
-    if sum(map(len, values)) < most:
+    if sum(map(size_of, values)) < most:
         yield values
         return
     some: list[bytes] = []
     size = 0
     for value in values:
         some.append(value)
-        size += len(value)
+        size += size_of(value)
         if size >= most:
             yield some
             some, size = [], 0
@@ -258,14 +224,73 @@ def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
         yield some
 
 
+class _Read(NamedTuple):
+    """What many pages have, column by column. texts: the length of each text, and the bytes of all."""
+
+    nulls: npt.NDArray[np.uint8]
+    fixed: dict[int, npt.NDArray[Any]]
+    texts: dict[int, tuple[npt.NDArray[Any], Any]]
+    tails: Sequence[memoryview]
+
+
 def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
-    columns = _columns(schema)
-    width, begin = columns.record.itemsize, _HEAD.size + 4 * (len(columns.varying) + 1)
+    columns = columns_of(schema)
+    of = {
+        value[HEAD.size : HEAD.size + ITEM * len(columns.parts)] if value[0] == NARROW else b""
+        for value in values
+    }
+    if len(of) > 1:
+        return _of_shapes(values, schema, columns)
+    read = _read_narrow(values, columns, of.pop()) if values[0][0] == NARROW else _read(values, columns)
+    arrays: list[pa.Array | None] = [None] * len(schema)
+    some = np.bitwise_or.reduce(read.nulls, axis=0).tolist()
+    valid = {
+        i: _valid(read.nulls, i) if some[i // 8] >> i % 8 & 1 else None
+        for i in (*columns.varying, *columns.fixed)
+    }
+    try:
+        for i, (lengths, data) in read.texts.items():
+            arrays[i] = _text(schema.field(i).type, lengths, data, valid[i])
+        for i, column in read.fixed.items():
+            arrays[i] = _values(schema.field(i).type, column, valid[i])
+        if columns.nested:
+            batches = [
+                pa.ipc.read_record_batch(pa.py_buffer(tail), columns.tail) for tail in read.tails if len(tail)
+            ]
+            tails = pa.Table.from_batches(batches, columns.tail)
+            for name, i in zip(columns.tail.names, columns.nested, strict=True):
+                arrays[i] = tails.column(name)
+        filled = [pa.nulls(len(read.nulls)) if array is None else array for array in arrays]
+        table = pa.table(filled, schema=schema)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptState(f"{len(values)} window pages cannot be read: {error}") from error
+    if UPSERT in schema.names:
+        return table
+    return table.append_column(UPSERT, pa.array(np.ones(len(read.nulls), dtype=bool)))
+
+
+def _of_shapes(values: list[bytes], schema: pa.Schema, columns: Columns) -> pa.Table:
+    """As `_table` of pages of several formats, or of several shapes: in their order, whatever these are."""
+    by_shape, end = dict[bytes, list[int]](), HEAD.size + ITEM * len(columns.parts)
+    for i, value in enumerate(values):
+        by_shape.setdefault(value[HEAD.size : end] if value[0] == NARROW else b"", []).append(i)
+    tables = [_table([values[i] for i in some], schema) for some in by_shape.values()]
+    places = np.concatenate([np.array(some, dtype=np.int64) for some in by_shape.values()])
+    of_rows = np.repeat(places, rows_in([values[i] for i in places.tolist()]))
+    return pa.concat_tables(tables).combine_chunks().take(pa.array(np.argsort(of_rows, kind="stable")))
+
+
+def _cuts(
+    values: list[bytes], begin: int, first: int, width: int, varying: int
+) -> tuple[npt.NDArray[np.uint8], list[list[memoryview]]]:
+    """What stands in each page before its records, which `begin` there and are of so many bytes, and what stands in it from
+    there on: records, columns that vary, tail. first: where their lengths stand"""
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     if (short := np.flatnonzero(sizes < begin)).size:
         raise CorruptState(f"window page of {sizes[short[0]]} bytes cannot be read: it is cut off")
-    heads, first = b"".join([value[:begin] for value in values]), begin * np.arange(len(values))
-    lengths = [_u32(heads, first + place) for place in (4, *range(_HEAD.size, begin, 4))]
+    heads = b"".join([value[:begin] for value in values])
+    at = begin * np.arange(len(values))
+    lengths = [_u32(heads, at + place) for place in (4, *range(first, first + 4 * varying, 4))]
     lengths[0] *= width
     ends = np.cumsum([np.full(len(values), begin, dtype=np.int64), *lengths], axis=0)
     if (wrong := np.flatnonzero(ends[-1] != sizes)).size:
@@ -273,44 +298,57 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
         raise CorruptState(f"window page of {sizes[wrong[0]]} bytes cannot be read: it says it has {says}")
     pages, cuts = [memoryview(value) for value in values], [column.tolist() for column in ends]
     parts = [[page[i:k] for page, i, k in zip(pages, *pair, strict=True)] for pair in pairwise(cuts)]
+    return np.frombuffer(heads, np.uint8).reshape(len(values), begin), parts
+
+
+def _read(values: list[bytes], columns: Columns) -> _Read:
+    varying = len(columns.varying)
+    begin = HEAD.size + 4 * (varying + 1)
+    _, parts = _cuts(values, begin, HEAD.size, columns.record.itemsize, varying + 1)
     records = np.frombuffer(b"".join(parts[0]), columns.record)
-    arrays: list[pa.Array | None] = [None] * len(schema)
-    nulls = np.bitwise_or.reduce(records["null"], axis=0).tolist()
-    valid = {
-        i: _valid(records, i) if nulls[i // 8] >> i % 8 & 1 else None
-        for i in (*columns.varying, *columns.fixed)
-    }
-    try:
-        for part, i in zip(parts[1:-1], columns.varying, strict=True):
-            arrays[i] = _text(schema.field(i).type, records[f"{i}"], b"".join(part), valid[i])
-        for i in columns.fixed:
-            arrays[i] = _values(schema.field(i).type, records[f"{i}"], valid[i])
-        if columns.nested:
-            batches = [
-                pa.ipc.read_record_batch(pa.py_buffer(tail), columns.tail) for tail in parts[-1] if len(tail)
-            ]
-            tails = pa.Table.from_batches(batches, columns.tail)
-            for name, i in zip(columns.tail.names, columns.nested, strict=True):
-                arrays[i] = tails.column(name)
-        filled = [pa.nulls(len(records)) if array is None else array for array in arrays]
-        table = pa.table(filled, schema=schema)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptState(f"{len(values)} window pages cannot be read: {error}") from error
-    if UPSERT in schema.names:
-        return table
-    return table.append_column(UPSERT, pa.array(np.ones(len(records), dtype=bool)))
+    return _Read(
+        records["null"],
+        {i: records[f"{i}"] for i in columns.fixed},
+        {i: (records[f"{i}"], b"".join(parts[1 + k])) for k, i in enumerate(columns.varying)},
+        parts[-1],
+    )
 
 
-def _records(
-    n: int, kind: np.dtype[np.void], values: Sequence[tuple[str, npt.NDArray[Any]]]
-) -> npt.NDArray[np.void]:
-    """Columns as records. So many rows at a time as the processor has at hand: it takes a third of the time."""
-    records = np.empty(n, kind)
-    fields = [(records[name], column) for name, column in values]
-    for low in range(0, n, _AT_HAND):
-        for field, column in fields:
-            field[low : low + _AT_HAND] = column[low : low + _AT_HAND]
-    return records
+def _read_narrow(values: list[bytes], columns: Columns, shape: bytes) -> _Read:
+    """Pages of one shape."""
+    if len(shape) < ITEM * len(columns.parts):
+        raise CorruptState(f"window page of {len(values[0])} bytes cannot be read: it is cut off")
+    items, frame = items_of(columns.parts, shape)
+    kinds = [(item.name, item.kind) for item in items if item.kind]
+    kinds += [
+        (f"{i}", columns.record[f"{i}"].str) for i in columns.fixed if columns.record[f"{i}"].kind == "V"
+    ]
+    record, framed = np.dtype(kinds), HEAD.size + len(shape)
+    varying = [int(item.name) for item in items if item.what == LENGTH]
+    begin = framed + frame + 4 * (len(varying) + 1)
+    heads, parts = _cuts(values, begin, framed + frame, record.itemsize, len(varying) + 1)
+    rows = rows_in(values)
+    records = np.zeros(int(rows.sum()), record)
+    if kinds:
+        records = np.frombuffer(b"".join(parts[0]), record)
+    frames = heads[:, framed : framed + frame]
+    read = _Read(np.zeros((len(records), columns.record["null"].shape[0]), np.uint8), {}, {}, parts[-1])
+    for item in items:
+        if item.what == TEXT:
+            lengths = np.full(len(records), item.width, dtype=np.uint32)
+            read.texts[int(item.name)] = lengths, texts(item, records, frames, rows)
+        elif item.name.startswith("null"):
+            read.nulls[:, int(item.name[4:])] = numbers(item, records, frames, rows, "u1")
+        elif item.what == LENGTH:
+            data = b"".join(parts[1 + varying.index(int(item.name))])
+            read.texts[int(item.name)] = numbers(item, records, frames, rows, "<u4"), data
+        else:
+            i = int(item.name)
+            read.fixed[i] = numbers(item, records, frames, rows, columns.record[f"{i}"].str)
+    for i in columns.fixed:
+        if columns.record[f"{i}"].kind == "V":
+            read.fixed[i] = records[f"{i}"]
+    return read
 
 
 def _u32(data: bytes, places: IntArray) -> IntArray:
@@ -321,31 +359,9 @@ def _u32(data: bytes, places: IntArray) -> IntArray:
     return value
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _fixed(array: pa.Array, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """The values as bytes of their width."""
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.uint8())
-    data = array.buffers()[1]
-    if data is None or len(array) == 0:
-        return np.zeros(len(array), kind)
-    return np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
-
-
-def _ends(array: pa.Array) -> IntArray:
-    """Where the bytes of each value begin, and where the last ends."""
-    kind, offsets = np.dtype(_TEXTS[array.type]), array.buffers()[1]
-    if offsets is None or len(array) == 0:
-        return np.zeros(len(array) + 1, dtype=np.int64)
-    return np.frombuffer(offsets, kind, len(array) + 1, array.offset * kind.itemsize).astype(np.int64)
-
-
-def _valid(records: npt.NDArray[np.void], i: int) -> BoolArray:
+def _valid(nulls: npt.NDArray[np.uint8], i: int) -> BoolArray:
     """True where column i has a value."""
-    valid: BoolArray = records["null"][:, i // 8] >> (i % 8) & 1 == 0
+    valid: BoolArray = nulls[:, i // 8] >> (i % 8) & 1 == 0
     return valid
 
 
@@ -356,7 +372,7 @@ def _bits(valid: BoolArray | None) -> pa.Buffer | None:
 def _text(
     kind: pa.DataType, lengths: npt.NDArray[np.uint32], data: bytes, valid: BoolArray | None
 ) -> pa.Array:
-    ends = np.zeros(len(lengths) + 1, dtype=_TEXTS[kind])
+    ends = np.zeros(len(lengths) + 1, dtype=TEXTS[kind])
     np.cumsum(lengths, out=ends[1:])
     if ends[-1] != len(data):
         raise CorruptState(f"a column of {len(data)} bytes in window pages says it has {ends[-1]}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from windrow.stores.kv import Batch
@@ -19,7 +20,7 @@ from windrow.stores.values import PAGES
 
 RECENT_BYTES: Final = 64 << 20
 #: What the key of a page has between its window and its number, and what comes after all of a window.
-_AT = slice(8, 10)
+_AT, _START = slice(8, 10), itemgetter(slice(8))
 _FIRST, _LAST = (PAGES.to_bytes(8, "big")[:2], ((PAGES >> 48) + 1).to_bytes(2, "big"))
 
 
@@ -83,11 +84,14 @@ class _Pages:
             if of:
                 self._take([key for key in self.values if low <= key < high])
         points = {key: value for key, value in batch.points(cf).items() if key[_AT] == _FIRST}
-        self._take(points.keys() & self.values.keys())
+        before = map(self.values.get, points)
+        self.nbytes -= sum(map(len, filter(None, before)))
         fresh = {key: value for key, value in points.items() if value is not None}
+        for key in points.keys() - fresh.keys() if len(fresh) < len(points) else ():
+            self.values.pop(key, None)
         self.values.update(fresh)
         self.nbytes += sum(map(len, fresh.values()))
-        self.starts.update(key[: _AT.start] for key in fresh)
+        self.starts.update(map(_START, fresh))
 
     def _take(self, keys: Iterable[bytes]) -> None:
         self.nbytes -= sum(len(self.values.pop(key)) for key in keys)

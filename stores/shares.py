@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.types import concat
-from windrow.stores.pages import PAGE, hashes_of, unpack
+from windrow.stores.pages import hashes_of, is_page, size_of, unpack
 from windrow.stores.spill import Spill
 from windrow.stores.values import rows_of
 from windrow.stores.windows import Schemas
@@ -49,14 +49,14 @@ def tables_of(values: Iterable[bytes], schemas: Schemas) -> Iterator[pa.Table]:
     """The rows of values of a window, as they come: pages, then blocks."""
     pages, size = list[bytes](), 0
     for value in values:
-        if value[0] == PAGE:
+        if is_page(value):
             pages.append(value)
-            size += len(value)
+            size += size_of(value)
             if size < _BYTES:
                 continue
         yield from unpack(pages, schemas)
         pages, size = [], 0
-        if value[0] != PAGE:
+        if not is_page(value):
             yield rows_of(value, schemas)
     yield from unpack(pages, schemas)
 

@@ -20,7 +20,8 @@ from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.pages import Packed, hashes_of, unpack
+from windrow.stores.packed import Packed
+from windrow.stores.pages import hashes_of, unpack
 from windrow.stores.spread import Hashes, KeyColumns
 from windrow.stores.values import NUMBER, SINCE, key_of
 from windrow.stores.windows import UPSERT, Schemas, put_schema

@@ -29,7 +29,7 @@ class _Source:
         self.table = rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
         self.bounds, self._values = bounds, values
         self.places = dict(zip(map(id, values), range(len(values)), strict=True))
-        self.nbytes = sum(map(len, values))
+        self.nbytes = int(rows.nbytes)
 
 
 class Written:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from windrow.core import arrays
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
 from windrow.operators.aggregate.extents import Extents, holders
@@ -135,7 +136,7 @@ def live(rows: pa.Table, by: Sequence[str], told_us: int) -> pa.Table:
 
 def taken(rows: pa.Table, places: IntArray) -> pa.Table:
     """The rows at ascending places."""
-    return rows if len(places) == len(rows) else rows.take(pa.array(places))
+    return rows if len(places) == len(rows) else arrays.taken(rows, places)
 
 
 def together(rows: Rows) -> pa.Table:

@@ -26,7 +26,6 @@ from windrow.operators.steps.columns import (
     MESSAGES,
     PANES,
     PENDING,
-    POSITION_COLUMNS,
     SINCE,
     START,
     UPSERT,
@@ -68,9 +67,8 @@ def delta_rows(
     stands = counts if rows.sign is None else _stands(rows.sign[row_of], groups)
     if rows.has_positions:
         if in_position_order or each:
-            where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
             first_position, last_position = (
-                encoded_positions(where.take(pa.array(row_of[r]))) for r in (first, last)
+                encoded_positions(rows.table, row_of[some]) for some in (first, last)
             )
         else:
             order = rows.order

@@ -16,14 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray, IntArray, is_one
+from windrow.core.arrays import BoolArray, IntArray, extremes, is_one, letters_of, width_of
 
 _FAST_SUMS = frozenset({pa.int64()})
 _FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
-#: Bytes beyond this length are no positions.
-_WIDEST = 256
-#: So many rows of a matrix are compared as one.
-_BESIDE = 64
+#: Of so many values it is looked whether they lie near each other. So many are looked at while they are at hand.
+_MANY, _AT_HAND = 1 << 12, 1 << 13
 _UFUNCS: dict[str, tuple[np.ufunc, Callable[[np.dtype[Any]], int]]] = {
     "sum": (np.add, lambda kind: 0),
     "min": (np.minimum, lambda kind: int(np.iinfo(kind).max)),
@@ -51,6 +49,9 @@ def _dense(column: pa.Array) -> tuple[IntArray, int]:
         column = one_zero_one_nan(column)
     if is_one(column):
         return np.zeros(len(column), dtype=np.int64), 1
+    near = _near_numbers(column, 1) if len(column) >= _MANY else None
+    if near is not None:
+        return _renumber(*near)
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     encoded = combine(encoded)
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
@@ -63,10 +64,12 @@ def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
         return _dense(pa.array(codes))
     first = np.full(span, -1, dtype=np.int64)
     first[codes[::-1]] = np.arange(rows - 1, -1, -1)
+    there = first >= 0
+    at = first[there]
     opens = np.zeros(rows, dtype=bool)
-    opens[first[first >= 0]] = True
-    numbers = np.cumsum(opens) - 1
-    return numbers[first[codes]], int(numbers[-1]) + 1 if rows else 0
+    opens[at] = True
+    first[there] = (np.cumsum(opens) - 1)[at]
+    return first[codes], len(at)
 
 
 def key_numbers(
@@ -80,13 +83,13 @@ def key_numbers(
     return groups.codes, groups.size
 
 
-def _near_numbers(column: pa.Array) -> tuple[IntArray, int] | None:
+def _near_numbers(column: pa.Array, times: int = 8) -> tuple[IntArray, int] | None:
     """Whole numbers that lie near each other, and texts of one length that differ in few letters, as numbered ones do, need no
-    hash table. None for others."""
+    hash table. None for others. times: numbers are below so many times the rows, about"""
     rows = len(column)
     if rows == 0 or column.null_count:
         return None
-    most = 8 * rows + 65_536
+    most = times * rows + 65_536
     if pa.types.is_integer(column.type):
         numbers = column.to_numpy()
         low = int(numbers.min())
@@ -96,24 +99,21 @@ def _near_numbers(column: pa.Array) -> tuple[IntArray, int] | None:
         if pa.types.is_unsigned_integer(column.type):
             return (numbers - numbers.dtype.type(low)).astype(np.int64), span
         return numbers.astype(np.int64) - low, span
-    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+    width = width_of(column)
+    if width is None:
         return None
-    _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + rows + 1]
-    width = int(ends[1]) - int(ends[0])
-    if not 0 < width <= _WIDEST or not bool((np.diff(ends) == width).all()):
+    letters = letters_of(column, width)
+    lows, highs = extremes(letters)
+    spans = [high - low + 1 for low, high in zip(lows.tolist(), highs.tolist(), strict=True)]
+    span = math.prod(spans)
+    if span > most:
         return None
-    letters = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]].reshape(rows, width)
-    codes, span = np.zeros(rows, dtype=np.int64), 1
-    for place in range(width):
-        column_of = np.ascontiguousarray(letters[:, place])
-        low, high = int(column_of.min()), int(column_of.max())
-        if low == high:
-            continue
-        span *= high - low + 1
-        if span > most:
-            return None
-        codes = codes * (high - low + 1) + (column_of - np.uint8(low))
+    codes = np.zeros(rows, dtype=np.int64)
+    for low in range(0, rows, _AT_HAND):
+        some, own = letters[low : low + _AT_HAND], codes[low : low + _AT_HAND]
+        for place in np.flatnonzero(lows != highs).tolist():
+            own *= spans[place]
+            own += some[:, place] - lows[place]
     return codes, span
 
 
@@ -129,16 +129,6 @@ def stable_order(codes: IntArray, size: int) -> IntArray:
     return np.argsort(codes, kind="stable")
 
 
-def _differ(matrix: npt.NDArray[np.uint8], pattern: npt.NDArray[np.uint8]) -> BoolArray:
-    """In which columns some row differs from a pattern: many rows side by side, as numpy is slow at short ones."""
-    width = len(pattern)
-    whole = len(matrix) // _BESIDE * _BESIDE
-    wide = (matrix[:whole].reshape(-1, _BESIDE * width) != np.tile(pattern, _BESIDE)).any(axis=0)
-    rest: BoolArray = (matrix[whole:] != pattern).any(axis=0)
-    differ: BoolArray = rest | wide.reshape(_BESIDE, width).any(axis=0)
-    return differ
-
-
 class Words(NamedTuple):
     """Bytes of one length as numbers that sort as they do: of the places in which they differ, in order.
 
@@ -152,20 +142,15 @@ class Words(NamedTuple):
     @classmethod
     def of(cls, column: pa.Array) -> Words | None:
         """None where they are none, too long or too different."""
-        rows = len(column)
-        _, offsets, data = column.buffers()
-        if rows == 0 or data is None:
+        width = width_of(column)
+        if width is None:
             return None
-        ends = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + rows + 1]
-        width = int(ends[1]) - int(ends[0])
-        if not 0 < width <= _WIDEST or not bool((np.diff(ends) == width).all()):
-            return None
-        matrix = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]].reshape(rows, width)
+        matrix = letters_of(column, width)
         pattern = matrix[0].copy()
-        places = np.flatnonzero(_differ(matrix, pattern))
+        places = np.flatnonzero(np.not_equal(*extremes(matrix)))
         if len(places) > 8:
             return None
-        values = np.zeros(rows, dtype=np.uint64)
+        values = np.zeros(len(column), dtype=np.uint64)
         for place in places:
             values = (values << np.uint64(8)) | matrix[:, place]
         return cls(pattern, places, values)

@@ -90,16 +90,21 @@ class Slice:
         return encoded_positions(self.table)
 
 
-def encoded_positions(table: pa.Table) -> pa.Array | None:
-    """The position columns of `table` as order-preserving bytes."""
+def encoded_positions(table: pa.Table, rows: IntArray | None = None) -> pa.Array | None:
+    """The position columns of `table` as order-preserving bytes; of some of its rows."""
     if OFFSET not in table.column_names:
         return None
-    return position_keys(
-        table.column(SOURCE),
-        table.column(PARTITION).to_numpy(),
-        table.column(OFFSET).to_numpy(),
-        table.column(ORDINAL).to_numpy() if ORDINAL in table.column_names else 0,
-    )
+    source = combine(table.column(SOURCE))
+    present = [c for c in (PARTITION, OFFSET, ORDINAL) if c in table.column_names]
+    numbers = [combine(table.column(c)).to_numpy(zero_copy_only=False) for c in present]
+    if rows is not None:
+        numbers = [column[rows] for column in numbers]
+        if is_one(source):
+            none = pa.array(np.zeros(len(rows), dtype=np.int32))
+            source = pa.DictionaryArray.from_arrays(none, source.slice(0, 1))
+        else:
+            source = source.take(pa.array(rows))
+    return position_keys(source, *numbers, *([0] if len(numbers) < 3 else []))
 
 
 def in_position_order(table: pa.Table) -> pa.Table:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.deep import examples
+from windrow.core import arrays
 from windrow.core.message_keys import position_prefix
+from windrow.operators.steps import groups
 from windrow.operators.steps.groups import Groups, key_numbers
 
 POSITIONS = st.builds(
@@ -68,12 +70,15 @@ NUMBERS = st.one_of(
 )
 
 
+KEYS = st.one_of(
+    TEXTS.map(lambda some: pa.array(some, pa.string())),
+    TEXTS.map(lambda some: pa.array([s and s.encode() for s in some], pa.binary())),
+    NUMBERS,
+)
+
+
 @given(
-    column=st.one_of(
-        TEXTS.map(lambda some: pa.array(some, pa.string())),
-        TEXTS.map(lambda some: pa.array([s and s.encode() for s in some], pa.binary())),
-        NUMBERS,
-    ),
+    column=KEYS,
     first=st.integers(0, 5),
     beside=st.booleans(),
     gaps=st.booleans(),
@@ -88,6 +93,30 @@ def test_numbers_of_keys_are_the_same_for_the_same_keys_alone(
     keys = list(zip(*(c.to_pylist() for c in columns), strict=True))
     assert len(numbers) == len(keys) and all(0 <= n < size for n in numbers.tolist())
     assert len(set(keys)) == len(set(numbers.tolist())) == len(set(zip(keys, numbers.tolist(), strict=True)))
+
+
+@given(column=KEYS, first=st.integers(0, 5))
+@examples(100, deep=5_000)
+def test_groups_are_numbered_as_they_come_with_a_hash_table_or_without(column: pa.Array, first: int) -> None:
+    keys = column.slice(first)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(groups, "_MANY", 0)
+        found = Groups([keys], len(keys))
+    numbers: dict[object, int] = {}
+    assert found.codes.tolist() == [numbers.setdefault(key, len(numbers)) for key in keys.to_pylist()]
+    assert found.size == len(numbers)
+
+
+@given(column=KEYS, first=st.integers(0, 5), places=st.lists(st.integers(0, 1 << 30), max_size=60))
+@examples(100, deep=5_000)
+def test_rows_are_taken_as_arrow_takes_them(column: pa.Array, first: int, places: list[int]) -> None:
+    rows = pa.table({"c": column.slice(first), "n": np.arange(len(column.slice(first)))})
+    wanted = np.array([place % len(rows) for place in places if len(rows)], dtype=np.int64)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(arrays, "_MANY", 0)
+        found = arrays.taken(rows, wanted)
+    found.validate(full=True)
+    assert found.equals(rows.take(pa.array(wanted)))
 
 
 @pytest.mark.parametrize(

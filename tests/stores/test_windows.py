@@ -18,14 +18,14 @@ from tests.deep import usually
 from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
-from windrow.stores import divided, paged, waiting
+from windrow.stores import divided, packed, paged, waiting
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
-from windrow.stores.pages import PAGE
+from windrow.stores.pages import PAGE, unpack
 from windrow.stores.rocks import RocksKV
 from windrow.stores.spread import hashes, numbers_of
 from windrow.stores.values import DIVIDED, HEADER, record_batch
-from windrow.stores.windows import PlainWindows, pack_table, put_schema, unpack_table
+from windrow.stores.windows import PlainWindows, Schemas, pack_table, put_schema, unpack_table
 
 CFS = ("windows", "aux")
 
@@ -452,7 +452,9 @@ def golden(name: str) -> bytes:
     return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
 
 
-def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() -> None:
+def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from windrow.operators.steps.progress import Progress
 
     assert unpack_table(golden("window-block")).to_pylist() == [
@@ -477,6 +479,18 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says() ->
     assert key == encode_i64(0) + b"\xff\xfd" + bytes(6)
     assert value[:8] + value[16:] == page[:8] + page[16:]
     assert store.read(paged, [0]) == two.append_column("__upsert", pa.array([True, True]))
+    narrow = pa.table(
+        {"__start": [7, 7], "k": ["key-1", "key-2"], "a.n.n": pa.array([300, None], pa.int64())}
+    )
+    monkeypatch.setattr(packed, "NARROW_PAGES", 0)
+    schema = golden("window-page-narrow")[8:16]
+    batch = Batch()
+    assert put_schema(paged, "aux", batch, narrow.schema) == value[8:16]
+    [page] = packed.Packed(narrow, schema, np.array([0, 2])).pages()
+    assert page == golden("window-page-narrow")
+    read = [page[:8] + value[8:16] + page[16:]]
+    assert unpack(read, Schemas(paged, "aux")) == [narrow.append_column("__upsert", pa.array([True, True]))]
+    monkeypatch.undo()
     beside, wait = MemoryKV(CFS), waiting.WaitingRows("windows", "aux", ("k",), 1)
     for keys, came in (["a"], 3), (["b", "c"], 4):
         ones, steps = ([n] * len(keys) for n in (1, came))
