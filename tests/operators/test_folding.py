@@ -13,9 +13,10 @@ from windrow.stores import blocks as layout
 from windrow.stores import divided, paged
 from windrow.testing import ManualClock
 
-STEPS = 36
+#: Steps of a life, how long each is, and after how many blocks they are folded: more than twice, however many they are.
+STEPS, STEP_S, FOLD_AT = usually((12, 3, 5), deep=(36, 1, layout.FOLD_AT))
 #: Keys and pages of many keys are there after three steps.
-FEW = usually(18, deep=36)
+FEW = usually(9, deep=36)
 #: What a store does of its own is tried elsewhere (tests/stores, tests/operators/test_contract.py).
 STORE = usually("memory", deep="rocksdb")
 AGGREGATES: dict[str, Any] = {
@@ -39,10 +40,15 @@ AGGREGATES: dict[str, Any] = {
 EMISSIONS = [
     wr.Emit(),
     wr.Emit(early=wr.every("7 seconds"), mode="retracting"),
-    wr.Emit(early=wr.every(5), mode="discarding"),
+    wr.Emit(early=wr.every(3), mode="discarding"),
     wr.Emit(early=wr.every_batch, only_if_changed=True),
     wr.Emit(on_time=False, late=wr.never, closing_pane=True),
 ]
+
+
+@pytest.fixture(autouse=True)
+def fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "FOLD_AT", FOLD_AT)
 
 
 def live(
@@ -68,12 +74,12 @@ def live(
     clock = ManualClock(0)
     with sums.open(str(folder), clock=clock, store=STORE) as op:
         for i in range(steps):
-            clock.advance("1 second")
+            clock.advance(f"{STEP_S} seconds")
             made = []
             for j in range(i * messages, i * messages + messages):
                 value = (j * 7919 % 101) / 7 * 10.0 ** (j % 5)
                 key = f"k{j * 31 % keys}" if not widens else j * 31 % keys * (1.0 if 3 * i > steps else 1)
-                made.append(wr.Message({"k": key, "t": i * 1_000_000, "v": value}))
+                made.append(wr.Message({"k": key, "t": i * STEP_S * 1_000_000, "v": value}))
             op.add_messages(made)
         most = max(
             op.engine.logic.store.blocks(op.engine.staged.overlay, w.window.start_us)
@@ -144,7 +150,7 @@ def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
     monkeypatch.setattr(divided.DividedWindows, "_put_parts", counted)
     told, _, _ = live(tmp_path / "divided", emit, wr.tumbling("1 hour"), **many)
     assert told == plain
-    assert folds > 10
+    assert folds > 5
 
 
 @pytest.mark.proves("Windows: long ones of many commits stay small")

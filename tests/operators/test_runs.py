@@ -327,12 +327,12 @@ def test_sessions_end_inside_a_run(tmp_path: Path) -> None:
     definition = counts(window=wr.session("5 seconds"), watermark="2 seconds", emit=wr.Emit.append())
     told = []
     for together in (True, False):
-        with definition.open(str(tmp_path / str(together)), clock=ManualClock(0)) as op:
+        with definition.open(str(tmp_path / str(together)), clock=ManualClock(0), store=STORE) as op:
             op._in_runs = together
             attempts = []
             attempt = op.engine.attempt
             op.engine.attempt = lambda *a: attempts.append(a) or attempt(*a)  # noqa: B023
-            for i in range(300):
+            for i in range(120):
                 op.add_message({"t": (2 * i - i % 3) * S, "k": f"k{i * i % 7 + i // 20 % 3}", "v": 0.1 * i})
             told.append([(p.window, p.key, p.values, p.is_last) for p in op.get_result()])
             assert not together or len(attempts) < 8
@@ -368,17 +368,20 @@ def test_each_message_of_a_run_has_the_room_for_letters_of_a_step_of_its_own(tmp
 
 
 @pytest.mark.parametrize(
-    ("emit", "panes"), [(wr.Emit(early=wr.every(7)), 55), (wr.Emit(), 1)], ids=["count", "none"]
+    ("emit", "panes"), [(wr.Emit(early=wr.every(7)), 14), (wr.Emit(), 1)], ids=["count", "none"]
 )
-def test_a_key_of_a_long_run_keeps_the_bits_of_its_sum(emit: wr.Emit, panes: int, tmp_path: Path) -> None:
+def test_a_key_of_a_long_run_keeps_the_bits_of_its_sum(
+    emit: wr.Emit, panes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Accumulators go on from one block of entries to the next, and neighbours are not merged first."""
+    monkeypatch.setattr(entries, "AT_ONCE", 32)
     told = []
     for together in (True, False):
-        with counts(emit=emit).open(str(tmp_path / str(together)), clock=ManualClock(0)) as op:
+        with counts(emit=emit).open(str(tmp_path / str(together)), clock=ManualClock(0), store=STORE) as op:
             op._in_runs = together
             for i in range(3 * entries.AT_ONCE):
                 op.add_message({"t": i, "k": "a", "v": 10.0 ** (i % 9) / 7})
-                if i % 150 == 90:
+                if i % 75 == 45:
                     assert op.counters["rows"] == i + 1  # a run ends here
             op.drain()
             told.append([(p["n"], p["s"]) for p in op.get_result()])
