@@ -158,7 +158,7 @@ def test_what_a_chain_lost_comes_back_and_goes_on_alike(chain: wr.Chain, how: ty
                 chain.open(str(tmp_path / folder), clock=clock)
         with chain.open(str(tmp_path / folder), clock=clock, replay=again) as op:
             assert kept(op) == before
-            fed(op, clock, range(45, 70))
+            fed(op, clock, range(45, 60))
             op.drain()
             told.append([str(row) for row in op.get_result()])
     assert told[0] == told[1] and told[0]

@@ -110,7 +110,7 @@ def test_what_comes_back_is_what_was_there_and_goes_on_alike(definition: wr.Join
                 definition.open(str(tmp_path / folder), clock=clock)
         with definition.open(str(tmp_path / folder), clock=clock, replay=again) as op:
             assert kept(op) == before
-            fed(op, clock, range(45, 70))
+            fed(op, clock, range(45, 60))
             op.drain()
             told.append([(row.values, row.timing) for row in op.get_result()])
     assert told[0] == told[1] and told[0]

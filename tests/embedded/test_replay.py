@@ -118,7 +118,7 @@ def test_a_job_that_lost_its_messages_goes_on_as_if_nothing_had_happened(
             assert op.get_result() == []  # no pane is sent again
             stores.append(kept(op))
             seen = [op.get_windows(), op.get_messages()]
-            fed(op, clock, range(upto, upto + 40))
+            fed(op, clock, range(upto, upto + 20))
             op.drain()
             told.append((before + op.get_result(), seen, op.counters, op.dead_letters()))
     assert sum(map(len, stores[0].values())) > 5

@@ -59,7 +59,7 @@ def test_decimals_as_keys_are_found_when_they_have_more_digits(options: dict[str
     keys = prices(150)
     with TestDriver(counted(**options)) as driver:
 
-        def feed(some: list[Any], at: int) -> None:
+        def feed(some: list[Any], at: int, single: bool = single) -> None:
             rows = [{"price": key, "p": key, "t": at * S, "t2": at} for key in some]
             if single:
                 for row in rows:
@@ -70,7 +70,7 @@ def test_decimals_as_keys_are_found_when_they_have_more_digits(options: dict[str
             driver.timeout()
             driver.next_offsets()
 
-        feed(keys, 1)
+        feed(keys, 1, single=False)
         for at, wider in enumerate(WIDER, 2):
             feed(keys[:3], at)  # in pages
             feed([wider], at)

@@ -96,7 +96,7 @@ def test_a_topic_becomes_panes_and_a_deleted_spark_checkpoint_repeats_and_loses_
     job = counts()
     for partition in (0, 1):
         sender.send_rows(topic, [row(s, "ab"[s % 2], s) for s in range(40)], partition)
-    run(job, stream(spark, kafka, form, topic, maxOffsetsPerTrigger=30), tmp_path)
+    run(job, stream(spark, kafka, form, topic, maxOffsetsPerTrigger=40), tmp_path)
     shutil.rmtree(tmp_path / "ckpt" / "spark")
     for partition in (0, 1):
         sender.send_rows(topic, [row(s, "ab"[s % 2], s) for s in range(40, 60)], partition)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from windrow.core import byte_order as bo
 from windrow.core import keys as k
 from windrow.core import message_keys as mk
@@ -255,7 +256,7 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "uint64": (pa.uint64(), st.integers(0, 2**64 - 1)),
     "double": (pa.float64(), st.floats()),
     "bool": (pa.bool_(), st.booleans()),
-    "string": (pa.string(), st.text(max_size=3)),
+    "string": (pa.string(), st.text(max_size=3) | st.text("\x00a", max_size=3)),
     "binary": (pa.binary(), st.binary(max_size=3)),
     "date": (pa.date32(), st.dates()),
     "decimal": (pa.decimal128(20, 3), st.decimals(-1000, 1000, places=3)),
@@ -269,6 +270,7 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 def test_columns_are_encoded_as_row_by_row(kind: str, nulls: bool) -> None:
     dtype, values = COLUMNS[kind]
 
+    @examples(50, deep=5_000)
     @given(st.lists(st.tuples(values | st.none() if nulls else values, st.text(max_size=1)), max_size=5))
     def check(rows: list[tuple[Any, str]]) -> None:
         left = pa.array([row[0] for row in rows], dtype)

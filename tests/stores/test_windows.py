@@ -156,7 +156,7 @@ def test_no_commit_reads_or_writes_much_of_a_window_of_many_keys(
         folded[-1] += len(table)
         return summed(table)
 
-    for n in range(600):
+    for n in range(usually(300, deep=600)):
         commit = Overlay(kv)
         chosen, upsert = order[20 * n % 2_000 :][:20], n % 7 == 0  # all parts double at one time
         said.update({key: n if upsert else said.get(key, 0) + n for key in chosen})
