@@ -20,6 +20,7 @@ from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.records import BY_VALUE, KEYS, Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
+from windrow.checkpoint.resting import TAKES_IN_EVERY
 from windrow.checkpoint.summary import LETTERS_FROM, Kept, Letters, letters_in
 from windrow.checkpoint.tidying import Seen, tidy
 from windrow.checkpoint.transport import FILES, Transport, refuse_lost_log
@@ -38,6 +39,8 @@ logger = get_logger()
 
 #: Files of commits are kept at least this many commits, for readers that look back.
 KEEP_COMMITS = 32
+#: A task is told so many: those that a store may not have taken in, and the one that it holds.
+RECENT = TAKES_IN_EVERY + 1
 
 
 @dataclass(frozen=True)
@@ -288,7 +291,7 @@ class Job:
             )
         )
         self.progress = _left_by(record, now_us)
-        self.recent = [*self.recent[-3:], record]
+        self.recent = [*self.recent[1 - RECENT :], record]
         if query_id in self._read:
             self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))

@@ -65,6 +65,13 @@ def is_of(kv: KV | None, marker: Marker | None, known: Mapping[int, Commit]) -> 
     return marker.is_of(known) and (part is None or part.is_of(known))
 
 
+def marker_of(kv: KV, job: str, shard: int) -> Marker | None:
+    """What a store of this shard holds; None where it is another's, or holds no whole commit."""
+    value = kv.get(MARKER_CF, MARKER)
+    marker = None if value is None else Marker.unpack(value)
+    return marker if marker is not None and (marker.job, marker.shard) == (job, shard) else None
+
+
 def begun(kv: KV) -> Marker | None:
     """The commit of which a store holds a part; None where it holds whole ones."""
     value = kv.get(MARKER_CF, BEGUN)

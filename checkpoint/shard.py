@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,14 +19,15 @@ from windrow.checkpoint.compaction import SNAPSHOTS, base_due, compact, sweep_lo
 from windrow.checkpoint.files import Rows, ShardFiles
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
+from windrow.checkpoint.observed import applied_in, facts_of, look, missing_after, newest_base
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
+from windrow.checkpoint.recovery import ShardAction, ShardDecision, StoreFound, on_shard_open
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLocked, StateLost
+from windrow.core.errors import CorruptState, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
 from windrow.stores.kv import Batch, Changes, LocalStore, Overlay
 from windrow.stores.recent import RecentKV
-from windrow.stores.rocks import destroy
+from windrow.stores.rocks import RocksKV, destroy
 from windrow.stores.segment import PART_BYTES
 from windrow.stores.slices import Slices, whole
 from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
@@ -45,6 +46,14 @@ Replay = Callable[["ShardSpec", LocalStore, Sequence[Commit]], None]
 OpenStore = Callable[[str, Sequence[str], float], LocalStore]
 
 
+#: Reads the store of a folder as it rests there, with no lock: (path, column families). `StateError` where it cannot.
+ReadStore = Callable[[str, Sequence[str]], LocalStore]
+
+
+def read_rocks(path: str, cfs: Sequence[str]) -> LocalStore:
+    return RocksKV(path, cfs, read_only=True)
+
+
 def open_rocks(path: str, cfs: Sequence[str], lock_wait_s: float) -> LocalStore:  # if nobody says otherwise
     return RecentKV(path, cfs, lock_wait_s=lock_wait_s)
 
@@ -54,8 +63,8 @@ class ShardSpec:
     """What a shard needs to know to find its state. Picklable: it travels to executors.
 
     metadata_cfs hold window metadata, message_cfs messages; local is the folder of local stores, None for the job's own;
-    replayable is False where lost messages cannot be read from the source again; open_store opens local stores; transport
-    carries what commits name.
+    replayable is False where lost messages cannot be read from the source again; open_store opens local stores, read_store
+    reads them; transport carries what commits name.
     """
 
     folders: JobFolders
@@ -66,6 +75,7 @@ class ShardSpec:
     local: str | None = None
     replayable: bool = True
     open_store: OpenStore = open_rocks
+    read_store: ReadStore = read_rocks
     transport: Transport = FILES
 
     @property
@@ -114,10 +124,10 @@ class Shard:
         """Bring the shard's store to commit `committed`. `recent` are the newest commits, so that the log need not be
         read in the common case; `commits` reads older ones.
         """
-        kv, found, marker = _look(spec, spec.path, lock_wait_s)
+        kv, found, marker = look(spec, spec.path, lock_wait_s)
         by_number = {c.commit: c for c in recent}
         if kv is not None and marker is not None and is_of(kv, marker, by_number):
-            missing = _missing(marker, committed, by_number)
+            missing = missing_after(marker, committed, by_number)
             if missing is not None and all(map(spec.files.has, missing)):
                 return cls._led_on(spec, kv, marker.commit, missing)
         known = {c.commit: c for c in commits()}
@@ -130,7 +140,7 @@ class Shard:
         applied = None if marker is None else marker.commit
         damaged: list[int] = []
         while True:
-            facts = _facts(spec, committed, known, found, applied, replay is not None, damaged)
+            facts = facts_of(spec, committed, known, found, applied, replay is not None, damaged)
             decision = on_shard_open(facts)
             try:
                 decision.raise_if_refused()
@@ -201,7 +211,7 @@ class Shard:
             except CorruptState as error:
                 raise _SnapshotDamaged from error
         kv = kv or spec.open_store(path, spec.cfs, LOCK_WAIT_S)
-        if decision.action is ShardAction.RESTORE_SNAPSHOT and _applied(kv) != decision.base:
+        if decision.action is ShardAction.RESTORE_SNAPSHOT and applied_in(kv) != decision.base:
             kv.close()
             raise StateLocked(f"the store {path} was taken away by somebody else since it was restored")
         shard = cls(spec, kv, decision.base)
@@ -223,16 +233,31 @@ class Shard:
         return shard
 
     def catch_up(self, records: Iterable[Commit]) -> None:
-        """Apply committed segments, one commit after the other."""
+        """Apply committed segments in the order of their commits, small ones of several together."""
+        held, last, apart = Batch(), None, self.spec.transport != FILES
         for record in records:
             batch, begun = Batch(), False
             for part in self.spec.files.read(record):
-                if batch.nbytes + part.nbytes > PART_BYTES and self.spec.transport == FILES:
+                if batch.nbytes + part.nbytes > PART_BYTES and not apart:
+                    held, last = self._let_go(held, last), None
                     batch.put(MARKER_CF, BEGUN, self.marker(record.commit, record))
                     self.kv.write(batch)
                     batch, begun = Batch(), True
                 batch.extend(part)
-            self.apply(self.applied + 1, batch, record, begun=begun)
+            if begun or apart:
+                self.apply(self.applied + 1, batch, record, begun=begun)
+                continue
+            if held.nbytes + batch.nbytes > PART_BYTES:
+                held = self._let_go(held, last)
+            held.extend(batch)
+            last = record
+        self._let_go(held, last)
+
+    def _let_go(self, held: Batch, last: Commit | None) -> Batch:
+        """Apply what was held of commits up to the `last`; what is held then."""
+        if last is not None:
+            self.apply(last.commit, held, last)
+        return Batch()
 
     def apply(self, commit: int, changes: Batch, record: Commit | None = None, begun: bool = False) -> None:
         """Take in what a commit changed: first into the transport's changelog, then into the store. record: of the commit;
@@ -272,7 +297,7 @@ class Shard:
 
     def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
         """Window metadata from its changelog: the newest base, and what commits changed since. Then messages, by `replay`."""
-        spec, base = self.spec, _newest_base(self.spec)
+        spec, base = self.spec, newest_base(self.spec)
         first = 1
         if (base or 0) < spec.transport.copied(spec.job, spec.shard) <= upto:
             first = spec.transport.restore(spec.job, spec.shard, self.kv.write) + 1
@@ -355,95 +380,3 @@ class Shard:
         self.kv.close()
         if ".private-" in self.kv.path:
             shutil.rmtree(self.kv.path, ignore_errors=True)
-
-
-# -- observing ------------------------------------------------------------------------------------------------------
-
-
-def _missing(marker: Marker, committed: int, recent: Mapping[int, Commit]) -> list[Commit] | None:
-    """The commits after the one that a store holds; None where `recent` does not have them."""
-    numbers = range(marker.commit + 1, committed + 1)
-    known = marker.commit <= committed and all(n in recent for n in numbers)
-    return [recent[n] for n in numbers] if known else None
-
-
-def _applied(kv: LocalStore) -> int | None:
-    """The commit that a store says it holds; None where it says nothing."""
-    value = kv.get(MARKER_CF, MARKER)
-    return None if value is None else Marker.unpack(value).commit
-
-
-def _look(
-    spec: ShardSpec, path: str, lock_wait_s: float
-) -> tuple[LocalStore | None, StoreFound, Marker | None]:
-    """What is in the local folder: (the open store, its condition, the commit it holds)."""
-    if not os.path.isdir(path) or not os.listdir(path):
-        return None, StoreFound.ABSENT, None
-    kv = None
-    try:
-        kv = spec.open_store(path, spec.cfs, lock_wait_s)
-        value = kv.get(MARKER_CF, MARKER)
-        marker = Marker.of(spec.job, spec.shard, 0) if value is None else Marker.unpack(value)
-    except StateLocked:
-        return None, StoreFound.LOCKED, None
-    except NewerFormat:
-        if kv is not None:
-            kv.close()
-        return None, StoreFound.NEWER_FORMAT, None
-    except CorruptState:
-        if kv is not None:
-            kv.close()
-        return None, StoreFound.CORRUPT, None
-    if value is None:
-        if any(next(kv.scan(cf), None) is not None for cf in spec.cfs):
-            # Killed while it was built: what it holds is of no commit.
-            kv.close()
-            return None, StoreFound.CORRUPT, None
-        # Opened and killed before its first write.
-        return kv, StoreFound.OK, marker
-    if (marker.job, marker.shard) != (spec.job, spec.shard):
-        kv.close()
-        return None, StoreFound.OTHER_JOB, None
-    return kv, StoreFound.OK, marker
-
-
-def _facts(
-    spec: ShardSpec,
-    committed: int,
-    known: dict[int, Commit],
-    found: StoreFound,
-    applied: int | None,
-    can_replay: bool,
-    damaged: Collection[int] = (),
-) -> ShardFacts:
-    segments_from = committed + 1
-    changelog_from = committed + 1
-    both = True
-    for number in range(committed, 0, -1):
-        if number not in known:
-            break
-        if not spec.files.has(known[number], metadata_only=True):
-            break
-        changelog_from = number
-        both = both and spec.files.has(known[number])
-        if both:
-            segments_from = number
-    base = _newest_base(spec)
-    copied = spec.transport.copied(spec.job, spec.shard)
-    whole = max(base or 0, copied if copied <= committed else 0)
-    complete = whole >= changelog_from - 1
-    return ShardFacts(
-        committed=committed,
-        store=found,
-        applied=applied,
-        segments_from=segments_from,
-        snapshots=tuple(commit for commit, _ in spec.files.snapshots() if commit not in damaged),
-        changelog=committed if complete and committed > 0 else None,
-        needs_messages=bool(spec.message_cfs),
-        can_replay=can_replay,
-        replayable=spec.replayable,
-    )
-
-
-def _newest_base(spec: ShardSpec) -> int | None:
-    return next(iter(spec.files.bases()), None)

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
-from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker, begun, is_of
+from windrow.checkpoint.marker import begun, is_of, marker_of
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
@@ -117,7 +117,7 @@ def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scrat
     if kv is None:
         return None
     try:
-        marker = _marker(spec, kv)
+        marker = marker_of(kv, spec.job, spec.shard)
         base = None if marker is None else marker.commit
         part = begun(kv)
         ours = marker is not None and is_of(kv, marker, known) and (part is None or part.commit <= commit)
@@ -144,18 +144,11 @@ def _opened(spec: ShardSpec, scratch: str) -> RocksKV | None:
     return None
 
 
-def _marker(spec: ShardSpec, kv: RocksKV) -> Marker | None:
-    """What a store of this shard holds; None where it is another's, or holds no whole commit."""
-    value = kv.get(MARKER_CF, MARKER)
-    marker = None if value is None else Marker.unpack(value)
-    return marker if marker is not None and (marker.job, marker.shard) == (spec.job, spec.shard) else None
-
-
 def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksKV:
     path = os.path.join(scratch, f"snapshot-{spec.shard}-{secrets.token_hex(4)}")
     SnapshotStore(spec.folders.snapshots).restore(manifest, path)
     kv = RocksKV(path, spec.cfs, read_only=True)
-    marker = _marker(spec, kv)
+    marker = marker_of(kv, spec.job, spec.shard)
     if marker is None or marker.commit != base:
         kv.close()
         raise CorruptState(f"the snapshot {manifest} is not of commit {base} of {spec.job}")

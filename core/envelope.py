@@ -59,7 +59,12 @@ def length_of(head: bytes) -> int:
 
 def unseal(kind: Kind, data: bytes, max_version: int = 1) -> bytes:
     """The payload of data that holds exactly one frame of `kind`."""
-    payload, end = unseal_at(kind, data, 0, max_version)
+    return bytes(unsealed(kind, data, max_version))
+
+
+def unsealed(kind: Kind, data: bytes, max_version: int = 1) -> memoryview:
+    """`unseal`, without a copy."""
+    payload, end = _unsealed_at(kind, data, 0, max_version)
     if end != len(data):
         raise CorruptState(
             f"a {kind.name} of {end} bytes is followed by {len(data) - end} bytes that are not its own"
@@ -69,6 +74,11 @@ def unseal(kind: Kind, data: bytes, max_version: int = 1) -> bytes:
 
 def unseal_at(kind: Kind, data: bytes, start: int, max_version: int = 1) -> tuple[bytes, int]:
     """(payload, index after it) of the frame at `start`."""
+    payload, end = _unsealed_at(kind, data, start, max_version)
+    return bytes(payload), end
+
+
+def _unsealed_at(kind: Kind, data: bytes, start: int, max_version: int) -> tuple[memoryview, int]:
     if len(data) - start < HEADER_SIZE:
         raise CorruptState(
             f"a {kind.name} is cut short: {len(data) - start} bytes, its header has {HEADER_SIZE}"
@@ -79,7 +89,7 @@ def unseal_at(kind: Kind, data: bytes, start: int, max_version: int = 1) -> tupl
     end = start + HEADER_SIZE + length
     if len(data) < end:
         raise CorruptState(f"a {kind.name} is cut short: {len(data) - start} of {end - start} bytes")
-    payload = bytes(memoryview(data)[start + HEADER_SIZE : end])
+    payload = memoryview(data)[start + HEADER_SIZE : end]
     actual = _checksum(found, version, payload)
     if actual != checksum:
         raise CorruptState(f"a {kind.name} is damaged: checksum {actual:08x}, recorded {checksum:08x}")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
+from windrow.checkpoint.resting import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation
@@ -100,6 +101,11 @@ class TaskPlan:
         if not os.path.isdir(spec.folders.snapshots):
             spec.folders.make()  # on another machine than the driver's, where the log is elsewhere
 
+        if replay is None and self._leaves_store(number):
+            shard = open_resting(spec, self.commit - 1, self.recent)
+            if shard is not None:
+                return shard
+
         def commits() -> Iterator[Commit]:
             log = spec.transport.log(spec.folders)
             log.tail()
@@ -113,6 +119,14 @@ class TaskPlan:
             lock_wait_s=self.lock_wait_s,
             replay=replay,
         )
+
+    def takes_snapshot(self, number: int) -> bool:
+        """True if the shard's turn has come to take a snapshot of the commit before this one."""
+        return self.commit > 1 and (self.commit - 1 + APART * number) % self.snapshot_every == 0
+
+    def _leaves_store(self, number: int) -> bool:
+        """True if the shard's store need not be written in this commit."""
+        return bool((self.commit - 1) % TAKES_IN_EVERY) and not self.takes_snapshot(number)
 
 
 def run(
@@ -336,8 +350,7 @@ class Work:
         """The answer, its files written; where one is due, with a snapshot of the commit before."""
         plan, shard, answer = self.plan, self.shard, self.answer
         self.counters["rows"] = answer.rows
-        due = (shard.applied + APART * shard.spec.shard) % plan.snapshot_every == 0
-        snapshot = shard.snapshot() if shard.applied and due else None
+        snapshot = shard.snapshot() if plan.takes_snapshot(shard.spec.shard) else None
         letters = pa.concat_tables(self.dead) if self.dead else None
         silent = not self.panes and letters is None and not self.overlay.spilled
         answer.still = silent and only_time_passed(shard.kv, self.overlay.batch)

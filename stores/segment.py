@@ -24,7 +24,7 @@ import msgpack
 import pyarrow as pa
 import xxhash
 
-from windrow.core.envelope import HEADER_SIZE, Kind, header_of, length_of, seal, unseal, version_of
+from windrow.core.envelope import HEADER_SIZE, Kind, header_of, length_of, seal, unsealed, version_of
 from windrow.core.errors import CorruptState
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch, Changes
@@ -33,6 +33,10 @@ from windrow.stores.kv import Batch, Changes
 COMPRESSED, IN_PARTS = 2, 3
 #: A batch of more bytes is written in parts of about so many: then it is in memory once, not four times.
 PART_BYTES = 16 << 20
+#: What stands before a batch is not more than so many bytes, but rarely.
+HEAD_BYTES = 1 << 16
+#: How many bytes msgpack has for the length of bytes, by what stands before it.
+_WIDTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 #: Bytes of a file that are read at once for its digest.
 READ_BYTES = 1 << 20
 
@@ -67,24 +71,45 @@ def _parts_in(file: IO[bytes], left: int) -> Iterator[tuple[int, int, Batch, dic
     more = True
     while more:
         head = file.read(HEADER_SIZE)
-        data = head + file.read(min(length_of(head), left))
+        file.seek(-len(head), os.SEEK_CUR)  # read at once, it is not copied
+        data = file.read(min(HEADER_SIZE + length_of(head), left))
         left -= len(data)
-        payload, about, more = unseal(Kind.SEGMENT, data, IN_PARTS), list[Any](), False
+        payload, about, more = unsealed(Kind.SEGMENT, data, IN_PARTS), list[Any](), False
         try:
-            commit, shard, extra, *about = msgpack.unpackb(payload, strict_map_key=False)
+            commit, shard, extra, *about = _fields(payload)
             if version_of(data) == IN_PARTS:
                 batch, more = about
             else:
                 *size, batch = about
                 if size:
                     batch = pa.decompress(batch, size[0], codec="zstd", asbytes=True)
-        except (ValueError, TypeError, msgpack.UnpackException, OSError) as error:
+        except (ValueError, TypeError, IndexError, msgpack.UnpackException, OSError) as error:
             raise CorruptState(f"a segment of {len(data)} bytes cannot be read: {error}") from error
         if left and not more:
             raise CorruptState(
                 f"a segment of {len(data)} bytes is followed by {left} bytes that are not its own"
             )
         yield commit, shard, Batch.decode(batch), extra
+
+
+def _fields(payload: memoryview) -> list[Any]:
+    """What msgpack has in a payload. Of a batch that is not compressed it is a view: that is nearly all of it."""
+    reader = msgpack.Unpacker(strict_map_key=False)
+    reader.feed(payload[:HEAD_BYTES])
+    try:
+        count = reader.read_array_header()
+        fields = [reader.unpack() for _ in range(3)]
+        width = _WIDTHS.get(payload[reader.tell()], 0)
+    except msgpack.OutOfData:
+        width = 0
+    if not width:
+        return list(msgpack.unpackb(payload, strict_map_key=False))
+    first = reader.tell() + 1 + width
+    end = first + int.from_bytes(payload[first - width : first], "big")
+    fields += [payload[first:end], *([msgpack.unpackb(payload[end:])] if end < len(payload) else [])]
+    if len(fields) != count:
+        raise ValueError(f"it has {len(fields)} fields, and says {count}")
+    return fields
 
 
 def _encode_parts(
@@ -177,13 +202,18 @@ def read_parts(
             file = stack.enter_context(open(path, "rb"))
         except FileNotFoundError as error:
             raise CorruptState(f"the segment {os.fspath(path)} is gone") from error
-        if digest is not None and (found := _digest_in(file)) != digest:
+        size = os.fstat(file.fileno()).st_size
+        whole = file.read() if size <= PART_BYTES else None
+        if (
+            digest is not None
+            and (found := _digest_in(file) if whole is None else digest_of(whole)) != digest
+        ):
             raise CorruptState(
                 f"the segment {os.fspath(path)} has digest {found}, its commit recorded {digest}: "
                 "it is damaged or another attempt's"
             )
         try:
-            yield from _parts_in(file, os.fstat(file.fileno()).st_size)
+            yield from _parts_in(file if whole is None else io.BytesIO(whole), size)
         except CorruptState as error:
             raise CorruptState(f"{os.fspath(path)}: {error.message}") from error
 

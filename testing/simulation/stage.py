@@ -33,7 +33,7 @@ from windrow.testing.simulated_kafka import SimulatedKafka
 from windrow.testing.simulation.disk import Disk
 from windrow.testing.simulation.records import SimulatedRecords
 from windrow.testing.simulation.sinks import OUTLETS, PARTITIONS, LettersOutlet, Outlet, OutletOf
-from windrow.testing.simulation.stores import SimulatedStore
+from windrow.testing.simulation.stores import RestingStore, SimulatedStore
 from windrow.testing.simulation.world import World
 
 EXECUTORS = 2
@@ -168,6 +168,7 @@ class Stage:
             tuple(cf for logic in logics for cf in logic.message_cfs),
             os.path.join(self.world.folder, f"executor-{executor}"),
             open_store=lambda path, cfs, wait_s: SimulatedStore(self.world, self.disk, path, cfs),
+            read_store=lambda path, cfs: RestingStore(self.world, path, cfs),
         )
 
     @property

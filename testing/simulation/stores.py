@@ -9,10 +9,35 @@ import xxhash
 
 from windrow.core.errors import CorruptState, StateLocked
 from windrow.stores.files import write_whole
-from windrow.stores.kv import Batch
+from windrow.stores.kv import Batch, MemoryKV
 from windrow.testing.faults import FaultyKV
 from windrow.testing.simulation.disk import Disk
 from windrow.testing.simulation.world import World
+
+
+class RestingStore(MemoryKV):
+    """A shard's store as its file has it; nobody is kept from opening it."""
+
+    def __init__(self, world: World, path: str, cfs: Sequence[str]) -> None:
+        super().__init__(cfs)
+        self.path = path
+        world.point("3.1 store", "before a store is read")
+        self.write(_flushed(path) or Batch())
+
+    def checkpoint(self, path: str) -> None:
+        raise NotImplementedError  # nobody takes a copy of what is only read
+
+
+def _flushed(path: str) -> Batch | None:
+    """What is in the file of a store; None where there is none."""
+    file = os.path.join(path, "000001.sst")
+    if not os.path.exists(file):
+        return None
+    with open(file, "rb") as stored:
+        data = stored.read()
+    if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
+        raise CorruptState(f"the store {path} is damaged")
+    return Batch.decode(data[8:])
 
 
 class SimulatedStore(FaultyKV):
@@ -28,16 +53,11 @@ class SimulatedStore(FaultyKV):
         os.makedirs(path, exist_ok=True)
         with open(os.path.join(path, "CURRENT"), "wb"):
             pass  # by which RocksDB, and whoever looks for it, knows that there is a store
-        file = os.path.join(path, "000001.sst")
-        if os.path.exists(file):
-            with open(file, "rb") as stored:
-                data = stored.read()
-            if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
-                raise CorruptState(f"the store {path} is damaged")
-            self._alive().write(batch := Batch.decode(data[8:]))
+        if (batch := _flushed(path)) is not None:
+            self._alive().write(batch)
             self._durable.extend(batch)
         else:
-            write_whole(file, [self._image()], fsync=False)
+            write_whole(os.path.join(path, "000001.sst"), [self._image()], fsync=False)
         world.open_stores[path] = self
         self._process = world.process
         if self._process is not None:

@@ -139,7 +139,7 @@ def test_a_store_that_somebody_opens_after_the_look_is_left_to_him(
     shard, commits = fill(spec, COMMITS)
     expected = contents(shard)
     monkeypatch.setattr(shards, "LOCK_WAIT_S", 0.1)
-    monkeypatch.setattr(shards, "_look", lambda *_: (None, shards.StoreFound.ABSENT, None))
+    monkeypatch.setattr(shards, "look", lambda *_: (None, shards.StoreFound.ABSENT, None))
     mine = Shard.open(spec, COMMITS, lambda: iter(commits))
     assert mine.kv.path != shard.kv.path
     assert contents(mine) == expected

@@ -11,7 +11,7 @@ import pytest
 
 import windrow as wr
 from windrow.checkpoint import records
-from windrow.checkpoint.shard import _look
+from windrow.checkpoint.observed import look
 from windrow.core import errors as e
 from windrow.core.messages import Message, Pane, Position
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -259,7 +259,7 @@ def test_emission_and_retention_may_change_and_a_column_may_come(job: Path) -> N
 def test_of_two_operators_on_one_directory_the_older_is_fenced(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.checkpoint.shard._look", lambda spec, path, wait: _look(spec, path, 0.0))
+    monkeypatch.setattr("windrow.checkpoint.shard.look", lambda spec, path, wait: look(spec, path, 0.0))
     older = fed(INCREMENTAL, job, 40)
     newer = TestDriver(INCREMENTAL, job)  # on a private copy: the store is locked
     newer.feed(messages(range(40, 60)))

@@ -124,8 +124,24 @@ def test_a_segment_of_a_newer_windrow_is_refused(tmp_path: Path) -> None:
         read_segment(tmp_path / "s")
 
 
+def test_what_stands_before_a_batch_may_be_long(tmp_path: Path) -> None:
+    extra = {"parts": [[f"part-{i:06d}", "x" * 32] for i in range(2_000)]}
+    write_segment(tmp_path / "s", 7, 3, some_batch(), extra)
+    assert read_segment(tmp_path / "s") == (7, 3, some_batch(), extra)
+
+
 def test_a_payload_that_is_no_segment_is_refused() -> None:
-    for payload in (b"", b"\xc1", msgpack.packb([1, 2, 3]), msgpack.packb([1, 2, {}, b"\xc1"]), b"\x01"):
+    nothing = msgpack.packb([1, 2, {}, Batch().encode()])
+    for payload in (
+        b"",
+        b"\xc1",
+        msgpack.packb([1, 2, 3]),
+        msgpack.packb([1, 2, {}, b"\xc1"]),
+        b"\x01",
+        nothing[:-1] + b"\x90\x90\x90",  # more than it says
+        nothing[:-2],  # bytes that are not there
+        b"\x93" + nothing[1:],  # less than it has
+    ):
         with pytest.raises(CorruptState, match="cannot be read"):
             decode_segment(seal(Kind.SEGMENT, payload))
 
