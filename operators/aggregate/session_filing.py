@@ -143,6 +143,7 @@ def _file(
         rows, given = _without(step, rows, given, lost, detail)
     change = None
     if rows.sign is not None:
+        logic.calculation.lift(rows)  # a message on which it raises takes back nothing, too
         rows, given, change = going(logic, step, rows, given)
     if len(rows) == 0:
         return None

@@ -20,6 +20,7 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead import letters_by_input, of_operator
 from windrow.operators.steps.learning import HandedOn, Needs, Together, learn
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.sifting import sifted_into
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV
@@ -89,7 +90,8 @@ class ChainOperator(Logic):
         own: Mapping[str, pa.Table],
         now_us: int,
     ) -> StepResult:
-        """The ingest of an operator: rows of others, and tables from outside."""
+        """The ingest of an operator: rows of others, and tables from outside. A row of another that it cannot take is a dead
+        letter of this operator, and what it was made of counts where it was counted."""
         part, tables = self.parts[i], dict[str, pa.Table]()
         for feed in self.definition.feeds[i]:
             rows, name = handed[feed.input.name], feed.input.name
@@ -105,7 +107,10 @@ class ChainOperator(Logic):
                 part.learn(kv, name, rows.schema)
         if not tables and not part.takes_columns:
             return StepResult()
-        return part.ingest(kv, tables, now_us)
+        rows_of_others = {name: tables[name] for name in handed if name in tables and len(tables[name])}
+        if not rows_of_others:
+            return part.ingest(kv, tables, now_us)
+        return sifted_into(lambda kv, some: part.ingest(kv, {**tables, **some}, now_us), kv, rows_of_others)
 
     def _says(self, i: int, step: StepResult) -> StepResult:
         """A step of an operator as one of the graph."""

@@ -10,7 +10,7 @@ import pytest
 import windrow as wr
 from tests.core.test_chain_definition import join, one, two
 from windrow.core.errors import ConfigurationError, DefinitionChanged
-from windrow.testing import ManualClock
+from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
 
@@ -166,3 +166,46 @@ def test_windows_and_messages_of_any_part_can_be_asked_for(tmp_path: Path) -> No
             op.get_windows(operator="one")
         with pytest.raises(ConfigurationError, match=r"'three'.*\['one', 'two'\]"):
             op.get_windows(operator="three")
+
+
+SHARES = {"rows": wr.count(), "share": wr.sum(wr.lit(6) / wr.col("v"))}
+ONCE = wr.Deduplicate(by="k", event_time="t", within="1 hour", name="first", max_ahead=wr.forever)
+SUMS: dict[str, Any] = {
+    "by": "k", "event_time": "t", "window": wr.tumbling("10 seconds"), "agg": {"v": wr.sum("v")}, "retention": "1 hour",
+    "name": "first", "max_ahead": wr.forever,
+}  # fmt: skip
+UNTAKEN: dict[str, tuple[Any, list[tuple[int, str, int]], tuple[int, int], int]] = {
+    # What the first operator knows of a message stays: the second of key "b" is a duplicate.
+    "one message": (ONCE, [(0, "a", 1), (1, "b", 0), (2, "b", 2)], (1, 6), 1),
+    # The pane of "b" is of two messages, neither of which is to blame, and comes when time passes.
+    "of two, as time passes": (
+        wr.Aggregate(**SUMS, emit=wr.Emit.append()), [(0, "a", 1), (1, "b", 3), (2, "b", -3)], (1, 6), 1,
+    ),
+    # Zero stands for a while: it comes in place of 3, and is taken back.
+    "corrected": (
+        wr.Aggregate(**SUMS, emit=wr.Emit(early=wr.every_batch)), [(0, "a", 3), (1, "a", -3), (2, "a", 2)], (1, 3), 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.proves(
+    "Lateness and retention: a row of an operator that the next one cannot take is a dead letter of that one"
+)
+@pytest.mark.parametrize("name", UNTAKEN)
+def test_a_row_that_the_next_operator_cannot_take_is_a_dead_letter_of_it(name: str, tmp_path: Path) -> None:
+    first, messages, told, letters = UNTAKEN[name]
+    time = "t" if first is ONCE else "window_time"
+    second = wr.Aggregate(
+        event_time=time, window=wr.tumbling("20 seconds"), agg=SHARES, retention="1 hour", name="second"
+    )
+    with TestDriver(first.then(second), tmp_path) as driver:
+        for t, k, v in [*messages, (100, "z", 2)]:
+            driver.feed([{"t": t * S, "k": k, "v": v}])
+            driver.next_offsets()
+            driver.restart()
+        driver.drain()
+        assert [(p["rows"], p["share"]) for p in driver.check().panes] == [told, (1, 3)]
+        found = driver.check().dead_letters
+        assert [(one.reason, one.position.source) for one in found if one.position] == [
+            ("malformed", "first")
+        ] * letters

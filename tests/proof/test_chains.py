@@ -47,7 +47,11 @@ def test_what_is_not_late_for_one_operator_is_not_too_late_for_the_next(data: st
         for i, before in enumerate(case.definition.parts[:-1]):
             late = sum(row.timing is Timing.LATE for row in job.sinks[before.name].panes)
             takers = sum(feed.part == i for feeds in case.definition.feeds for feed in feeds)
-            handed = [d for d in letters if d.position and d.position.source == before.name]
+            handed = [
+                d
+                for d in letters
+                if d.position and d.position.source == before.name and d.reason != "malformed"
+            ]
             assert len(handed) <= late * takers
 
 

@@ -53,6 +53,8 @@ def aggregates(
     if last:
         chosen = draw(st.sets(st.sampled_from(sorted(AGGREGATIONS))))
         agg |= {name: AGGREGATIONS[name](column) for name in sorted(chosen)}
+    if after is not None and draw(st.sampled_from([False, False, True])):
+        agg["share"] = wr.sum(wr.lit(6) / wr.col(column))  # which a row may make raise
     emit = draw(emits(("accumulating", "discarding", *(("retracting",) if last else ())), before=not last))
     lateness = None if emit.drop_late else draw(LATENESS)
     if emit.mode == "discarding" or lateness != "3 seconds":  # else a session that was told may grow
@@ -113,13 +115,8 @@ def chains(draw: st.DrawFn) -> wr.Chain:
     kept = [parts[0]]
     for part in parts[1:]:  # keys can only be left out
         by = tuple(b for b in part.by if b in kept[-1].by)
-        kept.append(part if by == part.by else _keyed(part, by))
+        kept.append(part if by == part.by else part._changed(by=by))
     return wr.chain(*kept)
-
-
-def _keyed(part: wr.Aggregate, by: tuple[str, ...]) -> wr.Aggregate:
-    made: wr.Aggregate = eval(repr(part).replace(f"by={part.by!r}", f"by={by!r}"))
-    return made
 
 
 @st.composite
@@ -250,6 +247,8 @@ TAKING = {
     "spread": wr.stddev("n"), "kinds": wr.collect_set("n"), "high": wr.count().where(wr.col("n") > 1),
     "middle": wr.median("n"), "top": wr.top_k("n", 2),
 }  # fmt: skip
+#: And one on which a row may raise.
+RAISING = {**TAKING, "share": wr.sum(wr.lit(6) / wr.col("n"))}
 
 
 def corrected(name: str, draw: st.DrawFn, lateness: list[str], **settings: Any) -> wr.Aggregate:
@@ -266,7 +265,7 @@ def corrected(name: str, draw: st.DrawFn, lateness: list[str], **settings: Any) 
 
 
 @st.composite
-def corrections(draw: st.DrawFn) -> wr.Chain:
+def corrections(draw: st.DrawFn, taking: dict[str, Any] = TAKING) -> wr.Chain:
     """An aggregate whose panes are corrected, and one or two that count them again, by key, by value, or all of them."""
     window = draw(
         st.sampled_from(
@@ -285,8 +284,8 @@ def corrections(draw: st.DrawFn) -> wr.Chain:
         ] if isinstance(window, Session) else lateness  # fmt: skip
         by = draw(st.sampled_from([(), *((c,) for c in columns)]))
         window = draw(st.sampled_from([wr.tumbling("4 seconds"), wr.hopping("6 seconds", "4 seconds")]))
-        chosen = draw(st.sets(st.sampled_from(sorted(TAKING)), max_size=3)) | {"n"}
-        agg = {alias: TAKING[alias] for alias in sorted(chosen) if alias not in by}
+        chosen = draw(st.sets(st.sampled_from(sorted(taking)), max_size=3)) | {"n"}
+        agg = {alias: taking[alias] for alias in sorted(chosen) if alias not in by}
         settings = {
             "by": by,
             "event_time": "window_time",
@@ -301,7 +300,7 @@ def corrections(draw: st.DrawFn) -> wr.Chain:
 
 
 @st.composite
-def corrected_sessions(draw: st.DrawFn) -> wr.Chain:
+def corrected_sessions(draw: st.DrawFn, taking: dict[str, Any] = TAKING) -> wr.Chain:
     """Sessions of panes, or of rows around messages, that are told early and corrected: they grow, and fall apart."""
     outside, lateness = draw(WATERMARKS), ["0 seconds", "3 seconds", "20 seconds"]
     windows = [wr.tumbling("1 second"), wr.hopping("3 seconds", "2 seconds"), wr.session("1 second")]
@@ -344,7 +343,7 @@ def corrected_sessions(draw: st.DrawFn) -> wr.Chain:
     emit = wr.Emit(
         early=draw(triggers), late=draw(triggers), mode=mode, closing_pane=draw(st.booleans()), **told
     )
-    kinds = {**TAKING, "first": wr.first("n"), "all": wr.collect_list("n"), "latest": wr.last("n")}
+    kinds = {**taking, "first": wr.first("n"), "all": wr.collect_list("n"), "latest": wr.last("n")}
     chosen = draw(st.sets(st.sampled_from(sorted(kinds)), max_size=3)) | {"n"}
     by, late = draw(st.sampled_from([(), ("k",), ("k",), ("n",)])), draw(st.sampled_from(lateness))
     once = {"emit": wr.Emit.append()} if "0 seconds" in lateness else {"allowed_lateness": late}
@@ -373,11 +372,11 @@ def around(draw: st.DrawFn) -> wr.Chain:
         emit=wr.Emit(early=draw(triggers), late=late, mode="retracting"), name="first",
     )  # fmt: skip
     by = draw(st.sampled_from([(), ("k",), ("n",)]))
-    chosen = draw(st.sets(st.sampled_from(sorted(TAKING)), max_size=3)) | {"rows"}
+    chosen = draw(st.sets(st.sampled_from(sorted(RAISING)), max_size=3)) | {"rows"}
     second = corrected(
         "second", draw, ["0 seconds", "3 seconds", "20 seconds"], by=by, event_time="t",
         window=draw(st.sampled_from([wr.tumbling("4 seconds"), wr.hopping("6 seconds", "4 seconds")])),
-        agg={alias: TAKING[alias] for alias in sorted(chosen) if alias not in by},
+        agg={alias: RAISING[alias] for alias in sorted(chosen) if alias not in by},
     )  # fmt: skip
     return wr.chain(first, second)
 
@@ -490,9 +489,9 @@ def jobs(draw: st.DrawFn) -> Case:
             chains_of_joins(),
             graphs(),
             rows_told_once(),
-            corrections(),
+            corrections(RAISING),
             around(),
-            corrected_sessions(),
+            corrected_sessions(RAISING),
             corrected_joins(),
         )
     )
