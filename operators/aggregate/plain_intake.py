@@ -34,6 +34,7 @@ class PlainIntake(Oracle):
         self._asked: dict[str, list[Arguments]] = {name: [f] for name, f in self._filters.items()}
         self._made = Arguments({name: Aggregation("any_value", (e,)) for name, e in definition.makes})
         self._dead: list[DeadLetter] = []
+        self._inputs = definition, definition.inputs
 
     def know(self, input: str, columns: Sequence[str]) -> None:
         [only, *others] = self._arguments
@@ -46,9 +47,11 @@ class PlainIntake(Oracle):
 
     def _given(self, position: Position | None) -> Input:
         """The input of a message; with several, the source of its position begins with its name."""
-        inputs = self.definition.inputs
-        if len(inputs) == 1 or position is None:
-            return inputs[0]
+        if self._inputs[0] is not self.definition:  # which makes them anew whenever it is asked
+            self._inputs = self.definition, self.definition.inputs
+        first, *others = self._inputs[1]
+        if not others or position is None:
+            return first
         return self.definition.input(position.source.partition(":")[0])
 
     def _of(self, input: str) -> dict[str, Aggregation]:
