@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -114,16 +114,18 @@ class Events:
         *,
         tidy: bool = False,
         exact: bool = True,
+        columns: Collection[str] | None = None,
         keep: Keep | None = None,
     ) -> pa.Table | None:
         """The rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
 
         tidy: join small values on the way, for which the store has to be one that is written
         exact: False if rows of the same stretches that are before or after do no harm, and need not be taken out
+        columns: which of them are read, as far as they are there, `TIME` among them; None: all. For a read that is not tidy
         keep: what is wanted of a whole portion of rows; no more than one is in memory then, and what is wanted
         """
         found, most = list[pa.Table](), sys.maxsize if keep is None else PORTION
-        for tables, _ in self._values(kv, low_us, high_us, most, tidy=tidy):
+        for tables, _ in self._values(kv, low_us, high_us, most, tidy=tidy, columns=columns):
             rows = concat(tables)
             if exact:
                 rows = _inside(rows, low_us, high_us)
@@ -143,7 +145,14 @@ class Events:
                 yield rows.filter(pa.array(early)) if rest else rows
 
     def _values(
-        self, kv: KV, low_us: int, high_us: int, most: int, *, tidy: bool
+        self,
+        kv: KV,
+        low_us: int,
+        high_us: int,
+        most: int,
+        *,
+        tidy: bool,
+        columns: Collection[str] | None = None,
     ) -> Iterator[tuple[list[pa.Table], int]]:
         """(values of stretches that hold such times, of about `most` rows; where that of the next one begins)."""
         keys, tables, rows = list[bytes](), list[pa.Table](), 0
@@ -153,7 +162,7 @@ class Events:
                 yield tables, decode_i64(key[:8])
                 keys, tables, rows = [], [], 0
             keys.append(key)
-            tables.append(_unpacked(value))
+            tables.append(_unpacked(value, columns))
             rows += len(tables[-1])
         if keys:
             self._join(kv, keys, tables, tidy)
@@ -347,14 +356,14 @@ def _write(sink: pa.NativeFile, rows: pa.Table) -> None:
             writer.write_batch(batch)
 
 
-def _unpacked(value: bytes) -> pa.Table:
+def _unpacked(value: bytes, columns: Collection[str] | None = None) -> pa.Table:
     if value[:1] > bytes((FORMAT,)):
         raise NewerFormat(
             f"kept messages of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
         )
     try:
         form, wanted = _HEAD.unpack_from(value)
-        rows = _decoded(pa.py_buffer(value)[_HEAD.size :], form, wanted)
+        rows = _decoded(pa.py_buffer(value)[_HEAD.size :], form, wanted, columns)
     except (pa.ArrowException, OSError, struct.error, KeyError, ValueError) as error:
         raise CorruptState(f"kept messages of {len(value)} bytes cannot be read: {error}") from error
     if len(rows) != wanted:
@@ -362,22 +371,26 @@ def _unpacked(value: bytes) -> pa.Table:
     return rows
 
 
-def _decoded(data: pa.Buffer, form: int, rows: int) -> pa.Table:
-    """The rows of a value behind its head."""
+def _decoded(data: pa.Buffer, form: int, rows: int, wanted: Collection[str] | None) -> pa.Table:
+    """The rows of a value behind its head. wanted: which columns; None: all."""
     if form == IN_FULL:
-        return pa.ipc.open_stream(data).read_all()
+        whole = pa.ipc.open_stream(data).read_all()
+        return whole if wanted is None else whole.select([n for n in whole.column_names if n in wanted])
     many = _COLUMNS.unpack_from(data)[0]
     at = _COLUMNS.size + many
     how, length = data[_COLUMNS.size : at].to_pybytes(), _LENGTH.unpack_from(data, at)[0]
     at += _LENGTH.size
     first = pa.ipc.open_stream(data[at : at + length]).read_all()
     kept = pa.ipc.open_stream(data[at + length :]).read_all()
-    columns = []
+    columns, fields = [], []
     for field, one in zip(first.schema, how, strict=True):
+        if wanted is not None and field.name not in wanted:
+            continue
+        fields.append(field)
         if one == _KEPT:
             columns.append(kept.column(field.name))
         elif one == _SAME:
             columns.append(pa.repeat(first.column(field.name)[0], rows))
         else:
             columns.append(kept.column(TIME).cast(field.type))
-    return pa.table(columns, schema=first.schema)
+    return pa.table(columns, schema=pa.schema(fields, first.schema.metadata))

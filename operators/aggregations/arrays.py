@@ -19,6 +19,11 @@ from windrow.operators.steps.groups import stable_order
 _SIGN = np.uint64(1 << 63)
 
 
+def filled(values: pa.Array, instead: Any) -> pa.Array:
+    """The values, and that for null; Arrow would copy them also where none is."""
+    return pc.fill_null(values, instead) if values.null_count else values
+
+
 def validity(values: pa.Array) -> BoolArray:
     """True where a value is not null."""
     mask: BoolArray = pc.is_valid(values).to_numpy(zero_copy_only=False)
@@ -27,14 +32,14 @@ def validity(values: pa.Array) -> BoolArray:
 
 def integers(values: pa.Array) -> IntArray:
     """int64 values; 0 for null."""
-    found: IntArray = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    found: IntArray = filled(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     return found
 
 
 def floats(values: pa.Array) -> npt.NDArray[np.float64]:
     """float64 values; NaN for null."""
     wide = values.cast(pa.float64(), safe=False)
-    found: npt.NDArray[np.float64] = pc.fill_null(wide, float("nan")).to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.float64] = filled(wide, float("nan")).to_numpy(zero_copy_only=False)
     return found
 
 
@@ -44,7 +49,7 @@ def sort_key(values: pa.Array) -> IntArray:
     if pa.types.is_null(kind):
         return np.zeros(len(values), dtype=np.int64)
     if kind == pa.uint64():
-        unsigned = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+        unsigned = filled(values, 0).to_numpy(zero_copy_only=False)
         return np.asarray((unsigned ^ _SIGN).view(np.int64))
     if pa.types.is_floating(kind):
         numbers = floats(values) + 0.0

@@ -19,6 +19,7 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash
 from windrow.core.sql import quoted
 from windrow.core.types import as_type, plain_type
+from windrow.operators.aggregations.arrays import filled
 from windrow.operators.aggregations.base import (
     Arguments,
     Failure,
@@ -81,7 +82,7 @@ class Count(Kernel):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        return pc.fill_null(present(parts, "n", size, pa.int64()), 0)
+        return filled(present(parts, "n", size, pa.int64()), 0)
 
     def output_type(self) -> pa.DataType:
         return pa.int64()
@@ -139,15 +140,15 @@ class Sum(Kernel):
     ) -> pa.Array:
         if pa.types.is_decimal(self._kind):
             return self._decimals(parts, size)
-        hi = pc.fill_null(present(parts, "hi", size, pa.int64()), 0)
-        lo = pc.fill_null(present(parts, "lo", size, pa.int64()), 0)
+        hi = filled(present(parts, "hi", size, pa.int64()), 0)
+        lo = filled(present(parts, "lo", size, pa.int64()), 0)
         if pa.types.is_floating(self._kind):
             whole = pc.add(
                 pc.multiply(as_type(hi, pa.float64()), float(1 << _LIMB)), as_type(lo, pa.float64())
             )
-            total = pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
+            total = pc.add(filled(present(parts, "f", size, pa.float64()), 0.0), whole)
             if "d" in parts:  # of decimals, from before the column widened
-                total = pc.add(total, pc.fill_null(parts["d"].cast(pa.float64()), 0.0))
+                total = pc.add(total, filled(parts["d"].cast(pa.float64()), 0.0))
             return total
         if self._decimal_overflow:
             exact = [
@@ -159,10 +160,10 @@ class Sum(Kernel):
     def _decimals(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
         """Decimal sums, and integer sums from before the column widened; null beyond the digits of their type."""
         wide, kind = _wide(self._kind), self.output_type()
-        total = pc.fill_null(present(parts, "d", size, wide).cast(wide), pa.scalar(0, pa.int64()).cast(wide))
+        total = filled(present(parts, "d", size, wide).cast(wide), pa.scalar(0, pa.int64()).cast(wide))
         if "lo" in parts:
             scale = pa.scalar(Decimal(1 << _LIMB), pa.decimal128(10, 0))
-            hi, lo = (pc.fill_null(parts[n], 0).cast(pa.decimal128(19, 0)) for n in ("hi", "lo"))
+            hi, lo = (filled(parts[n], 0).cast(pa.decimal128(19, 0)) for n in ("hi", "lo"))
             for whole in (pc.multiply(hi, scale), lo):
                 total = pc.add(total, whole.cast(wide)).cast(wide)
         limit = pa.scalar(Decimal(10**kind.precision - 1).scaleb(-kind.scale, _CONTEXT), wide)
@@ -222,20 +223,20 @@ class Avg(Kernel):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        n = pc.fill_null(present(parts, "n", size, pa.int64()), 0)
+        n = filled(present(parts, "n", size, pa.int64()), 0)
         count = pc.if_else(pc.equal(n, 0), pa.scalar(None, pa.float64()), n.cast(pa.float64()))
         if self._decimal or "d" in parts:
             return pc.divide(self._sum.finish(parts, size).cast(pa.float64()), count)
         if "f" not in parts and "hi" in parts:
             return self._exact(parts, count)
-        hi = as_type(pc.fill_null(present(parts, "hi", size, pa.int64()), 0), pa.float64())
-        lo = as_type(pc.fill_null(present(parts, "lo", size, pa.int64()), 0), pa.float64())
+        hi = as_type(filled(present(parts, "hi", size, pa.int64()), 0), pa.float64())
+        lo = as_type(filled(present(parts, "lo", size, pa.int64()), 0), pa.float64())
         whole = pc.add(pc.multiply(hi, float(1 << _LIMB)), lo)
-        total = pc.add(pc.fill_null(present(parts, "f", size, pa.float64()), 0.0), whole)
+        total = pc.add(filled(present(parts, "f", size, pa.float64()), 0.0), whole)
         return pc.divide(total, count)
 
     def _exact(self, parts: Mapping[str, pa.Array], count: pa.Array) -> pa.Array:
-        hi, lo = pc.fill_null(parts["hi"], 0), pc.fill_null(parts["lo"], 0)
+        hi, lo = filled(parts["hi"], 0), filled(parts["lo"], 0)
         total = join_limbs(hi, lo)
         if total.null_count == 0:
             return pc.divide(total.cast(pa.float64(), safe=False), count)
@@ -263,7 +264,7 @@ def extremes(values: pa.Array, fn: str, groups: Groups) -> pa.Array:
     nan = pc.is_nan(values)
     number = pc.if_else(nan, pa.scalar(None, values.type), values)
     best, any_nan = groups.aggregate([(number, fn), (nan.cast(pa.int8()), "max")])
-    any_nan = pc.equal(pc.fill_null(any_nan, 0), 1)
+    any_nan = pc.equal(filled(any_nan, 0), 1)
     takes_nan = any_nan if fn == "max" else pc.and_(any_nan, pc.is_null(best))
     return pc.if_else(takes_nan, pa.scalar(float("nan"), values.type), best)
 

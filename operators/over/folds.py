@@ -1,14 +1,16 @@
 """Aggregates of all windows of a step at once.
 
-Windows are ranges of places. Counts and whole numbers are differences of running sums, which are exact. Floats are never
-subtracted: their sums, extremes and moments are made by half blocks (`Halves`), so that a value that is not in a window has no
-part in what is told of it. All else is laid out, row by row of each window, and merged by its kernel.
+Windows are ranges of places, or made of slices (`sliced.py`). Counts and whole numbers are differences of running sums, which
+are exact. Floats are never subtracted: their sums, extremes and moments are made by half blocks (`halves`), so that a value
+that is not in a window has no part in what is told of it. All else is laid out, row by row of each window, and merged by its
+kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,16 +32,63 @@ LAID_OUT = 4_000_000
 _LONGEST, _OFTEN = 64, 4
 
 
-def folded(kernel: Kernel, parts: Parts, bounds: Bounds) -> Parts | None:
-    """The accumulators of windows, from those of rows; None where only the kernel knows how to merge them."""
+@dataclass(frozen=True)
+class Ufunc:
+    """Merges one column by a function of numpy's, which can accumulate it."""
+
+    of: np.ufunc
+
+    def __call__(self, left: Columns, right: Columns) -> Columns:
+        return (self.of(left[0], right[0]),)
+
+
+class Windows(Protocol):
+    """Some windows, and how what they hold is put together. What they are made of comes in pieces, a column of each.
+
+    sizes: of how many rows, or accumulators, each is made
+    """
+
+    @property
+    def sizes(self) -> IntArray: ...
+
+    def sums(self, values: Sequence[IntArray]) -> IntArray:
+        """Sums of whole numbers, which fit as all of them do."""
+        ...
+
+    def merged(self, columns: Sequence[Columns], merge: Merge, nothing: tuple[Any, ...]) -> Columns:
+        """What `merge`, which is associative, makes of the rows of each window; `nothing` of none."""
+        ...
+
+
+class Ranges(NamedTuple):
+    """Windows that are ranges of places, of rows in one piece."""
+
+    bounds: Bounds
+
+    @property
+    def sizes(self) -> IntArray:
+        return self.bounds.sizes
+
+    def sums(self, values: Sequence[IntArray]) -> IntArray:
+        sums = sums_before(values[0])
+        found: IntArray = sums[self.bounds.high] - sums[self.bounds.low]
+        return found
+
+    def merged(self, columns: Sequence[Columns], merge: Merge, nothing: tuple[Any, ...]) -> Columns:
+        return halves(columns[0], merge, nothing, self.bounds)
+
+
+def folded(kernel: Kernel, pieces: Sequence[Parts], windows: Windows) -> Parts | None:
+    """The accumulators of windows, from those of rows, the same parts in each piece; None where only the kernel knows how to
+    merge them."""
     if isinstance(kernel, Count):
-        return {"n": pa.array(_sums(integers(parts["n"]), bounds))}
+        return {"n": _sums("n", pieces, windows)}
     if isinstance(kernel, Sum | Avg):
-        return None if "d" in parts else _sum_parts(parts, bounds)
+        return None if "d" in pieces[0] else _sum_parts(pieces, windows)
     if isinstance(kernel, Variance):
-        return _moments(parts, bounds)
+        return _moments(pieces, windows)
     if isinstance(kernel, Extreme):
-        return {"v": _extremes(parts["v"], kernel.fn, bounds)}
+        return {"v": _extremes([parts["v"] for parts in pieces], kernel.fn, windows)}
     return None
 
 
@@ -61,27 +110,34 @@ def laid_out(bounds: Bounds) -> Iterator[tuple[int, int, IntArray, IntArray]]:
 # -- exact ------------------------------------------------------------------------------------------------------------
 
 
-def _sums(values: IntArray, bounds: Bounds) -> IntArray:
-    """Sums of whole numbers, which fit as all of them do."""
+def sums_before(values: IntArray) -> IntArray:
+    """For each place the sum of what is before it, and of all at last."""
     sums = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=sums[1:])
-    found: IntArray = sums[bounds.high] - sums[bounds.low]
-    return found
+    return sums
 
 
-def _sum_parts(parts: Parts, bounds: Bounds) -> Parts:
+def _sums(name: str, pieces: Sequence[Parts], windows: Windows) -> pa.Array:
+    return pa.array(windows.sums([integers(parts[name]) for parts in pieces]))
+
+
+def _sum_parts(pieces: Sequence[Parts], windows: Windows) -> Parts:
     found: Parts = {}
-    if "lo" in parts:
-        hi, lo = (pa.array(_sums(integers(parts[name]), bounds)) for name in ("hi", "lo"))
-        found["hi"], found["lo"] = normalise_limbs(hi, lo)
-    if "f" in parts:
-        numbers = np.where(validity(parts["f"]), floats(parts["f"]), 0.0)
+    if "lo" in pieces[0]:
+        found["hi"], found["lo"] = normalise_limbs(*(_sums(name, pieces, windows) for name in ("hi", "lo")))
+    if "f" in pieces[0]:
+        numbers = [(_or(parts["f"], floats(parts["f"]), 0.0),) for parts in pieces]
         with np.errstate(invalid="ignore", over="ignore"):
-            [sums] = halves((numbers,), _add, (0.0,), bounds)
+            [sums] = windows.merged(numbers, Ufunc(np.add), (0.0,))
         found["f"] = pa.array(sums)
-    if "n" in parts:
-        found["n"] = pa.array(_sums(integers(parts["n"]), bounds))
+    if "n" in pieces[0]:
+        found["n"] = _sums("n", pieces, windows)
     return found
+
+
+def _or(values: pa.Array, numbers: Column, none: Any) -> Column:
+    """Numbers of values; that one for null."""
+    return np.where(validity(values), numbers, none) if values.null_count else numbers
 
 
 # -- by half blocks ---------------------------------------------------------------------------------------------------
@@ -157,10 +213,6 @@ def _padded(column: Column, room: int, none: Any) -> Column:
     return padded
 
 
-def _add(left: Columns, right: Columns) -> Columns:
-    return (left[0] + right[0],)
-
-
 def _chan(left: Columns, right: Columns) -> Columns:
     """Count, mean and squared distances of two parts; Chan, Golub, LeVeque."""
     n = left[0] + right[0]
@@ -172,11 +224,12 @@ def _chan(left: Columns, right: Columns) -> Columns:
     return n, mean, left[2] + right[2] + between
 
 
-def _moments(parts: Parts, bounds: Bounds) -> Parts:
-    valid = validity(parts["n"])
-    columns = tuple(np.where(valid, floats(parts[name]), 0.0) for name in ("n", "mean", "m2"))
+def _moments(pieces: Sequence[Parts], windows: Windows) -> Parts:
+    columns = [
+        tuple(_or(parts["n"], floats(parts[name]), 0.0) for name in ("n", "mean", "m2")) for parts in pieces
+    ]
     with np.errstate(invalid="ignore", over="ignore"):
-        n, mean, m2 = halves(columns, _chan, (0.0, 0.0, 0.0), bounds)
+        n, mean, m2 = windows.merged(columns, _chan, (0.0, 0.0, 0.0))
     none = n == 0
     return {
         "n": pa.array(n.astype(np.int64), mask=none),
@@ -192,29 +245,27 @@ class _Extreme(NamedTuple):
     none: Any
 
 
-def _extremes(values: pa.Array, fn: str, bounds: Bounds) -> pa.Array:
-    valid = validity(values)
-    empty = (bounds.sizes if valid.all() else _sums(valid.astype(np.int64), bounds)) == 0
-    largest = fn == "max"
-    if pa.types.is_floating(values.type):
+def _extremes(pieces: Sequence[pa.Array], fn: str, windows: Windows) -> pa.Array:
+    kind, largest = pieces[0].type, fn == "max"
+    whole = not any(values.null_count for values in pieces)
+    empty = (windows.sizes if whole else windows.sums([validity(v).astype(np.int64) for v in pieces])) == 0
+    if pa.types.is_floating(kind):
         # A NaN is larger than any number: the largest if there is one, the smallest if there is nothing else.
-        how = _Extreme(_by(np.maximum), -np.inf) if largest else _Extreme(_by(np.fmin), np.nan)
-        numbers = np.where(valid, floats(values), how.none)
+        how = _Extreme(Ufunc(np.maximum), -np.inf) if largest else _Extreme(Ufunc(np.fmin), np.nan)
+        numbers = [(_or(values, floats(values), how.none),) for values in pieces]
         with np.errstate(invalid="ignore"):
-            [best] = halves((numbers,), how.merge, (how.none,), bounds)
-        return pa.array(best, mask=empty).cast(values.type)
+            [best] = windows.merged(numbers, how.merge, (how.none,))
+        return pa.array(best, mask=empty).cast(kind)
     worst = np.iinfo(np.int64).min if largest else np.iinfo(np.int64).max
-    keys = np.where(valid, sort_key(values), worst)
-    if pa.types.is_signed_integer(values.type) or pa.types.is_timestamp(values.type):
-        [best] = halves((keys,), _by(np.maximum if largest else np.minimum), (worst,), bounds)
-        return pa.array(np.where(empty, 0, best), mask=empty).cast(values.type)
-    where = np.where(valid, np.arange(len(keys)), -1)
-    _, rows = halves((keys, where), _by_key(largest), (worst, -1), bounds)
+    if pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind):
+        keys = [(_or(values, sort_key(values), worst),) for values in pieces]
+        [best] = windows.merged(keys, Ufunc(np.maximum if largest else np.minimum), (worst,))
+        return pa.array(np.where(empty, 0, best), mask=empty).cast(kind)
+    values, cuts = pa.concat_arrays(pieces), np.cumsum([len(piece) for piece in pieces])[:-1]
+    places = _or(values, np.arange(len(values)), -1)
+    both = zip(np.split(_or(values, sort_key(values), worst), cuts), np.split(places, cuts), strict=True)
+    _, rows = windows.merged(list(both), _by_key(largest), (worst, -1))
     return values.take(pa.array(rows, mask=empty | (rows < 0)))
-
-
-def _by(ufunc: Callable[[Column, Column], Column]) -> Merge:
-    return lambda left, right: (ufunc(left[0], right[0]),)
 
 
 def _by_key(largest: bool) -> Merge:

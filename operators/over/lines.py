@@ -24,8 +24,9 @@ from windrow.operators.steps.intake import encoded_positions
 _MOST = 1 << 62
 
 
-def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntArray:
-    """The rows by a number of each, ties by position. at: where they stand in `rows`; default: all, as they are."""
+def ordered(first: IntArray, rows: pa.Table | None, at: IntArray | None = None) -> IntArray:
+    """The rows by a number of each, ties by position, or as they stand where there are no `rows`. at: where they stand there;
+    default: all, as they are."""
     n = len(first)
     if n < 2:
         return np.arange(n)
@@ -44,7 +45,7 @@ def ordered(first: IntArray, rows: pa.Table, at: IntArray | None = None) -> IntA
             number[at] = np.arange(n)
             order = number[stand]
     equal = sorted_[1:] == sorted_[:-1]
-    if not equal.any() or _follow(rows, stand, equal):
+    if rows is None or not equal.any() or _follow(rows, stand, equal):
         return order
     tied = np.flatnonzero(np.r_[equal, False] | np.r_[False, equal])
     order[tied] = order[tied][_by_position(sorted_[tied], rows, stand[tied])]
@@ -153,13 +154,22 @@ class Bounds:
 class Lines:
     """Rows by key, event time and position.
 
-    codes: a number of each row's key, below `size`. times: event times. order: where each row stood. A line ends where the next
-    message of its key is more than `ttl_us` later; None: it never does.
+    codes: a number of each row's key, below `size`. times: event times. at: which rows, None for all; of one moment they are in
+    order by where they stand if `rows` is None. order: where each row stood. A line ends where the next message of its key is
+    more than `ttl_us` later; None: it never does.
     """
 
     def __init__(
-        self, rows: pa.Table, codes: IntArray, size: int, times: IntArray, ttl_us: int | None
+        self,
+        rows: pa.Table | None,
+        codes: IntArray,
+        size: int,
+        times: IntArray,
+        ttl_us: int | None,
+        at: IntArray | None = None,
     ) -> None:
+        if at is not None:
+            codes, times = codes[at], times[at]
         self._first_us = int(times.min(initial=END_OF_TIME_US))
         self._span = int(times.max(initial=self._first_us)) - self._first_us + 3
         self._moments: IntArray | None = None
@@ -167,9 +177,10 @@ class Lines:
             self._moments = np.unique(times)
             self._span = len(self._moments) + 2
         packed = self._packed(codes, times, "left")
-        self.order = ordered(packed, rows)
-        self._packed_in_order = packed[self.order]
-        self.codes, self.times = codes[self.order], times[self.order]
+        order = ordered(packed, rows, at)
+        self.order = order if at is None else at[order]
+        self._packed_in_order = packed[order]
+        self.codes, self.times = codes[order], times[order]
         self.size, self.ttl_us = size, ttl_us
 
     def __len__(self) -> int:
@@ -226,11 +237,14 @@ class Lines:
             low = self._peers[0][places]
         else:
             low = np.searchsorted(numbers, self._packed(codes, times + frame.low_us, "left"), side="left")
+        return Bounds(low, np.maximum(self.ends_of(frame, places), low), np.ones(len(places), dtype=bool))
+
+    def ends_of(self, frame: RangeBetween, places: IntArray) -> IntArray:
+        """The places behind the windows of time around the messages at these places."""
         if frame.high_us == 0:
-            high = self._peers[1][places]
-        else:
-            high = np.searchsorted(numbers, self._packed(codes, times + frame.high_us, "right"), side="right")
-        return Bounds(low, np.maximum(high, low), np.ones(len(places), dtype=bool))
+            return self._peers[1][places]
+        most = self._packed(self.codes[places], self.times[places] + frame.high_us, "right")
+        return np.searchsorted(self._packed_in_order, most, side="right")
 
     @cached_property
     def _peers(self) -> tuple[IntArray, IntArray]:

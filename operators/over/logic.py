@@ -9,13 +9,14 @@ told, unless it waits for messages behind it. What was told before follows from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
-from windrow.core.frames import Frame, RangeBetween
+from windrow.core.frames import Frame
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregations.calculation import Calculation
@@ -24,9 +25,10 @@ from windrow.operators.over.definition import OverDefinition, reach_rows, reach_
 from windrow.operators.over.lines import Lines
 from windrow.operators.over.needs import OverNeeds, conformed, kept_columns
 from windrow.operators.over.remembered import Held, Remembered
-from windrow.operators.over.slices import Keys, Long, Middle, Slices
+from windrow.operators.over.sliced import Middle
+from windrow.operators.over.slices import Keys, Long, Slices
 from windrow.operators.over.telling import Reached, Sums, Telling
-from windrow.operators.over.values import Part, Values, parts_of
+from windrow.operators.over.values import Part, Values, columns_of, parts_of
 from windrow.operators.steps.columns import ON_TIME, POSITION_COLUMNS
 from windrow.operators.steps.filed_rows import POSITION_TYPES, with_positions
 from windrow.operators.steps.groups import key_numbers
@@ -83,7 +85,7 @@ class Overs(OneInputLogic):
 
     def cfs(self) -> tuple[str, ...]:
         own = (self.aux_cf, self._events_cf, self.remembered.tails.cf, self.remembered.sums.cf)
-        return (*own, self.slices.cf) if self.slices.any else own
+        return (*own, *self.slices.cfs) if self.slices.any else own
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         definition = self.definition
@@ -188,9 +190,11 @@ class Overs(OneInputLogic):
         schema = self.filed(work.schema)
         rows = schema.empty_table() if events is None else conformed(events, schema)
         times = rows.column(TIME).to_numpy()
+        numbers: tuple[IntArray, int] | None = None
         if events is not None and self.slices.any:
-            step = work.progress.step
-            self.slices.extend(kv, calculations, rows, low_us, moved, after.watermark_us, step)
+            numbers = self._numbers(rows, gaps=False)
+            step, given = work.progress.step, (rows, numbers, low_us, moved, after.watermark_us)
+            self.slices.extend(kv, calculations, *given, step)
         settled = (times >= before.settled_us) & (
             (times < after.settled_us) | (after.settled_us >= END_OF_TIME_US)
         )
@@ -200,12 +204,16 @@ class Overs(OneInputLogic):
         elif not settled.any():
             return
         if not self.remembered.anything:
-            keys = [rows.column(b) for b in self.definition.by]
-            codes, size = key_numbers(keys, len(rows), gaps=long is None)
-            self._tell(work, rows, codes, size, None, before, after, long)
+            codes, size = self._numbers(rows, gaps=True) if numbers is None else numbers
+            at = None if long is None else np.flatnonzero((times >= low_us) & (times < after.watermark_us))
+            self._tell(work, rows, codes, size, None, before, after, long, at)
             return
         held = self.remembered.near(kv, rows, settled, settled, ended, low_us, after)
         self._tell(work, conformed(held.rows, schema), held.codes, held.keys, held, before, after, long)
+
+    def _numbers(self, rows: pa.Table, *, gaps: bool) -> tuple[IntArray, int]:
+        """A number of the key of each row, below the second."""
+        return key_numbers([rows.column(b) for b in self.definition.by], len(rows), gaps=gaps)
 
     def _tell(
         self,
@@ -217,13 +225,16 @@ class Overs(OneInputLogic):
         before: Reached,
         after: Reached,
         long: Long | None,
+        at: IntArray | None = None,
     ) -> None:
-        """Tell what is due of some messages, and remember what is needed of them."""
-        lines = Lines(rows, codes, keys, rows.column(TIME).to_numpy(), self.definition.ttl_us)
+        """Tell what is due of some messages, and remember what is needed of them. at: those that windows may hold, None
+        for all."""
+        lines = Lines(rows, codes, keys, rows.column(TIME).to_numpy(), self.definition.ttl_us, at)
         calculations = self._calculations(work.schema)
         middles, right_us = dict[Frame, Middle](), START_OF_TIME_US
         if long is not None and len(lines):
-            middles, right_us = self._middles(work, long, lines, rows, before.settled_us), long.right_us
+            middles = self._middles(work, long, Keys(rows, codes, keys, self.definition.by))
+            right_us = long.right_us
         telling = Telling(lines, rows, calculations, self._waits, middles, right_us)
         due = telling.due(before, after)
         ran: tuple[IntArray, Values] | None = None
@@ -239,16 +250,14 @@ class Overs(OneInputLogic):
         if len(due):
             self._say(work, telling, telling.whole(due, work), ran)
 
-    def _middles(
-        self, work: Work, long: Long, lines: Lines, rows: pa.Table, low_us: int
-    ) -> dict[Frame, Middle]:
+    def _middles(self, work: Work, long: Long, keys: Keys) -> dict[Frame, Middle]:
         """What windows of long frames begin with."""
-        keys, found = Keys(lines, rows, self.definition.by), dict[Frame, Middle]()
-        schema = self.filed(work.schema)
+        found, filed = dict[Frame, Middle](), self.filed(work.schema)
         for part, calculation in self._calculations(work.schema):
-            if part.frame in long.begins and isinstance(part.frame, RangeBetween):
-                begin_us = low_us + part.frame.low_us
-                left = self.events(work.kv).read(work.kv, begin_us, long.begins[part.frame])
+            if part.frame in long.begins:
+                read = {*self.definition.by, *columns_of(calculation), TIME}
+                between, schema = (long.lefts[part.frame], long.begins[part.frame]), _only(filed, read)
+                left = self.events(work.kv).read(work.kv, *between, exact=False, columns=read)
                 left = None if left is None else conformed(left, schema)
                 found[part.frame] = self.slices.middle(work.kv, long, part.frame, left, calculation, keys)
         return found
@@ -293,3 +302,7 @@ class Overs(OneInputLogic):
         kept = [schema.field(n) for n in kept_columns(self.definition, schema)]
         positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
         return pa.schema([*kept, *positions, pa.field(TIME, pa.int64())])
+
+
+def _only(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name in names])

@@ -16,8 +16,16 @@ from windrow.operators.aggregations.base import concat_parts
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.one_input import Work
 from windrow.operators.over.lines import Lines, ordered
-from windrow.operators.over.slices import Middle, windows_by
-from windrow.operators.over.values import Part, Values, anchors_of, over_frame, read_by, running
+from windrow.operators.over.sliced import Middle, Sliced
+from windrow.operators.over.values import (
+    Part,
+    Values,
+    anchors_of,
+    over_frame,
+    over_slices,
+    read_by,
+    running,
+)
 from windrow.operators.steps.columns import ACCUMULATOR
 from windrow.operators.steps.dead import AGGREGATE_FAILED, INTEGER_OVERFLOW
 from windrow.operators.steps.groups import combine
@@ -122,11 +130,12 @@ class Telling:
             middle = self._middles.get(part.frame)
             if middle is None:
                 bounds = self.lines.windows(part.frame, places)
-            else:
-                assert isinstance(part.frame, RangeBetween)
-                lifted, bounds = windows_by(middle, self.lines, lifted, self._right_us, part.frame, places)
-            partial = getattr(part.frame, "partial", "emit")
-            values.take_in(over_frame(calculation, rows, lifted, bounds, partial))
+                partial = getattr(part.frame, "partial", "emit")
+                values.take_in(over_frame(calculation, rows, lifted, bounds, partial))
+                continue
+            assert isinstance(part.frame, RangeBetween)
+            sliced = Sliced(middle, self.lines, lifted, self._right_us, part.frame, places)
+            values.take_in(over_slices(calculation, sliced.pieces, sliced, len(places)))
         return values
 
     def run(

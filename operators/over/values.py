@@ -13,7 +13,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.frames import Frame, RowsBetween
 from windrow.operators.aggregations.base import concat_parts
 from windrow.operators.aggregations.calculation import Aggregating, Broken, Calculation
-from windrow.operators.over.folds import folded, laid_out, null_where
+from windrow.operators.over.folds import Ranges, Windows, folded, laid_out, null_where
 from windrow.operators.over.lines import Bounds
 from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
 from windrow.operators.steps.groups import Groups, combine
@@ -80,7 +80,7 @@ def over_frame(
     for alias, kernel in calculation.kernels.items():
         if kernel is None:
             continue
-        parts = folded(kernel, calculation.parts_of(alias, lifted), bounds)
+        parts = folded(kernel, [calculation.parts_of(alias, lifted)], Ranges(bounds))
         if parts is None:
             left.append(alias)
         else:
@@ -96,6 +96,19 @@ def over_frame(
     if any(kernel is None for kernel in calculation.kernels.values()):
         values.take_in(_of_tables(calculation, rows, bounds))
     return _nulled(values, bounds.whole) if partial == "null" else values
+
+
+def over_slices(
+    calculation: Calculation, pieces: Sequence[Mapping[str, pa.Array]], windows: Windows, size: int
+) -> Values:
+    """Values of windows of accumulators that all can be folded."""
+    merged: dict[str, pa.Array] = {}
+    for alias, kernel in calculation.kernels.items():
+        assert kernel is not None
+        parts = folded(kernel, [calculation.parts_of(alias, piece) for piece in pieces], windows)
+        assert parts is not None
+        merged.update({f"{ACCUMULATOR}{alias}.{part}": column for part, column in parts.items()})
+    return Values(*calculation.finish(merged, size))
 
 
 def _merged(
@@ -158,7 +171,7 @@ def running(
         if kernel is None:
             continue
         parts = calculation.parts_of(alias, lifted)
-        done = folded(kernel, parts, bounds)
+        done = folded(kernel, [parts], Ranges(bounds))
         if done is None:
             prefix = f"{ACCUMULATOR}{alias}."
             columns = {f"{prefix}{part}": column for part, column in parts.items()}

@@ -36,6 +36,13 @@ def combine(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column
 
 
+def _aligned(column: pa.Array) -> pa.Array:
+    """Values that were read out of the middle of bytes and lie as they did there, where Arrow's hash tables want them."""
+    if any(buffer is not None and buffer.address % 8 for buffer in column.buffers()):
+        return pa.concat_arrays([column, column.slice(0, 0)])
+    return column
+
+
 def one_zero_one_nan(column: pa.Array) -> pa.Array:
     """Floats as keys: -0.0 and 0.0 are one, as in SQL, and so are all NaNs, of which there are many by their bits."""
     column = pc.add(column, pa.scalar(0.0, column.type))
@@ -264,7 +271,7 @@ class Groups:
     def _hashed(self, requests: Sequence[tuple[pa.Array | pa.ChunkedArray, str]]) -> list[pa.Array]:
         if not requests:
             return []
-        columns = [combine(c) for c, _ in requests]
+        columns = [_aligned(combine(c)) for c, _ in requests]
         names = [f"c{i}" for i in range(len(columns))]
         table = pa.table([pa.array(self.codes.astype(np.int32)), *columns], names=["code", *names])
         spec: list[tuple[str, str, Any]] = []

@@ -134,3 +134,11 @@ def test_numbers_of_keys_at_the_ends_of_their_types(column: pa.Array) -> None:
     assert all(0 <= n < size for n in numbers.tolist())
     keys = column.to_pylist()
     assert [keys.index(k) for k in keys] == [numbers.tolist().index(n) for n in numbers.tolist()]
+
+
+def test_values_that_lie_unevenly_are_grouped_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    numbers = pa.py_buffer(b"x" + np.arange(4.0).tobytes())[1:]
+    column = pa.Array.from_buffers(pa.float64(), 4, [None, numbers])
+    [sums] = Groups.of_codes(np.array([0, 1, 1, 0]), 2).aggregate([(column, "sum")])
+    assert sums.to_pylist() == [3.0, 3.0]
+    assert capfd.readouterr().err == ""

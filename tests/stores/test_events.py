@@ -50,6 +50,18 @@ def test_a_range_of_time_is_read_by_stretch_then_in_the_order_of_arrival() -> No
     assert not events.any_between(kv, 5, 5)
 
 
+@pytest.mark.parametrize("many", [3, 300])
+def test_some_columns_are_read_as_they_are(many: int) -> None:
+    events, kv = store()
+    table = rows(*(i // 4 for i in range(many))).append_column("y", pa.array(["same"] * many))
+    table = table.append_column("at", table.column(TIME).cast(pa.timestamp("us", "UTC")))
+    events.add(kv, table, 1)
+    for wanted in ({"x", TIME}, {"y", TIME, "none"}, {"at", TIME}):
+        found = events.read(kv, 0, STRETCH, columns=wanted)
+        assert found is not None and set(found.column_names) == wanted - {"none"}
+        assert found.equals(table.select(found.column_names))
+
+
 def test_what_is_over_is_forgotten_by_the_stretch() -> None:
     events, kv = store()
     events.add(kv, rows(5, 105, 205), 1)

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.operators.over import folds
-from windrow.operators.over.lines import Bounds
+from windrow.core.frames import RangeBetween
+from windrow.operators.over import folds, sliced
+from windrow.operators.over.lines import Bounds, Lines
 from windrow.testing.ledger import values_equal
 
 S = 1_000_000
@@ -182,6 +183,48 @@ def test_short_windows_are_made_row_by_row_and_are_the_same(
     ]
     assert list(zip(*(column.tolist() for column in found), strict=True)) == wanted
     assert not most or sum(calls) <= sum(sizes)
+
+
+@pytest.mark.parametrize("room", [0, 100], ids=["half blocks", "lines beside each other"])
+@pytest.mark.parametrize("left", [0, 60], ids=["none before", "some before"])
+def test_windows_of_slices_hold_what_a_loop_finds(
+    room: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sliced, "_ROOM", room)
+    chance = np.random.default_rng(left)
+    size, reach, cut = 7, 100, 200
+    before = chance.integers(0, size - 1, left), chance.integers(cut - 2 * reach, cut - reach, left)
+    behind = chance.integers(0, size, 80), chance.integers(cut, cut + reach, 80)
+    own, slices = np.arange(1_000, 1_000 + left), np.arange(10, 10 + size - 2)
+    lines = Lines(None, behind[0], size, behind[1], None)
+    rows = np.arange(80)[lines.order]
+    lefts = Lines(None, before[0], size, before[1], None) if left else None
+    middle = sliced.Middle(
+        lefts,
+        {"v": pa.array(own[lefts.order])} if lefts else {},
+        {"v": pa.array(slices)},
+        np.arange(1, size - 1),
+    )
+    places = np.arange(0, 80, 3)
+    frame = RangeBetween(-2 * reach, -5)
+    windows = sliced.Sliced(middle, lines, {"v": pa.array(rows)}, cut, frame, places)
+    wanted = []
+    for place in places:
+        key, time = lines.codes[place], lines.times[place]
+        held = [int(v) for v, k, t in zip(own, *before, strict=True) if k == key and t >= time - 2 * reach]
+        held += [int(slices[key - 1])] if 0 < key < size - 1 else []
+        wanted.append(
+            held + [int(v) for v, k, t in zip(range(80), *behind, strict=True) if k == key and t <= time - 5]
+        )
+    values = [piece["v"].to_numpy() for piece in windows.pieces]
+    assert windows.sizes.tolist() == list(map(len, wanted))
+    assert windows.sums(values) == pytest.approx([sum(held) for held in wanted])
+    columns = [(v,) for v in values]
+    [least] = windows.merged(columns, folds.Ufunc(np.minimum), (9_999,))
+    assert least.tolist() == [min(held, default=9_999) for held in wanted]
+    for merge in (folds.Ufunc(np.maximum), lambda a, b: (np.maximum(a[0], b[0]),)):
+        [most] = windows.merged(columns, merge, (-1,))
+        assert most.tolist() == [max(held, default=-1) for held in wanted]
 
 
 def test_windows_that_are_laid_out_in_pieces_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:

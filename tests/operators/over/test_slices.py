@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import windrow as wr
 from windrow.operators.over import slices
 from windrow.operators.over.logic import Overs
+from windrow.operators.over.sliced import Sliced
+from windrow.operators.over.slices import Slices
 from windrow.stores.events import Events
 from windrow.testing.ledger import values_equal
 
@@ -20,20 +23,23 @@ S = 1_000_000
 TABLES, ROWS = 22, 200
 
 
-def readings(keys: int, kind: pa.DataType | None = None) -> list[pa.Table]:
-    """Out of order by up to two seconds."""
+def readings(keys: int, kind: pa.DataType | None = None, *, skewed: bool = False) -> list[pa.Table]:
+    """Out of order by up to two seconds. skewed: one key has most of them."""
     chance = np.random.default_rng(3)
     tables = []
     for n in range(TABLES):
         times = (n * 5 * S) + chance.integers(0, 5 * S, ROWS) - chance.integers(0, 2 * S, ROWS)
         x = chance.normal(1_000.0, 5.0, ROWS)
+        words = pa.array([f"{word:x}" for word in chance.integers(0, 10**6, ROWS)])
+        k = chance.integers(0, keys, ROWS)
         tables.append(
             pa.table(
                 {
                     "t": pa.array(np.maximum(times, 0)).cast(pa.timestamp("us", "UTC")),
-                    "k": chance.integers(0, keys, ROWS),
+                    "k": np.where(chance.random(ROWS) < 0.9, 0, k) if skewed else k,
                     "i": pa.array(chance.integers(-(10**6), 10**6, ROWS), kind if n > 15 else None),
                     "x": pa.array(x, mask=chance.random(ROWS) < 0.1),
+                    "w": words.take(pa.array(np.arange(ROWS), mask=chance.random(ROWS) < 0.1)),
                 }
             )
         )
@@ -48,6 +54,7 @@ AGG: dict[str, Any] = {
     "least": wr.min("i"),
     "most": wr.max("x"),
     "dev": wr.stddev("x"),
+    "word": wr.min("w"),
     "some": wr.sum("i").where(wr.col("x") > 1_000),
 }
 
@@ -78,6 +85,7 @@ FRAMES: dict[str, dict[str, Any]] = {
     "the last minute": {},
     "without a key, wholly past": {"by": (), "frame": wr.range_between("-60 s", "-20 s", closed="left")},
     "of few messages a key": {"keys": 1_000},
+    "of many keys, one of which has most messages": {"keys": 20, "skewed": True},
     "around, beside short ones, counted ones and running ones": {
         "frame": ("-50 s", 0),
         "agg": {
@@ -99,11 +107,11 @@ def test_long_windows_are_the_same_by_slices_as_by_messages(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = dict(FRAMES[name])
-    tables = readings(options.pop("keys", 4), options.pop("kind", None))
+    skewed = options.pop("skewed", False)
+    tables = readings(options.pop("keys", 4), options.pop("kind", None), skewed=skewed)
     used = []
-    found = slices.windows_by
     monkeypatch.setattr(
-        "windrow.operators.over.telling.windows_by", lambda *more: used.append(1) or found(*more)
+        "windrow.operators.over.telling.Sliced", lambda *more: used.append(1) or Sliced(*more)
     )
     fast = told(tmp_path / "slices", tables, **options)
     assert (len(used) > 4) == (name != "of few messages a key")
@@ -137,15 +145,50 @@ def test_an_advance_reads_the_ends_of_long_windows(tmp_path: Path, monkeypatch: 
     assert max(read[16:]) < 1_000
 
 
+def test_most_slices_are_read_as_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    whole = Events.read
+
+    def counted(self: Events, *more: Any, **options: Any) -> pa.Table | None:
+        found = whole(self, *more, **options)
+        if found is not None and self.cf.startswith("over.slices"):
+            read[-1] += len(found)
+        return found
+
+    monkeypatch.setattr(Events, "read", counted)
+    tables = readings(4)
+    with definition().open(str(tmp_path), schema=tables[0].schema) as op:
+        for table in tables:
+            read.append(0)
+            op.add_messages(table)
+    # Fifty slices of four keys are there: six long ones, up to fourteen before and behind, eight for one that becomes whole.
+    assert 0 < max(read[16:]) < 4 * 35
+
+
+def no_slices(before: pytest.MonkeyPatch) -> None:
+    before.setattr(slices, "_LONG", 1 << 40)  # no families of slices
+    before.setattr(Overs, "_begin_events", lambda *_: None)  # stretches as they were
+
+
+def no_long_ones(before: pytest.MonkeyPatch) -> None:
+    before.setattr(Overs, "cfs", lambda self: tuple(cf for cf in all_of(self) if not cf.endswith("_long")))
+    before.setattr(Slices, "_lengthen", lambda *_: None)
+    before.setattr(Slices, "forget", lambda self, kv, us: self._events.forget(kv, us))
+    before.setattr(Slices, "_read", lambda self, kv, low_us, high_us: self._events.read(kv, low_us, high_us))
+
+
+all_of = Overs.cfs
+
+
+@pytest.mark.parametrize("as_it_was", [no_slices, no_long_ones])
 def test_state_that_was_begun_before_there_were_slices_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    as_it_was: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = readings(4)
     wanted = told(tmp_path / "whole", tables)
     over = definition()
     with monkeypatch.context() as before:
-        before.setattr(slices, "_LONG", 1 << 40)  # no family of slices
-        before.setattr(Overs, "_begin_events", lambda *_: None)  # stretches as they were
+        as_it_was(before)
         with over.open(str(tmp_path / "job"), schema=tables[0].schema) as op:
             for table in tables[:14]:
                 op.add_messages(table)
