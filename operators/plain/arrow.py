@@ -57,6 +57,12 @@ class Columns:
         seen, known = pa.array(values).type, self._types.setdefault(column, pa.null())
         if known == pa.null() or (pa.types.is_integer(known) and pa.types.is_floating(seen)):
             self._types[column] = seen
+        elif pa.types.is_decimal(known) and pa.types.is_decimal(seen):
+            # As many digits as any had, before the point and after it.
+            whole = max(known.precision - known.scale, seen.precision - seen.scale)
+            scale = max(known.scale, seen.scale)
+            decimal = pa.decimal128 if whole + scale <= 38 else pa.decimal256
+            self._types[column] = decimal(whole + scale, scale)
 
     def typed(self, payload: Mapping[str, Any]) -> pa.Table:
         """A table of one row, of all columns that there are."""

@@ -140,3 +140,27 @@ def test_rows_around_messages_go_on_where_binaries_of_one_size_become_others(tmp
             heard.update(some)
             assert {row["k"]: row["n"] for row in op.get_result()} == {key: heard[key] for key in some}
             op.flush()
+
+
+@pytest.mark.proves("Windows: a key is the same key when its column widens, whatever page it lies in")
+@pytest.mark.parametrize(
+    ("made", "keys"),
+    [
+        (wr.col("price") * Decimal("2"), {"2.2": 2, "5": 2, "5.0002": 1}),
+        (wr.col("price") + Decimal("0.5"), {"1.6": 2, "3": 2, "3.0001": 1}),
+        # Arrow divides to more digits where there are more: then one value is another.
+        (wr.col("price") / Decimal("3"), {"0.3666": 1, "0.366666": 1, "0.8333": 1, "0.833333": 1, "0.833366": 1}),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_keys_that_are_made_of_decimals_are_those_of_the_digits_that_are_known(
+    made: Any, keys: dict[str, int]
+) -> None:
+    with TestDriver(counted(by={"price": made}, emit=wr.Emit())) as driver:
+        for batch in (["1.10", "2.50"], ["1.1000", "2.5001", "2.5"]):
+            driver.feed([{"t": 0, "price": Decimal(price)} for price in batch])
+            driver.next_offsets()
+            driver.restart()
+        driver.drain()
+        panes = driver.check().panes
+        assert {Decimal(key): n for key, n in keys.items()} == {p.key["price"]: p["n"] for p in panes}
