@@ -131,7 +131,7 @@ def test_window_metadata_comes_back_from_its_changelog(job: Path, monkeypatch: p
 def larger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A definition, and a job that was closed."""
     definition, location = DEFINITIONS[request.param], tmp_path_factory.mktemp("larger") / "job"
-    fed(definition, location, 1200, 100).close()
+    fed(definition, location, 400, 40).close()
     return definition, location
 
 
@@ -145,7 +145,7 @@ def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
     shutil.copytree(location, job)
     largest = max(store_of(job).glob("*.sst"), key=os.path.getsize)
     damage_file(largest, os.path.getsize(largest) * part // 8 + 5)
-    goes_on(definition, job, 1200)
+    goes_on(definition, job)
     if part == 0:
         assert aside(job) != []
 
