@@ -177,8 +177,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests are there to the end: who collects garbage need not look at them again and again.
 
-    What tests leave in circles is little: to look for it every 700 objects is an eighth of what they cost. So is what is left of
-    collecting them: a third of a second to find it, in each process.
+    What tests leave in circles is little: to look for it every 700 objects is an eighth of what they cost. To look for
+    what is left of collecting them takes a third of a second, in each process.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
