@@ -3,7 +3,8 @@ does, need not read them from RocksDB.
 
 Nobody else writes a store that is open, so what it was given last is what it holds. Whoever reads gets the very value that was
 written, and may know it by that. A process has so many bytes of pages at hand, of all of its stores: where there are more,
-first those of the others go.
+first those of the others go. One whose own are more has none, and begins again with those of its next write: where each
+commit writes more than that it reads them all from RocksDB.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.core.byte_order import encode_i64
-from windrow.core.errors import StateError
+from windrow.core.errors import CorruptState, StateError
 from windrow.stores import recent
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.paged import Pages
@@ -96,6 +98,88 @@ def test_a_process_has_so_many_bytes_of_all_its_stores(
         assert other.nbytes == 0
         assert other.multi_get(CF, [page(2), page(0)]) == [b"b" * 500, b"b" * 300]
     assert kv.multi_get(CF, [page(0)]) == [b"a" * 600]
+
+
+def test_a_store_with_more_pages_than_may_be_at_hand_begins_again_with_those_of_its_next_write(
+    kv: RecentKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent, "RECENT_BYTES", 1_000)
+    monkeypatch.setattr(recent, "_STORES", weakref.WeakSet([kv]))
+    at_hand = []
+    for number in range(9):
+        put(kv, (page(number), bytes([number]) * 300))
+        at_hand.append(kv.nbytes)
+        assert kv.multi_get(CF, [page(n) for n in range(9)]) == [
+            bytes([n]) * 300 if n <= number else None for n in range(9)
+        ]
+    assert at_hand == [300, 600, 900, 0, 300, 600, 900, 0, 300]
+
+
+#: Twenty pages that each write replaces, and beside them the number of that write.
+WRITER = """
+import os, resource, signal, sys
+from tests.stores.test_recent import CF, CFS, page
+from windrow.core.errors import DiskFailed
+from windrow.stores.kv import Batch
+from windrow.stores.recent import RecentKV
+from windrow.stores.rocks import RocksKV
+kv, keys, failed, n = RecentKV(sys.argv[1], CFS), [page(number) for number in range(20)], [], 0
+if sys.argv[2] == "full":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+while n < 20 or sys.argv[2] == "killed":
+    n += 1
+    batch = Batch()
+    batch.put_many(CF, keys, [n.to_bytes(4, "big") + os.urandom(50_000) for _ in keys])
+    batch.put("a.aux", b"n", n.to_bytes(4, "big"))
+    try:
+        kv.write(batch)
+    except DiskFailed:
+        failed.append(n)
+        assert kv.nbytes == 0
+    assert kv.multi_get(CF, keys) == RocksKV.multi_get(kv, CF, keys)
+    print(n, flush=True)
+print(len(failed), "failed", flush=True)
+os._exit(0 if failed else 1)
+"""
+
+
+def written(folder: Path, how: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(folder), how]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
+
+
+def test_on_a_full_disk_writes_fail_and_what_is_read_is_what_the_store_holds(tmp_path: Path) -> None:
+    """No file may be longer than 300 kB, so nothing of the pages can be flushed."""
+    with written(tmp_path / "db", "full") as child:
+        assert child.stdout is not None
+        said = child.stdout.read()
+    assert child.returncode == 0 and int(said.splitlines()[-1].split()[0]) > 5, said
+    try:
+        with RecentKV(tmp_path / "db", CFS) as kv:
+            assert kv.multi_get(CF, [page(n) for n in range(20)]) == [None] * 20
+    except CorruptState:
+        pass  # left without its head: it is built anew
+
+
+@pytest.mark.parametrize("writes", [1, 14, 30])
+def test_a_process_that_is_killed_between_writes_leaves_pages_of_one_of_them(
+    writes: int, tmp_path: Path
+) -> None:
+    with written(tmp_path / "db", "killed") as child:
+        assert child.stdout is not None
+        for _ in range(writes):
+            child.stdout.readline()
+        child.kill()
+    with RecentKV(tmp_path / "db", CFS) as kv:
+        assert kv.nbytes == 0
+        [marked] = kv.multi_get("a.aux", [b"n"])
+        found = {
+            None if value is None else value[:4] for value in kv.multi_get(CF, [page(n) for n in range(20)])
+        }
+        assert found == {marked}
+        put(kv, (page(0), b"new"))
+        assert kv.multi_get(CF, [page(0)]) == [b"new"]
 
 
 def test_a_store_that_is_closed_has_nothing_at_hand(tmp_path: Path) -> None:
