@@ -169,7 +169,7 @@ def test_a_message_of_a_session_that_is_closed_cannot_be_taken_back(tmp_path: Pa
     "Windows: sessions of messages that are taken back: they fall apart where one held them together"
 )
 @given(data=st.data())
-@examples(24, deep=10_000)
+@examples(12, deep=10_000)
 def test_sessions_that_take_back_tell_what_their_oracle_says(data: st.DataObject) -> None:
     """However they are fed, cut, killed and robbed of their state."""
     chain = data.draw(corrected_sessions())
