@@ -192,7 +192,8 @@ class Overs(OneInputLogic):
         times = rows.column(TIME).to_numpy()
         numbers: tuple[IntArray, int] | None = None
         if events is not None and self.slices.any:
-            numbers = self._numbers(rows, gaps=False)
+            if self.slices.worth(calculations, *moved):
+                numbers = self._numbers(rows, gaps=long is None)
             step, given = work.progress.step, (rows, numbers, low_us, moved, after.watermark_us)
             self.slices.extend(kv, calculations, *given, step)
         settled = (times >= before.settled_us) & (

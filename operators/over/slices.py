@@ -97,7 +97,7 @@ class Slices:
         self, kv: KV, calculations: Sequence[tuple[Part, Calculation]], low_us: int, high_us: int
     ) -> Long | None:
         """How to tell messages of `[low_us, high_us)` by slices; None where that cannot be, or is not worth it."""
-        if not self._worth(calculations, low_us, high_us):
+        if not self.worth(calculations, low_us, high_us):
             return None
         covered = self._covered(kv)
         if covered is None or covered.columns != _digest(calculations) or covered.idle_us:
@@ -112,7 +112,8 @@ class Slices:
             return None
         return Long(right_us, begins, {f: low_us + f.low_us for f in self._long})
 
-    def _worth(self, calculations: Sequence[tuple[Part, Calculation]], low_us: int, high_us: int) -> bool:
+    def worth(self, calculations: Sequence[tuple[Part, Calculation]], low_us: int, high_us: int) -> bool:
+        """True if slices may be worth it for messages that are told of `[low_us, high_us)`."""
         if not self._long or high_us >= END_OF_TIME_US or (high_us - low_us) * _SMALL > self._reach_us:
             return False
         return all(_foldable(c) for part, c in calculations if part.frame in self._long)
@@ -175,16 +176,16 @@ class Slices:
         kv: KV,
         calculations: Sequence[tuple[Part, Calculation]],
         rows: pa.Table,
-        numbers: tuple[IntArray, int],
+        numbers: tuple[IntArray, int] | None,
         known_us: int,
         moved: tuple[int, int],
         watermark_us: int,
         step: int,
     ) -> None:
-        """Make what is missing of slices that the watermark is past. rows: all from `known_us` on, and a number of the key
-        of each, below the second; moved: between which times messages are told."""
+        """Make what is missing of slices that the watermark is past. rows: all from `known_us` on; numbers: of the key of each,
+        below the second, None where slices are not `worth` it; moved: between which times messages are told."""
         covered, columns = self._covered(kv), _digest(calculations)
-        if not self._worth(calculations, *moved):
+        if numbers is None:
             if covered is not None:
                 self._forget_all(kv)
             return
