@@ -60,7 +60,8 @@ def culprits(
     in_place: bool = False,
     most: float = MOST,
 ) -> dict[Row, str]:
-    """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame.
+    """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame. Of rows
+    that raise together, as a pair in a condition does, the last.
 
     Parts are tried without the other rows; in_place: with them, passed over, for a step that counts on where rows stand.
     """
@@ -83,13 +84,25 @@ def culprits(
             look(some[: len(some) // 2])
             look(some[len(some) // 2 :])
             return
+        blame(some[0], why)
+
+    def blame(row: Row, why: Exception) -> None:
         if not is_of_data(why) or len(found) == most:
             raise why
-        found[some[0]] = f"{type(why).__name__}: {why}"
+        found[row] = f"{type(why).__name__}: {why}"
 
     if raised(()) is not None:
         raise error
     look(rows)
+    left = [row for row in rows if row not in found]
+    # What raises only together with others: the last of these is to blame.
+    while len(left) > 1 and (why := raised(left)) is not None:
+        fine, wrong = 0, len(left)
+        while wrong - fine > 1:
+            middle = (fine + wrong) // 2
+            there = raised(left[:middle])
+            fine, wrong, why = (middle, wrong, why) if there is None else (fine, middle, there)
+        blame(left.pop(wrong - 1), why)
     if not found:
         raise error
     return found
