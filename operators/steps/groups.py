@@ -238,8 +238,8 @@ class Groups:
         return results
 
     def _fast(self, column: pa.Array, fn: str) -> pa.Array | None:
-        """Sums, minima and maxima of integers and of short bytes without nulls, and columns that hold nothing: no hash table is
-        needed.
+        """Sums, minima and maxima of integers, and of short bytes without nulls, and columns that hold nothing: no hash table
+        is needed.
         """
         kind = column.type
         if len(column) and column.null_count == len(column) and fn in ("min", "max", "first", "last"):
@@ -250,13 +250,15 @@ class Groups:
             return None
         if column.null_count == len(column):
             return pa.nulls(self.size, kind)
+        codes, filled, values = self.codes, self._filled, column.drop_null().to_numpy()
         if column.null_count:
-            return None
-        values = column.to_numpy()
+            codes = codes[column.is_valid().to_numpy(zero_copy_only=False)]
+            filled = np.zeros(self.size, dtype=bool)
+            filled[codes] = True
         ufunc, start = _UFUNCS[fn]
         out = np.full(self.size, start(values.dtype), dtype=values.dtype)
-        ufunc.at(out, self.codes, values)
-        return pa.array(out) if self._filled.all() else pa.array(out, mask=~self._filled)
+        ufunc.at(out, codes, values)
+        return pa.array(out) if filled.all() else pa.array(out, mask=~filled)
 
     def _extreme_bytes(self, column: pa.Array, fn: str) -> pa.Array | None:
         """Minima or maxima of bytes of one length that differ in few places, as positions do. Arrow is slow at them."""

@@ -142,3 +142,18 @@ def test_values_that_lie_unevenly_are_grouped_without_a_warning(capfd: pytest.Ca
     [sums] = Groups.of_codes(np.array([0, 1, 1, 0]), 2).aggregate([(column, "sum")])
     assert sums.to_pylist() == [3.0, 3.0]
     assert capfd.readouterr().err == ""
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(-(2**62), 2**61)), max_size=20),
+    st.sampled_from(["sum", "min", "max"]),
+)
+@examples(60, deep=3_000)
+def test_sums_and_extremes_of_numbers_are_those_of_arrow_where_some_are_missing(
+    rows: list[tuple[int, int | None]], of: str
+) -> None:
+    codes = np.array([code for code, _ in rows], dtype=np.int64)
+    column = pa.array([value and value >> 5 for _, value in rows], pa.int64())
+    some = Groups.of_codes(codes, 4)
+    [found], [wanted] = some.aggregate([(column, of)]), some._hashed([(column, of)])
+    assert found.equals(wanted)
