@@ -143,6 +143,7 @@ def test_messages_of_one_moment_are_in_each_others_windows_by_time_and_in_order_
 ) -> None:
     times = [5 * S, 5 * S, 9 * S]
     assert windows(tmp_path / "a", ("-2 s", 0), times) == {0: [0, 1], 1: [0, 1], 2: [2]}
+    assert windows(tmp_path / "c", (0, "2 s"), times) == {0: [0, 1], 1: [0, 1], 2: [2]}
     assert windows(tmp_path / "b", (-1, 0), times) == {1: [0, 1], 2: [1, 2]}
 
 
