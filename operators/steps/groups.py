@@ -56,7 +56,7 @@ def _dense(column: pa.Array) -> tuple[IntArray, int]:
         column = one_zero_one_nan(column)
     if is_one(column):
         return np.zeros(len(column), dtype=np.int64), 1
-    near = _near_numbers(column, 1) if len(column) >= _MANY else None
+    near = _near_numbers(column, 1, _MANY) if len(column) >= _MANY else None
     if near is not None:
         return _renumber(*near)
     encoded = pc.dictionary_encode(column, null_encoding="encode")
@@ -90,9 +90,9 @@ def key_numbers(
     return groups.codes, groups.size
 
 
-def _near_numbers(column: pa.Array, times: int = 8) -> tuple[IntArray, int] | None:
+def _near_numbers(column: pa.Array, times: int = 8, least: int = 0) -> tuple[IntArray, int] | None:
     """Whole numbers that lie near each other, and texts of one length that differ in few letters, as numbered ones do, need no
-    hash table. None for others. times: numbers are below so many times the rows, about"""
+    hash table. None for others. times: numbers are below so many times the rows, about; least: a table of fewer is fast"""
     rows = len(column)
     if rows == 0 or column.null_count:
         return None
@@ -101,7 +101,7 @@ def _near_numbers(column: pa.Array, times: int = 8) -> tuple[IntArray, int] | No
         numbers = column.to_numpy()
         low = int(numbers.min())
         span = int(numbers.max()) - low + 1
-        if span > most:
+        if not least <= span <= most:
             return None
         if pa.types.is_unsigned_integer(column.type):
             return (numbers - numbers.dtype.type(low)).astype(np.int64), span
@@ -113,7 +113,7 @@ def _near_numbers(column: pa.Array, times: int = 8) -> tuple[IntArray, int] | No
     lows, highs = extremes(letters)
     spans = [high - low + 1 for low, high in zip(lows.tolist(), highs.tolist(), strict=True)]
     span = math.prod(spans)
-    if span > most:
+    if not least <= span <= most:
         return None
     codes = np.zeros(rows, dtype=np.int64)
     for low in range(0, rows, _AT_HAND):
