@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core.arrays import IntArray, extremes
+from windrow.core.arrays import BoolArray, IntArray, extremes
 
 NUMBER, TEXT, LENGTH = 0, 1, 2
 #: Of each part of a record in the shape.
@@ -50,22 +50,35 @@ def number(name: str, values: npt.NDArray[Any], what: int = NUMBER) -> Part:
     return Part(name, bytes((what, width, 0, 0)), frame, f"<u{width}" if width else None, values, low)
 
 
-def text(name: str, ends: IntArray, data: Any) -> Part | None:
-    """Texts of one length; None where they are not, or too long. ends: where each begins, and where the last ends."""
-    n, first = len(ends) - 1, int(ends[0])
-    width = int(ends[1]) - first
-    if width > _LONGEST or not bool((np.diff(ends) == width).all()):
+def text(name: str, ends: IntArray, data: Any, null: BoolArray | None = None) -> Part | None:
+    """Texts of one length; None where they are not, or too long, or where so many are null that lengths take fewer bytes.
+
+    ends: where each begins, and where the last ends; null: which are none, None if all are some
+    """
+    n, lengths = len(ends) - 1, np.diff(ends)
+    own_lengths = lengths if null is None else lengths[~null]
+    width = int(own_lengths[0]) if len(own_lengths) else 0
+    if (
+        width > _LONGEST
+        or int(lengths.sum()) != width * len(own_lengths)
+        or not bool((own_lengths == width).all())
+    ):
         return None
     if width == 0:
         return Part(name, bytes((TEXT, 0, 0, 0)), b"", None, ends[:-1])
-    matrix = np.frombuffer(data, np.uint8, n * width, first).reshape(n, width)
+    matrix = np.frombuffer(data, np.uint8, len(own_lengths) * width, int(ends[0])).reshape(-1, width)
     own = np.flatnonzero(np.not_equal(*extremes(matrix)))
     low, high = (int(own[0]), int(own[-1]) + 1) if len(own) else (0, 0)
+    if null is not None and (high - low) * n > n + matrix.size:
+        return None
     item, frame = bytes((TEXT, width, low, high)), matrix[0].tobytes()
     if low == high:
         return Part(name, item, frame, None, ends[:-1])
     kind = f"V{high - low}"
-    values: Any = np.ndarray((n,), kind, matrix, low, (width,))
+    values: Any = np.ndarray((len(matrix),), kind, matrix, low, (width,))
+    if null is not None:
+        some, values = values, np.zeros(n, kind)
+        values[~null] = some
     return Part(name, item, frame, kind, values)
 
 

@@ -37,11 +37,11 @@ class Packed:
                 nulls[:, i // 8] |= (null << (i % 8)).astype(np.uint8)
             if i in columns.fixed:
                 kind = columns.record[f"{i}"]
-                given.append(Part(f"{i}", b"", b"", kind, _without_nulls(array, kind, null)))
+                given.append(Part(f"{i}", b"", b"", kind, _without_nulls(array, kind, null, narrow)))
             elif i in columns.varying:
                 ends, data = _ends(array), array.buffers()[2]
                 bytes_ = memoryview(b"" if data is None else data)
-                short = text(f"{i}", ends, bytes_) if narrow else None
+                short = text(f"{i}", ends, bytes_, null) if narrow else None
                 given.append(short or Part(f"{i}", b"", b"", columns.record[f"{i}"], np.diff(ends)))
                 if short is None:
                     cut.append((bytes_, ends[bounds]))
@@ -125,14 +125,16 @@ def _records(n: int, parts: Sequence[Part]) -> npt.NDArray[np.void]:
     return records
 
 
-def _without_nulls(array: pa.Array, kind: np.dtype[np.void], null: BoolArray | None) -> npt.NDArray[Any]:
-    """The values as bytes of their width; zeros where there are none."""
+def _without_nulls(
+    array: pa.Array, kind: np.dtype[np.void], null: BoolArray | None, narrow: bool
+) -> npt.NDArray[Any]:
+    """The values as bytes of their width; where there are none zeros, or what some other row has, which makes none wider."""
     if null is None:
         return _fixed(array, kind)
     if array.null_count == len(array):
         return np.zeros(len(array), kind)
     fixed = _fixed(array, kind).copy()
-    fixed[null] = np.zeros(1, kind)[0]
+    fixed[null] = fixed[np.argmin(null)] if narrow and fixed.dtype.kind != "V" else np.zeros(1, kind)[0]
     return fixed
 
 

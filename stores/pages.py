@@ -372,6 +372,9 @@ def _bits(valid: BoolArray | None) -> pa.Buffer | None:
 def _text(
     kind: pa.DataType, lengths: npt.NDArray[np.uint32], data: bytes, valid: BoolArray | None
 ) -> pa.Array:
+    if valid is not None and bool(lengths[~valid].any()):  # of one length, as all texts of narrow pages
+        data = np.frombuffer(data, np.uint8).reshape(len(lengths), -1)[valid].tobytes()
+        lengths = np.where(valid, lengths, 0)
     ends = np.zeros(len(lengths) + 1, dtype=TEXTS[kind])
     np.cumsum(lengths, out=ends[1:])
     if ends[-1] != len(data):
@@ -382,5 +385,7 @@ def _text(
 def _values(kind: pa.DataType, values: npt.NDArray[np.void], valid: BoolArray | None) -> pa.Array:
     if pa.types.is_boolean(kind):
         return pa.array(values.astype(bool), kind, mask=None if valid is None else ~valid)
+    if valid is not None and values.dtype.kind != "V":
+        values = np.where(valid, values, np.zeros(1, values.dtype))
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(kind, len(values), [_bits(valid), data])

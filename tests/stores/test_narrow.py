@@ -101,6 +101,31 @@ def same(found: list[pa.Table], wanted: pa.Table) -> bool:
     return others and repr(table.select(floats).to_pylist()) == repr(wanted.select(floats).to_pylist())
 
 
+@pytest.mark.usefixtures("all_narrow")
+def test_nulls_make_no_record_wider_and_nothing_lies_beneath_them(kv: MemoryKV) -> None:
+    """Who looks at the bytes of columns finds those of nulls as Arrow makes them, whatever records have there."""
+    times, texts = [10**15 + i for i in range(40)], [f"{i:018d}" for i in range(40)]
+    whole = pa.table({"t": pa.array(times), "k": texts})
+    some = pa.table({"t": pa.array([None, *times[1:]]), "k": pa.array([*texts[:7], None, *texts[8:]])})
+    [most], [page] = pages_of(kv, whole, [40]), pages_of(kv, some, [40])
+    assert len(page) == len(most) + 40  # which are null
+    [table] = unpack([page], Schemas(kv, "aux"))
+    assert same([table], some)
+    t, k = table.column("t").chunk(0), table.column("k").chunk(0)
+    assert np.frombuffer(t.buffers()[1], np.int64)[0] == 0
+    assert (
+        k.buffers()[2].to_pybytes() == "".join(text for text in some.column("k").to_pylist() if text).encode()
+    )
+    far = pa.table({"t": times, "k": [*[None] * 38, "0" * 18, "9" * 18]})
+    [page] = pages_of(kv, far, [40])
+    assert same(unpack([page], Schemas(kv, "aux")), far)
+    assert len(page) < len(most) + 40
+    buffers = pa.array(["key-1", "key-2"]).buffers()
+    beneath = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\x02"), *buffers[1:]])
+    rows = pa.table({"t": [1, 2], "k": beneath})
+    assert same(unpack(pages_of(kv, rows, [2]), Schemas(kv, "aux")), rows)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_rows_of_any_columns_come_back_from_narrow_pages_whichever_lie_between_them(
     kv: MemoryKV, monkeypatch: pytest.MonkeyPatch, seed: int
