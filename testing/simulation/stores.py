@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from windrow.core.errors import CorruptState, StateLocked
+from windrow.core.errors import CorruptState, StateError, StateLocked
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.testing.faults import FaultyKV
@@ -25,7 +25,7 @@ class RestingStore(MemoryKV):
         self.write(_flushed(path) or Batch())
 
     def checkpoint(self, path: str) -> None:
-        raise NotImplementedError  # nobody takes a copy of what is only read
+        raise StateError(f"the store {self.path} is read only")
 
 
 def _flushed(path: str) -> Batch | None:
