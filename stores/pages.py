@@ -372,13 +372,17 @@ def _bits(valid: BoolArray | None) -> pa.Buffer | None:
 def _text(
     kind: pa.DataType, lengths: npt.NDArray[np.uint32], data: bytes, valid: BoolArray | None
 ) -> pa.Array:
-    if valid is not None and bool(lengths[~valid].any()):  # of one length, as all texts of narrow pages
-        data = np.frombuffer(data, np.uint8).reshape(len(lengths), -1)[valid].tobytes()
+    if (says := int(lengths.sum())) != len(data):
+        raise CorruptState(f"a column of {len(data)} bytes in window pages says it has {says}")
+    if valid is not None and bool(lengths[~valid].any()):
+        letters = np.frombuffer(data, np.uint8)
+        if bool((lengths == lengths[0]).all()):  # as all texts of narrow pages
+            data = letters.reshape(len(lengths), -1)[valid].tobytes()
+        else:  # what Arrow had beneath nulls
+            data = letters[np.repeat(valid, lengths)].tobytes()
         lengths = np.where(valid, lengths, 0)
     ends = np.zeros(len(lengths) + 1, dtype=TEXTS[kind])
     np.cumsum(lengths, out=ends[1:])
-    if ends[-1] != len(data):
-        raise CorruptState(f"a column of {len(data)} bytes in window pages says it has {ends[-1]}")
     return pa.Array.from_buffers(kind, len(lengths), [_bits(valid), pa.py_buffer(ends), pa.py_buffer(data)])
 
 

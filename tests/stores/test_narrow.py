@@ -120,8 +120,17 @@ def test_nulls_make_no_record_wider_and_nothing_lies_beneath_them(kv: MemoryKV) 
     [page] = pages_of(kv, far, [40])
     assert same(unpack([page], Schemas(kv, "aux")), far)
     assert len(page) < len(most) + 40
-    buffers = pa.array(["key-1", "key-2"]).buffers()
-    beneath = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\x02"), *buffers[1:]])
+
+
+@pytest.mark.parametrize("narrow", [0, NARROW_PAGES])
+@pytest.mark.parametrize("words", [["key-1", "key-2"], ["key-1", "key-22"], ["a", "bcd"]])
+def test_what_arrow_has_beneath_a_null_is_no_text(
+    kv: MemoryKV, monkeypatch: pytest.MonkeyPatch, words: list[str], narrow: int
+) -> None:
+    monkeypatch.setattr(packed, "NARROW_PAGES", narrow)
+    beneath = pa.Array.from_buffers(
+        pa.string(), 2, [pa.py_buffer(b"\x02"), *pa.array(words).buffers()[1:]]
+    )
     rows = pa.table({"t": [1, 2], "k": beneath})
     assert same(unpack(pages_of(kv, rows, [2]), Schemas(kv, "aux")), rows)
 
