@@ -35,6 +35,7 @@ from windrow.operators.steps.step import StepResult
 from windrow.operators.steps.watermarks import watermark_of
 from windrow.runners.embedded.attempt import Attempt, Whole
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
+from windrow.runners.embedded.results import Unflushed
 from windrow.runners.embedded.staged import Staged
 from windrow.runners.embedded.stores import opener
 from windrow.runners.publishing import Publisher, sinks_of
@@ -89,8 +90,7 @@ class Engine:
         self.paused: BaseException | None = None
         self._told_alive_us = START_OF_TIME_US
         self.owes = False  # the sinks lack something, or may lack it
-        #: Rows of committed steps that were told and not flushed, where there is no sink, by operator.
-        self.outputs: dict[str, list[pa.Table]] = {d.name: [] for d in self.definitions}
+        self.unflushed = Unflushed(d.name for d in self.definitions)  # empty where there are sinks
         self._taken: str | None = None
         self._chores: Generator[None, None, None] | None = None
         self._replay = replay
@@ -174,8 +174,7 @@ class Engine:
         """Panes of commits that nobody has acknowledged: published first, or given again by `get_result`."""
         for record in [] if self.sinks else self.job.unpublished():
             for name, files in self.job.pane_files(record).items():
-                if name in self.outputs:
-                    self.outputs[name] += [mapped_rows(f) for f in files]
+                self.unflushed.add(name, map(mapped_rows, files))
         if self._gives:
             self.publish()
 
@@ -347,8 +346,8 @@ class Engine:
                 meta=staged.meta(now_us, filing),
             )
             self.shard.apply(number, changes, record)
-            for name in () if self.sinks else self.outputs.keys() & panes.keys():
-                self.outputs[name].append(panes[name])
+            for name, rows in () if self.sinks else panes.items():
+                self.unflushed.add(name, [rows])
             self.owes = self._gives
             self._taken = None
             self.staged = self.stage(staged.advanced_us)

@@ -181,7 +181,7 @@ class Embedded:
         """
         self._ready()
         self.engine.commit()
-        told = [(one, tuple(self.engine.outputs[one.name])) for one in self._told_by(operator)]
+        told = [(one, self.engine.unflushed.of(one.name)) for one in self._told_by(operator)]
         return Results(told, self.engine.job.job)
 
     @one_at_a_time
@@ -206,8 +206,8 @@ class Embedded:
             self.engine.publish()  # which was interrupted
         if self.engine.owes:
             return  # a sink refuses, and only it acknowledges
-        if any(self.engine.outputs.values()):
-            self.engine.outputs = {name: [] for name in self.engine.outputs}
+        if self.engine.unflushed:
+            self.engine.unflushed.clear()
             self.engine.job.mark_published(self.engine.job.progress.commit)
             self.engine.commit(empty_ok=True)
         self.engine.job.mark_published(self.engine.job.progress.commit)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from windrow.core.errors import ConfigurationError
 from windrow.core.extras import need
 from windrow.core.lazy import LazyList, Part
+from windrow.core.logs import get_logger
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
 from windrow.operators.steps.labels import flat
@@ -17,6 +18,45 @@ from windrow.operators.steps.labels import flat
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+
+logger = get_logger()
+
+#: Of so many commits, or so many rows, results wait only where somebody has forgotten to flush them.
+MOST_COMMITS, MOST_ROWS = 1_000, 1_000_000
+
+
+class Unflushed:
+    """Rows of committed steps that were told and not flushed, by operator; a warning once where they become many."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._tables: dict[str, list[pa.Table]] = {name: [] for name in names}
+        self._rows, self._told = 0, False
+
+    def __bool__(self) -> bool:
+        return any(self._tables.values())
+
+    def of(self, name: str) -> tuple[pa.Table, ...]:
+        return tuple(self._tables[name])
+
+    def add(self, name: str, tables: Iterable[pa.Table]) -> None:
+        """Those of other operators, inside a chain, are not kept."""
+        if (mine := self._tables.get(name)) is None:
+            return
+        for table in tables:
+            mine.append(table)
+            self._rows += len(table)
+        if not self._told and (len(mine) > MOST_COMMITS or self._rows > MOST_ROWS):
+            self._told = True
+            logger.warning(
+                "results wait to be flushed, ever more of them: each get_result() gives all of them again, and they are kept "
+                "in memory and on the disk. Call flush() when you have used them, or open with sink=",
+                operator=name,
+                commits=len(mine),
+                rows=self._rows,
+            )
+
+    def clear(self) -> None:
+        self._tables, self._rows = {name: [] for name in self._tables}, 0
 
 
 class Results(LazyList[Any]):

@@ -10,6 +10,8 @@ import pytest
 
 import windrow as wr
 from windrow.core import errors as e
+from windrow.runners.embedded import results
+from windrow.runners.embedded.operator import Embedded
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000
@@ -67,6 +69,35 @@ def test_results_stay_until_they_are_flushed_over_a_restart_too(location: str) -
         assert op.get_result() == []
     with define().open(location, clock=ManualClock()) as op:
         assert op.get_result() == []
+
+
+@pytest.mark.parametrize(("commits", "rows"), [(2, 100), (100, 2)])
+def test_results_that_wait_for_ever_to_be_flushed_are_warned_of_once(
+    location: str, commits: int, rows: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned() -> list[str]:
+        return [text for text in caplog.messages if "Call flush()" in text]
+
+    def live(op: Embedded, seconds: range) -> None:
+        for n in seconds:
+            op.add_message(message(10 * n))
+            op.get_result()
+
+    monkeypatch.setattr(results, "MOST_COMMITS", commits)
+    monkeypatch.setattr(results, "MOST_ROWS", rows)
+    with define().open(location, clock=ManualClock()) as op:
+        live(op, range(3))
+        op.flush()
+        live(op, range(3, 5))
+        assert len(op.get_result()) == 2 and not warned()
+        live(op, range(5, 8))
+        [text] = warned()
+        assert "commits=3 rows=3" in text
+    with define().open(location, clock=ManualClock()) as op:
+        assert len(op.get_result()) == 5 and len(warned()) == 2  # who opens it again meets them at once
+        op.flush()
+        live(op, range(8, 12))
+        assert len(warned()) == 2
 
 
 def test_a_block_that_raises_commits_nothing_of_what_was_staged(location: str) -> None:

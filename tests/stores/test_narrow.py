@@ -128,9 +128,7 @@ def test_what_arrow_has_beneath_a_null_is_no_text(
     kv: MemoryKV, monkeypatch: pytest.MonkeyPatch, words: list[str], narrow: int
 ) -> None:
     monkeypatch.setattr(packed, "NARROW_PAGES", narrow)
-    beneath = pa.Array.from_buffers(
-        pa.string(), 2, [pa.py_buffer(b"\x02"), *pa.array(words).buffers()[1:]]
-    )
+    beneath = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\x02"), *pa.array(words).buffers()[1:]])
     rows = pa.table({"t": [1, 2], "k": beneath})
     assert same(unpack(pages_of(kv, rows, [2]), Schemas(kv, "aux")), rows)
 
