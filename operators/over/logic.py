@@ -189,19 +189,33 @@ class Overs(OneInputLogic):
             events = stored.read(kv, low_us, after.watermark_us, tidy=True, exact=exact)
         schema = self.filed(work.schema)
         rows = schema.empty_table() if events is None else conformed(events, schema)
-        times = rows.column(TIME).to_numpy()
         numbers: tuple[IntArray, int] | None = None
+        if events is not None and self.slices.any and self.slices.worth(calculations, *moved):
+            numbers = self._numbers(rows, gaps=long is None)
+        self._tell_settled(work, rows, numbers, low_us, before, after, long)
         if events is not None and self.slices.any:
-            if self.slices.worth(calculations, *moved):
-                numbers = self._numbers(rows, gaps=long is None)
+            # Last, for it may give up the slices of which windows were made.
             step, given = work.progress.step, (rows, numbers, low_us, moved, after.watermark_us)
             self.slices.extend(kv, calculations, *given, step)
+
+    def _tell_settled(
+        self,
+        work: Work,
+        rows: pa.Table,
+        numbers: tuple[IntArray, int] | None,
+        low_us: int,
+        before: Reached,
+        after: Reached,
+        long: Long | None,
+    ) -> None:
+        """Tell of what the watermark has passed. rows: all from `low_us` on; numbers: of the key of each, where it is known."""
+        times = rows.column(TIME).to_numpy()
         settled = (times >= before.settled_us) & (
             (times < after.settled_us) | (after.settled_us >= END_OF_TIME_US)
         )
-        ended = self.remembered.ended(kv, before, after)
+        ended = self.remembered.ended(work.kv, before, after)
         if ended is not None:
-            ended = conformed(ended, schema)
+            ended = conformed(ended, rows.schema)
         elif not settled.any():
             return
         if not self.remembered.anything:
@@ -209,8 +223,9 @@ class Overs(OneInputLogic):
             at = None if long is None else np.flatnonzero((times >= low_us) & (times < after.watermark_us))
             self._tell(work, rows, codes, size, None, before, after, long, at)
             return
-        held = self.remembered.near(kv, rows, settled, settled, ended, low_us, after)
-        self._tell(work, conformed(held.rows, schema), held.codes, held.keys, held, before, after, long)
+        held = self.remembered.near(work.kv, rows, settled, settled, ended, low_us, after)
+        found = conformed(held.rows, rows.schema)
+        self._tell(work, found, held.codes, held.keys, held, before, after, long)
 
     def _numbers(self, rows: pa.Table, *, gaps: bool) -> tuple[IntArray, int]:
         """A number of the key of each row, below the second."""

@@ -122,6 +122,26 @@ def test_long_windows_are_the_same_by_slices_as_by_messages(
         assert values_equal(a, b)
 
 
+def test_windows_are_whole_where_their_slices_are_given_up_as_they_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages become few: slices of them are not worth it, and in that very advance windows are made of those before."""
+    tables = [table.slice(0, ROWS if n < 15 else 9) for n, table in enumerate(readings(4))]
+    given_up, forget = list[int](), Slices._forget_all
+
+    def forgotten(self: Slices, kv: Any) -> None:
+        given_up.append(len(list(kv.scan(self.cf))))
+        forget(self, kv)
+
+    monkeypatch.setattr(Slices, "_forget_all", forgotten)
+    fast = told(tmp_path / "slices", tables)
+    assert given_up[0] > 50
+    monkeypatch.setattr(slices, "_LONG", 1 << 40)
+    plain = told(tmp_path / "messages", tables)
+    assert len(fast) == len(plain) == 15 * ROWS + 9 * (TABLES - 15)
+    assert all(values_equal(a, b) for a, b in zip(fast, plain, strict=True))
+
+
 def test_an_advance_reads_the_ends_of_long_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     whole = Events.read
