@@ -3,6 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# What clones of one user share, as they do the jars of the Kafka tests.
+SHARED := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/windrow
+UV_VERSION := 0.13.8
+UV := $(SHARED)/uv-$(UV_VERSION)
+
 # Rooms of tests in five processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
 PYTEST := $(BIN)/pytest -n 5 --dist loadscope --no-loadscope-reorder --durations 20 -rR
 
@@ -49,17 +54,20 @@ tools:
 
 .venv: .venv/stamp
 
-# The lock names all there is: nothing is resolved, only checked, and each half of it can be unpacked beside the other. Of thousands
-# of modules some hundreds are ever imported, and compiled then.
-.venv/stamp: requirements.lock pyproject.toml setup.py | tools
-	$(PYTHON) -m venv .venv
-	sed -n 'p;n' requirements.lock >.venv/one-half
-	sed -n 'n;p' requirements.lock >.venv/other-half
-	$(BIN)/pip install --quiet --no-deps --no-compile -r .venv/one-half & one=$$!; \
-	  $(BIN)/pip install --quiet --no-deps --no-compile -r .venv/other-half; other=$$?; wait $$one && exit $$other
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
-	$(BIN)/pip check --quiet
+# The lock names all there is: nothing is resolved, only checked. Unpacked once for all clones of a user, files are linked into
+# each; pip would unpack Spark anew for each, and does so where uv does not find what pip is told where to find. Of thousands of
+# modules some hundreds are ever imported, and compiled then.
+.venv/stamp: requirements.lock pyproject.toml setup.py | tools $(UV)/bin/uv
+	$(PYTHON) -m venv --without-pip .venv
+	$(UV)/bin/uv pip install --quiet --python $(BIN)/python --no-deps -r requirements.lock || \
+	  $(UV)/bin/pip --python $(BIN)/python install --quiet --no-deps --no-compile -r requirements.lock
+	$(UV)/bin/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	$(UV)/bin/uv pip check --quiet --python $(BIN)/python
 	touch $@
+
+$(UV)/bin/uv: | tools
+	$(PYTHON) -m venv $(UV)
+	$(UV)/bin/pip install --quiet uv==$(UV_VERSION)
 
 demo: .venv/stamp
 	$(BIN)/python examples/flights.py
@@ -72,8 +80,11 @@ sessions: .venv/stamp
 
 lint: types ruff layers
 
+# What mypy has found out it looks up by what files hold: a fresh clone begins with what was found out in another.
 types: .venv/stamp
+	@[ -d .mypy_cache ] || tar -xf $(SHARED)/mypy.tar 2>/dev/null || true
 	$(BIN)/mypy -p windrow
+	@tar -cf $(SHARED)/mypy.tar.$$$$ .mypy_cache && mv $(SHARED)/mypy.tar.$$$$ $(SHARED)/mypy.tar
 
 ruff: .venv/stamp
 	$(BIN)/ruff check .
