@@ -219,9 +219,9 @@ def _common(a: pa.DataType, b: pa.DataType) -> pa.DataType:
 
 
 def _conformed(table: pa.Table, fields: dict[str, pa.Field]) -> pa.Table:
-    n = len(table)
+    there = dict(zip(table.column_names, table.columns, strict=True))
     columns = [
-        as_type(table.column(name), field.type) if name in table.column_names else pa.nulls(n, field.type)
+        as_type(there[name], field.type) if name in there else pa.nulls(len(table), field.type)
         for name, field in fields.items()
     ]
     return pa.table(columns, schema=pa.schema(list(fields.values())))

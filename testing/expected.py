@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 from windrow.checkpoint.records import Step
 from windrow.core.errors import CorruptState
 from windrow.core.messages import DeadLetter, Message, Position, WindowInfo
+from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.plain.oracle import Oracle
@@ -19,6 +21,8 @@ from windrow.runners.embedded import Embedded
 from windrow.runners.embedded.intake import declared_of
 from windrow.testing.ledger import values_equal
 
+#: What no step has taken yet, by partition, in order.
+Unread = dict[Partition, list[tuple[Position, Message]]]
 #: (number of the first step, the definition from there on).
 Lives = Sequence[tuple[int, Definition]]
 
@@ -64,7 +68,9 @@ def expect(
     marks = InputsOracle(definition)
     told: dict[str, list[Any]] = {part.name: [] for part in definition.parts}
     dead: list[DeadLetter] = []
-    unread = dict(sorted(fed.items()))
+    unread: Unread = {}
+    for position, message in sorted(fed.items(), key=lambda one: one[0]):
+        unread.setdefault((position.source, position.partition), []).append((position, message))
     for number, step in enumerate(steps):
         while waiting and waiting[0][0] <= number:
             definition = waiting.pop(0)[1]
@@ -86,22 +92,26 @@ def expect(
     return Expected(oracle, told, dead)
 
 
-def _taken(definition: Definition, unread: dict[Position, Message], step: Step) -> dict[str, list[Message]]:
+def _taken(definition: Definition, unread: Unread, step: Step) -> dict[str, list[Message]]:
     """The messages that an ingest took, by input, which are not taken again."""
     taken: dict[str, list[Message]] = {}
     prefixes = [(given.name, definition.prefix(given)) for given in definition.inputs]
-    for position, message in list(unread.items()):
-        partition = (position.source, position.partition)
-        if partition not in step.first_offsets:
-            continue
-        if step.first_offsets[partition] <= position.offset < step.next_offsets[partition]:
-            name = next(name for name, prefix in prefixes if position.source.startswith(prefix))
-            taken.setdefault(name, []).append(Message(message.payload, position))
-            del unread[position]
+    for partition, first in sorted(step.first_offsets.items()):
+        waiting = unread.get(partition, [])
+        low, high = (bisect_left(waiting, at, key=_offset) for at in (first, step.next_offsets[partition]))
+        if low < high:
+            name = next(name for name, prefix in prefixes if partition[0].startswith(prefix))
+            found = (Message(message.payload, position) for position, message in waiting[low:high])
+            taken.setdefault(name, []).extend(found)
+            del waiting[low:high]
     rows = sum(map(len, taken.values()))
     if rows != step.rows:
         raise CorruptState(f"{step} took {step.rows} rows, {rows} such were fed")
     return taken
+
+
+def _offset(one: tuple[Position, Message]) -> int:
+    return one[0].offset
 
 
 def compare(

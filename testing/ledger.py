@@ -16,6 +16,9 @@ from windrow.operators.plain.aggregates import is_nan
 RELATIVE_TOLERANCE = 1e-9
 ABSOLUTE_TOLERANCE = 1e-12
 
+#: What most values are, which are equal or are not.
+_PLAIN = frozenset({bool, int, str, bytes, type(None)})
+
 LedgerKey = tuple[tuple[tuple[str, Any], ...], Window | TupleWindow]
 
 
@@ -25,6 +28,8 @@ class LedgerBroken(AssertionError):
 
 def values_equal(a: Any, b: Any) -> bool:
     """Equality of results: floats within 1e-9 relative, NaN equals NaN, an integer equals the same float."""
+    if type(a) is type(b) and type(a) in _PLAIN:
+        return bool(a == b)
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(values_equal(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -69,6 +74,8 @@ def told_equal(a: Any, b: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     """Fields that are not null; a time as microseconds."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Mapping):
         return {name: _plain(value[name]) for name in value if value[name] is not None}
     return instant_us(value) if isinstance(value, datetime) and value.tzinfo is not None else value

@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import logging
 import multiprocessing
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import structlog
 from tqdm import tqdm
 
 
@@ -141,7 +141,9 @@ def check(play: Play, seeds: Sequence[int], processes: int, again: str) -> Summa
 def quiet() -> Iterator[None]:
     """Jobs that are killed, or hit, have much to say."""
     plain = logging.getLogger("windrow")
-    level, before = plain.level, structlog.get_config() if structlog.is_configured() else None
+    structlog: Any = sys.modules.get("structlog")  # a program that has configured it has imported it
+    configured = structlog is not None and structlog.is_configured()
+    level, before = plain.level, structlog.get_config() if configured else None
     plain.setLevel(logging.CRITICAL)
     if before is not None:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

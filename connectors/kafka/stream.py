@@ -165,7 +165,7 @@ class KafkaStream:
         """What was counted of some ranges, as it came then: `replay=` of a job that reads this. Raises `StateLost`."""
         whole = replace(self, fail_on_data_loss=True)
         tables = list(whole.read(self.ranges_again(ranges)))
-        return pa.concat_tables(tables or [_NO_ROWS], promote_options="permissive")
+        return pa.concat_tables(tables or [_POSITIONS.empty_table()], promote_options="permissive")
 
 
 def refuse_losses(found: Sequence[Loss], extents: Extents, fail: bool) -> None:
@@ -185,9 +185,10 @@ def refuse_losses(found: Sequence[Loss], extents: Extents, fail: bool) -> None:
         raise SourceLost(f"{loss.text}. {remedy[0].upper()}{remedy[1:]}")
 
 
-_NO_ROWS = pa.schema(
+#: An empty table of it is made where it is needed: the first of all tables brings pandas.
+_POSITIONS = pa.schema(
     [(SOURCE, pa.string()), (PARTITION, pa.int64()), (OFFSET, pa.int64()), (ORDINAL, pa.int64())]
-).empty_table()
+)
 
 
 def _holds(

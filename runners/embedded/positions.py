@@ -17,6 +17,9 @@ from windrow.core.positions import Partition, Positions
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.steps.groups import combine
 
+#: So many rows are looked at one by one in less time than Arrow needs to make a hash table.
+FEW = 64
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -190,7 +193,9 @@ def _first_of_each(table: pa.Table) -> pa.Table:
 
 def extent(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """First and following offset of each partition in a slice."""
-    if len(table) and is_one(combine(table.column(SOURCE))) and is_one(combine(table.column(PARTITION))):
+    if len(table) <= FEW:
+        return _extent_of_few(table)
+    if is_one(combine(table.column(SOURCE))) and is_one(combine(table.column(PARTITION))):
         partition = (table.column(SOURCE)[0].as_py(), table.column(PARTITION)[0].as_py())
         span = pc.min_max(table.column(OFFSET)).as_py()
         return {partition: span["min"]}, {partition: span["max"] + 1}
@@ -200,3 +205,15 @@ def extent(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]
     rows = grouped.to_pylist()
     first = {(r[SOURCE], r[PARTITION]): r[f"{OFFSET}_min"] for r in rows}
     return first, {(r[SOURCE], r[PARTITION]): r[f"{OFFSET}_max"] + 1 for r in rows}
+
+
+def _extent_of_few(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """As `extent`, of rows that are looked at one by one."""
+    first: dict[Partition, int] = {}
+    following: dict[Partition, int] = {}
+    columns = (table.column(name).to_pylist() for name in (SOURCE, PARTITION, OFFSET))
+    for source, partition, offset in zip(*columns, strict=True):
+        place = (source, partition)
+        first[place] = min(offset, first.get(place, offset))
+        following[place] = max(offset + 1, following.get(place, 0))
+    return first, following

@@ -217,6 +217,7 @@ def test_state_that_was_begun_before_there_were_slices_goes_on(
             op.add_messages(table)
         op.drain()
         rows = in_order(op.result_table())
-    found = [row for row in wanted if row["t"] in {r["t"] for r in rows}]
+    times = {row["t"] for row in rows}
+    found = [row for row in wanted if row["t"] in times]
     assert len(rows) > 7 * ROWS and len(rows) == len(found)
     assert all(values_equal(a, b) for a, b in zip(rows, found, strict=True))
