@@ -1,13 +1,10 @@
 """Messages that are kept for a time, in columns: a value for a stretch of event time and a step, an Arrow table.
 
-    <bucket i64><step u64>     u8 1, u32 rows, Arrow stream of the rows, in the order in which they came
-    <bucket i64><step u64>     u8 2, u32 rows, u16 columns, u8 how for each of them, u32 length, Arrow stream of the first row,
-                               Arrow stream of the rows, of the columns that are not made anew
+    <bucket i64><step u64>     the rows, in the order in which they came (`event_values.py`)
 
-bucket: the event time at which the stretch begins. how: 0, kept; 1, each row has the value of the first; 2, the event time.
-Steps read a range of time and forget what is before it: both are ranges of keys. Where many small values came for one stretch
-its last ones are joined as they are read: so many that the one before them has at least twice their rows. So each row is
-written a few times, and a stretch has no more than a few dozen values.
+bucket: the event time at which the stretch begins. Steps read a range of time and forget what is before it: both are ranges of
+keys. Where many small values came for one stretch its last ones are joined as they are read: so many that the one before them
+has at least twice their rows. So each row is written a few times, and a stretch has no more than a few dozen values.
 
 Rows of a step that lie far apart would be a value each. Whoever files such rows may make their stretches longer, by a power of
 two, and remembers up to which time there are such (`Wide`): what is read from before that begins where the long ones do.
@@ -15,35 +12,27 @@ two, and remembers up to which time there are such (`Wide`): what is read from b
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray, IntArray, is_one
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
-from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
+from windrow.stores.event_values import TIME as TIME
+from windrow.stores.event_values import Encoder, packed, unpacked
 from windrow.stores.kv import KV, Batch
 
-FORMAT, IN_FULL = 2, 1
-#: The column of event times, int64 microseconds.
-TIME = "__time"
 #: A stretch with more values than this is looked at.
 MANY = 12
 #: So many rows are in memory at once where they are taken in portions; a value that others are joined to has no more.
 PORTION = 1 << 16
 #: Rows are far apart that are fewer to a stretch than this, in more than so many of them.
 FEW, SPARSE = 64, 64
-#: Of fewer rows all columns are kept.
-_ENOUGH = 256
-_HEAD, _COLUMNS, _LENGTH = struct.Struct(">BI"), struct.Struct(">H"), struct.Struct(">I")
-_KEPT, _SAME, _OF_TIME = range(3)
 _END = b"\xff" * 17
 
 #: What is wanted of some rows, in their order.
@@ -101,9 +90,9 @@ class Events:
         """rows: of a step, which has a number of its own. width_us: of their stretches, which `wide` tells from then on."""
         batch, rows = Batch(), rows.combine_chunks()
         width_us = self.width_us if width_us is None else width_us
-        how, first = _how(rows, width_us), rows.slice(0, 1)
-        for bucket, part in by_stretch(_kept(rows, how), width_us):
-            batch.put(self.cf, _key(bucket, step), _encoded(part, how, first))
+        times, encoder = rows.column(TIME).to_numpy(), Encoder(rows, width_us)
+        for bucket, part in by_stretch(encoder.kept, width_us, times):
+            batch.put(self.cf, _key(bucket, step), encoder.value(part))
         kv.write(batch)
 
     def read(
@@ -162,7 +151,7 @@ class Events:
                 yield tables, decode_i64(key[:8])
                 keys, tables, rows = [], [], 0
             keys.append(key)
-            tables.append(_unpacked(value, columns))
+            tables.append(unpacked(value, columns))
             rows += len(tables[-1])
         if keys:
             self._join(kv, keys, tables, tidy)
@@ -211,12 +200,12 @@ class Events:
         """Forget the rows of stretches that begin before that of which `gone` is true, and no others."""
         batch = Batch()
         for key, value in kv.scan(self.cf, b"", self._end(below_us)):
-            rows = _unpacked(value)
+            rows = unpacked(value)
             stay = ~gone(rows)
             if not stay.any():
                 batch.delete(self.cf, key)
             elif not stay.all():
-                batch.put(self.cf, key, _packed(rows.filter(pa.array(stay))))
+                batch.put(self.cf, key, packed(rows.filter(pa.array(stay))))
         kv.write(batch)
 
     def _end(self, high_us: int) -> bytes | None:
@@ -240,7 +229,7 @@ class Events:
                 first -= 1
                 size += len(tables[first])
             if first < high - 1:
-                batch.put(self.cf, keys[high - 1], _packed(concat(tables[first:high])))
+                batch.put(self.cf, keys[high - 1], packed(concat(tables[first:high])))
                 batch.delete_many(self.cf, keys[first : high - 1])
         if len(batch):
             kv.write(batch)
@@ -262,9 +251,11 @@ def stretch_us(times: IntArray, width_us: int) -> int:
     return width_us
 
 
-def by_stretch(rows: pa.Table, width_us: int) -> Iterator[tuple[int, pa.Table]]:
-    """(where it begins, its rows as they came) for each stretch."""
-    buckets = rows.column(TIME).to_numpy() // width_us
+def by_stretch(
+    rows: pa.Table, width_us: int, times: IntArray | None = None
+) -> Iterator[tuple[int, pa.Table]]:
+    """(where it begins, its rows as they came) for each stretch. times: of the rows; None: they have them as `TIME`."""
+    buckets = (rows.column(TIME).to_numpy() if times is None else times) // width_us
     first, last = int(buckets.min()), int(buckets.max())
     if first == last:
         yield first * width_us, rows
@@ -280,117 +271,3 @@ def by_stretch(rows: pa.Table, width_us: int) -> Iterator[tuple[int, pa.Table]]:
 
 def _key(bucket: int, step: int) -> bytes:
     return encode_i64(bucket) + step.to_bytes(8, "big")
-
-
-def _packed(rows: pa.Table) -> bytes:
-    rows = rows.combine_chunks()
-    how = _how(rows)
-    return _encoded(_kept(rows, how), how, rows.slice(0, 1))
-
-
-def _how(rows: pa.Table, width_us: int | None = None) -> bytes:
-    """For each column how it is kept, in values of one stretch each. What is the same in all rows, as the places of one source
-    mostly are, is written once. width_us: of several stretches, of that length; None: of one."""
-    few = len(rows) < _ENOUGH
-    if not few and width_us is not None:
-        extent = pc.min_max(rows.column(TIME))
-        stretches = extent["max"].as_py() // width_us - extent["min"].as_py() // width_us + 1
-        few = len(rows) < _ENOUGH * stretches
-    return bytes(_KEPT if few or field.name == TIME else _how_one(rows, field) for field in rows.schema)
-
-
-def _how_one(rows: pa.Table, field: pa.Field) -> int:
-    column, kind = rows.column(field.name), field.type
-    if not _in_bits(kind) and is_one(column):
-        return _SAME
-    if (
-        pa.types.is_timestamp(kind)
-        and kind.unit == "us"
-        and column.cast(pa.int64()).equals(rows.column(TIME))
-    ):
-        return _OF_TIME
-    return _KEPT
-
-
-def _in_bits(kind: pa.DataType) -> bool:
-    """True of values that may be equal and not the same: 0.0 and -0.0, and what holds them."""
-    return not (
-        pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_temporal(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-    )
-
-
-def _kept(rows: pa.Table, how: bytes) -> pa.Table:
-    """The columns that are kept."""
-    if not any(how):
-        return rows
-    return rows.select([name for name, one in zip(rows.column_names, how, strict=True) if one == _KEPT])
-
-
-def _encoded(kept: pa.Table, how: bytes, first: pa.Table) -> bytes:
-    """The value of rows, of which these columns are kept. first: one of them."""
-    sink = pa.BufferOutputStream()
-    if any(how):
-        one = _stream(first)
-        sink.write(_HEAD.pack(FORMAT, len(kept)) + _COLUMNS.pack(len(how)) + how + _LENGTH.pack(len(one)))
-        sink.write(one)
-    else:
-        sink.write(_HEAD.pack(IN_FULL, len(kept)))
-    _write(sink, kept)
-    value: bytes = sink.getvalue().to_pybytes()
-    return value
-
-
-def _stream(rows: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    _write(sink, rows)
-    return sink.getvalue()
-
-
-def _write(sink: pa.NativeFile, rows: pa.Table) -> None:
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        for batch in rows.to_batches():
-            writer.write_batch(batch)
-
-
-def _unpacked(value: bytes, columns: Collection[str] | None = None) -> pa.Table:
-    if value[:1] > bytes((FORMAT,)):
-        raise NewerFormat(
-            f"kept messages of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-        )
-    try:
-        form, wanted = _HEAD.unpack_from(value)
-        rows = _decoded(pa.py_buffer(value)[_HEAD.size :], form, wanted, columns)
-    except (pa.ArrowException, OSError, struct.error, KeyError, ValueError) as error:
-        raise CorruptState(f"kept messages of {len(value)} bytes cannot be read: {error}") from error
-    if len(rows) != wanted:
-        raise CorruptState(f"kept messages of {len(value)} bytes are {len(rows)} rows, not {wanted}")
-    return rows
-
-
-def _decoded(data: pa.Buffer, form: int, rows: int, wanted: Collection[str] | None) -> pa.Table:
-    """The rows of a value behind its head. wanted: which columns; None: all."""
-    if form == IN_FULL:
-        whole = pa.ipc.open_stream(data).read_all()
-        return whole if wanted is None else whole.select([n for n in whole.column_names if n in wanted])
-    many = _COLUMNS.unpack_from(data)[0]
-    at = _COLUMNS.size + many
-    how, length = data[_COLUMNS.size : at].to_pybytes(), _LENGTH.unpack_from(data, at)[0]
-    at += _LENGTH.size
-    first = pa.ipc.open_stream(data[at : at + length]).read_all()
-    kept = pa.ipc.open_stream(data[at + length :]).read_all()
-    columns, fields = [], []
-    for field, one in zip(first.schema, how, strict=True):
-        if wanted is not None and field.name not in wanted:
-            continue
-        fields.append(field)
-        if one == _KEPT:
-            columns.append(kept.column(field.name))
-        elif one == _SAME:
-            columns.append(pa.repeat(first.column(field.name)[0], rows))
-        else:
-            columns.append(kept.column(TIME).cast(field.type))
-    return pa.table(columns, schema=pa.schema(fields, first.schema.metadata))

@@ -52,6 +52,16 @@ def ordered(first: IntArray, rows: pa.Table | None, at: IntArray | None = None) 
     return order
 
 
+def stand_by_position(rows: pa.Table, times: IntArray) -> bool:
+    """True if of equal times rows stand in the order of their positions, told by one look at each: they are of one partition,
+    in runs of which each is later than those before it. False where they may, too."""
+    if len(rows) == 0 or not {SOURCE, PARTITION, OFFSET} <= set(rows.column_names):
+        return False
+    starts = np.r_[0, np.flatnonzero(np.diff(rows.column(OFFSET).to_numpy()) <= 0) + 1]
+    lasts, firsts = np.maximum.reduceat(times, starts), np.minimum.reduceat(times, starts)
+    return bool((firsts[1:] > lasts[:-1]).all()) and all(is_one(rows.column(n)) for n in (SOURCE, PARTITION))
+
+
 def _order(numbers: IntArray) -> IntArray:
     """The places of numbers in their order, of equal ones as they stand."""
     low, high, bits = int(numbers.min()), int(numbers.max()), len(numbers).bit_length()
@@ -168,6 +178,7 @@ class Lines:
         ttl_us: int | None,
         at: IntArray | None = None,
     ) -> None:
+        rows_us = times
         if at is not None:
             codes, times = codes[at], times[at]
         self._first_us = int(times.min(initial=END_OF_TIME_US))
@@ -177,7 +188,9 @@ class Lines:
             self._moments = np.unique(times)
             self._span = len(self._moments) + 2
         packed = self._packed(codes, times, "left")
-        order = ordered(packed, rows, at)
+        #: What says in which order those of one moment are; None where they stand in it.
+        self.ties = None if rows is None or stand_by_position(rows, rows_us) else rows
+        order = ordered(packed, self.ties, at)
         self.order = order if at is None else at[order]
         self._packed_in_order = packed[order]
         self.codes, self.times = codes[order], times[order]

@@ -273,7 +273,7 @@ class Overs(OneInputLogic):
             if part.frame in long.begins:
                 read = {*self.definition.by, *columns_of(calculation), TIME}
                 between, schema = (long.lefts[part.frame], long.begins[part.frame]), _only(filed, read)
-                left = self.events(work.kv).read(work.kv, *between, exact=False, columns=read)
+                left = self.events(work.kv).read(work.kv, *between, columns=read)
                 left = None if left is None else conformed(left, schema)
                 found[part.frame] = self.slices.middle(work.kv, long, part.frame, left, calculation, keys)
         return found

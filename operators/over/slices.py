@@ -31,7 +31,7 @@ from windrow.operators.over.lines import Lines
 from windrow.operators.over.sliced import Middle
 from windrow.operators.over.values import Part, columns_of
 from windrow.operators.steps.columns import ACCUMULATOR
-from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.groups import Groups, combine, key_numbers
 from windrow.operators.steps.intake import Slice
 from windrow.stores.events import TIME, Events, by_stretch
 from windrow.stores.kv import KV, Batch
@@ -127,19 +127,16 @@ class Slices:
     def middle(
         self, kv: KV, long: Long, frame: Frame, left: pa.Table | None, calculation: Calculation, keys: Keys
     ) -> Middle:
-        """Of a frame. left: rows, among them all from where the windows begin, `long.lefts`, to where its slices do."""
+        """Of a frame. left: rows from where the windows begin, `long.lefts`, to where its slices do."""
         slices = self._read(kv, long.begins[frame], long.right_us)
         codes = keys.numbers([t for t in (left, slices) if t is not None])
         lines, lifted, merged = None, dict[str, pa.Array](), dict[str, pa.Array]()
         found: IntArray = np.zeros(0, dtype=np.int64)
-        if left is not None:
-            times = left.column(TIME).to_numpy()
-            inside = (times >= long.lefts[frame]) & (times < long.begins[frame])
-            mine = np.flatnonzero(inside & (codes[0] >= 0))
-            if len(mine):
-                lines = Lines(None, codes[0], keys.size, times, None, mine)
-                in_lines = left.select(columns_of(calculation)).take(pa.array(lines.order))
-                lifted = calculation.lift(Slice(in_lines, lines.times))
+        if left is not None and (codes[0] >= 0).any():
+            mine = None if (codes[0] >= 0).all() else np.flatnonzero(codes[0] >= 0)
+            lines = Lines(None, codes[0], keys.size, left.column(TIME).to_numpy(), None, mine)
+            in_lines = left.select(columns_of(calculation)).take(pa.array(lines.order))
+            lifted = calculation.lift(Slice(in_lines, lines.times))
         if slices is not None:
             found, merged = self._merged(slices, codes[-1], calculation, keys.size)
         return Middle(lines, lifted, merged, found)
@@ -293,8 +290,12 @@ class Keys:
         n, sizes = len(self._present), list(map(len, tables))
         both = concat([self._table, *(t.select(self._by) for t in tables)]) if self._by else None
         columns = [] if both is None else [both.column(b) for b in self._by]
-        codes = Groups(columns, n + sum(sizes)).codes
-        found = np.r_[self._present, -1][np.minimum(codes, n)]
+        codes, size = (
+            key_numbers(columns, n + sum(sizes)) if columns else (np.zeros(n + sum(sizes), np.int64), 1)
+        )
+        own = np.full(size, -1, dtype=np.int64)
+        own[codes[:n]] = self._present
+        found = own[codes]
         return np.split(found, np.cumsum([n, *sizes])[:-1])[1:]
 
 

@@ -204,7 +204,7 @@ class Telling:
 
     def in_order(self, places: IntArray) -> IntArray:
         """The messages at these places by event time and position."""
-        return ordered(self.lines.times[places], self._rows, self.lines.order[places])
+        return ordered(self.lines.times[places], self.lines.ties, self.lines.order[places])
 
 
 def buried(

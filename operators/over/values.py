@@ -13,7 +13,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.frames import Frame, RowsBetween
 from windrow.operators.aggregations.base import concat_parts
 from windrow.operators.aggregations.calculation import Aggregating, Broken, Calculation
-from windrow.operators.over.folds import Ranges, Windows, folded, laid_out, null_where
+from windrow.operators.over.folds import Once, Ranges, Windows, folded, laid_out, null_where
 from windrow.operators.over.lines import Bounds
 from windrow.operators.steps.columns import ACCUMULATOR, POSITION_COLUMNS
 from windrow.operators.steps.groups import Groups, combine
@@ -76,11 +76,11 @@ def over_frame(
     calculation: Calculation, rows: Slice, lifted: Mapping[str, pa.Array], bounds: Bounds, partial: str
 ) -> Values:
     """Values of windows. rows: in lines, `lifted` their accumulators."""
-    size, merged, left = len(bounds.low), dict[str, pa.Array](), list[str]()
+    size, merged, left, windows = len(bounds.low), dict[str, pa.Array](), list[str](), Once(Ranges(bounds))
     for alias, kernel in calculation.kernels.items():
         if kernel is None:
             continue
-        parts = folded(kernel, [calculation.parts_of(alias, lifted)], Ranges(bounds))
+        parts = folded(kernel, [calculation.parts_of(alias, lifted)], windows)
         if parts is None:
             left.append(alias)
         else:
@@ -102,7 +102,7 @@ def over_slices(
     calculation: Calculation, pieces: Sequence[Mapping[str, pa.Array]], windows: Windows, size: int
 ) -> Values:
     """Values of windows of accumulators that all can be folded."""
-    merged: dict[str, pa.Array] = {}
+    merged, windows = dict[str, pa.Array](), Once(windows)
     for alias, kernel in calculation.kernels.items():
         assert kernel is not None
         parts = folded(kernel, [calculation.parts_of(alias, piece) for piece in pieces], windows)

@@ -181,7 +181,7 @@ def test_whatever_the_width_of_stretches_a_range_is_what_a_list_gives(
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        (lambda value: b"\x03" + value[1:], NewerFormat),
+        (lambda value: b"\x04" + value[1:], NewerFormat),
         (lambda value: value[:40], CorruptState),
         (lambda value: value[:1] + b"\x00\x00\x00\x09" + value[5:], CorruptState),
     ],
@@ -236,7 +236,51 @@ def test_what_is_the_same_in_all_rows_is_written_once_and_comes_back_in_every_bi
     assert np.signbit(found.column("zero").to_numpy()).tolist() == [i % 2 == 1 for i in range(400)]
     narrow = rows.drop_columns(["source", "t", "partition", "flag"])
     assert len(value) < len(value_of(narrow)[2]) + 2_500
-    assert value[:1] == b"\x02"
+    assert value[:1] == b"\x02" and value_of(wide_rows(3_000))[2][:1] == b"\x03"
+
+
+@given(
+    st.integers(0, 8),
+    st.sampled_from([0, -(2**63), 2**63 - 2**33, -5, 1_700_000_000_000_000]),
+    st.integers(1, 12),
+    st.integers(0, 12),
+    st.booleans(),
+    st.data(),
+)
+@examples(150, deep=5_000)
+def test_numbers_near_each_other_and_texts_that_differ_at_their_end_come_back_and_take_few_bytes(
+    span: int, low: int, length: int, own: int, missing: bool, data: st.DataObject
+) -> None:
+    chance, n, own = np.random.default_rng(data.draw(st.integers(0, 99))), 5_000, min(own, length)
+    numbers = low + chance.integers(0, 2 ** (4 * span) + (span == 0), n)
+    ends = chance.integers(97, 123, (n, own)).astype(np.uint8).tobytes().decode()
+    texts = ["k" * (length - own) + ends[own * i : own * (i + 1)] for i in range(n)]
+    gone = chance.random(n) < (0.1 if missing else 0)
+    rows = pa.table(
+        {
+            "number": pa.array(numbers, mask=gone),
+            "at": pa.array(numbers, mask=gone).cast(pa.timestamp("ns", "UTC")),
+            "text": pa.array(texts),
+            "bytes": pa.array(texts).cast(pa.binary()),
+            "some": pa.array(texts, mask=gone),
+            "longer": [f"{text}{'!' * (i % 2)}" for i, text in enumerate(texts)],
+            TIME: chance.integers(-STRETCH, STRETCH, n),
+        }
+    )
+    events, kv = store()
+    events.add(kv, rows, 1)
+    found = events.read(kv, -STRETCH, STRETCH)
+    assert found is not None and found.schema.equals(rows.schema)
+    assert found.equals(
+        rows.take(pa.array(np.argsort(rows.column(TIME).to_numpy() // STRETCH, kind="stable")))
+    )
+
+
+def test_keys_that_are_numbered_and_numbers_near_each_other_take_a_fraction_of_their_bytes() -> None:
+    chance, n = np.random.default_rng(3), 10_000
+    keys = pa.array([f"customer-{i:08d}" for i in chance.integers(0, 100_000, n)])
+    rows = pa.table({"k": keys, "v": 10**12 + chance.integers(0, 60_000, n), TIME: np.arange(n) % STRETCH})
+    assert len(value_of(rows)[2]) < n * (8 + 2 + 1) + 2_000
 
 
 def test_few_rows_of_a_stretch_are_written_as_they_are() -> None:
@@ -262,8 +306,11 @@ def test_joined_values_and_those_of_which_some_rows_go_keep_what_is_the_same() -
     assert left is not None and left.equals(tidied.filter(pc.greater_equal(tidied.column(TIME), before_us)))
 
 
-def test_a_value_that_is_cut_off_anywhere_is_told_as_damaged() -> None:
-    events, kv, value = value_of(wide_rows())
+@pytest.mark.parametrize("many", [400, 3_000])
+def test_a_value_that_is_cut_off_anywhere_is_told_as_damaged(many: int) -> None:
+    rows = wide_rows(many)
+    numbered = pa.array([f"key-{i:08d}" for i in range(many)])
+    events, kv, value = value_of(rows.append_column("key", numbered))
     [(key, _)] = kv.scan("e")
     for length in [*range(1, 400), *range(400, len(value) - 8, 97)]:
         batch = Batch()

@@ -237,3 +237,12 @@ def test_windows_that_are_laid_out_in_pieces_are_whole(monkeypatch: pytest.Monke
         for row, window in zip(rows.tolist(), of.tolist(), strict=True):
             found[first + window].append(row)
     assert [found[i] for i in range(5)] == [list(range(a, b)) for a, b in zip(low, high, strict=True)]
+
+
+def test_sums_of_the_same_numbers_are_made_once_and_those_of_others_are_their_own() -> None:
+    low = np.array([0, 5, 90])
+    windows = folds.Ranges(Bounds(low, low + 10, np.ones(3, dtype=bool)))
+    once, ones = folds.Once(windows), np.ones(100, dtype=np.int64)
+    found = [once.sums([values]) for values in (ones, np.r_[ones[1:], 7], ones.copy())]
+    assert [sums.tolist() for sums in found] == [[10, 10, 10], [10, 10, 16], [10, 10, 10]]
+    assert found[0] is found[2]
