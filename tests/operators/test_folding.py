@@ -9,8 +9,12 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
+from windrow.core.byte_order import encode_i64
 from windrow.stores import blocks as layout
 from windrow.stores import divided, paged
+from windrow.stores.divided import Merge
+from windrow.stores.kv import KV
+from windrow.stores.values import BESIDE, BLOCK_FORMAT
 from windrow.testing import ManualClock
 
 #: Steps of a life, how long each is, and after how many blocks they are folded: more than twice, however many they are.
@@ -94,16 +98,31 @@ def live(
     return told + [repr(w) for w in infos], most, size
 
 
+#: Under which blocks are gathered, and how they lie: where single keys are judged at each step, nothing is folded.
+GATHERED = [
+    (wr.Emit(), wr.tumbling("1 hour"), BLOCK_FORMAT),
+    (wr.Emit(on_time=False, late=wr.never, closing_pane=True), wr.tumbling("1 hour"), BLOCK_FORMAT),
+    (wr.Emit(early=wr.every("20 seconds"), mode="retracting"), wr.tumbling("1 hour"), BESIDE),
+    (wr.Emit(early=wr.every("20 seconds"), mode="discarding"), wr.tumbling("1 hour"), BESIDE),
+    (wr.Emit(), wr.hopping("30 seconds", "20 seconds"), BLOCK_FORMAT),
+]
+
+
 @pytest.mark.proves("Windows: long ones of many commits stay small")
-@pytest.mark.parametrize(
-    ("emit", "window"),
-    [*((e, wr.tumbling("1 hour")) for e in EMISSIONS), (wr.Emit(), wr.hopping("30 seconds", "20 seconds"))],
-    ids=repr,
-)
+@pytest.mark.parametrize(("emit", "window", "how"), GATHERED, ids=repr)
 def test_nobody_can_tell_whether_windows_were_folded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, window: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, window: Any, how: int
 ) -> None:
+    fold, folds = layout.BlockWindows.fold, list[int]()
+
+    def noted(self: layout.BlockWindows, kv: KV, start: int, merge: Merge) -> None:
+        newest = self._newest(kv, encode_i64(start))
+        folds.append(-1 if newest is None else newest.block.version)
+        fold(self, kv, start, merge)
+
+    monkeypatch.setattr(layout.BlockWindows, "fold", noted)
     folded, _, _ = live(tmp_path / "folded", emit, window)
+    assert how in folds
     monkeypatch.setattr(layout, "FOLD_AT", 10**6)
     plain, _, _ = live(tmp_path / "plain", emit, window)
     assert folded == plain
