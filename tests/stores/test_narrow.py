@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.stores import packed
+from windrow.stores import packed, pages, shares
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.packed import NARROW_PAGES, Packed
-from windrow.stores.pages import NARROW, PAGE, PAGE_ROWS, in_order, unpack
+from windrow.stores.pages import NARROW, PAGE, PAGE_ROWS, in_order, size_of, unpack
 from windrow.stores.windows import UPSERT, Schemas, put_schema
 
 KINDS: list[pa.DataType] = [
@@ -200,3 +200,23 @@ def test_a_narrow_page_that_is_damaged_or_newer_is_told_as_such(kv: MemoryKV) ->
         unpack([page + b"\0"], schemas)
     with pytest.raises(NewerFormat, match="format 9"):
         unpack([b"\x09" + page[1:]], schemas)
+
+
+def test_narrow_pages_count_as_much_as_their_rows_take_wherever_memory_is_counted(
+    kv: MemoryKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = NARROW_PAGES * PAGE_ROWS
+    rows, sizes = many(n), [PAGE_ROWS] * NARROW_PAGES
+    narrow = pages_of(kv, rows, sizes)
+    monkeypatch.setattr(packed, "NARROW_PAGES", NARROW_PAGES + 1)
+    wide = pages_of(kv, rows, sizes)
+    assert (narrow[0][0], wide[0][0]) == (NARROW, PAGE)
+    assert list(map(size_of, wide)) == list(map(len, wide))
+    counted, taken = sum(map(size_of, narrow)), sum(map(len, wide))
+    assert sum(map(len, narrow)) < taken / 2 < counted < 2 * taken
+    monkeypatch.setattr(pages, "_TABLE_BYTES", taken // 8)
+    tables = [table.drop_columns([UPSERT]) for table in unpack(narrow, Schemas(kv, "aux"))]
+    assert max(table.nbytes for table in tables) < rows.nbytes / 4
+    assert pa.concat_tables(tables).equals(rows)
+    monkeypatch.setattr(shares, "_BYTES", taken // 8)
+    assert max(len(table) for table in shares.tables_of(iter(narrow), Schemas(kv, "aux"))) < n / 4
