@@ -159,6 +159,33 @@ def test_a_promise_holds_as_long_as_the_retention(
     assert len(rows) == len(anchors) - len(letters)
 
 
+def test_promises_are_forgotten_in_a_later_life_too(tmp_path: Path) -> None:
+    """They are found by the stretches of their times: where these are lost, they stay for as long as the job lives."""
+    first, *later = [
+        {"k": k, "at": at * S, "obsolete": None if at == 3 else at * S, "start": at * S, "end": at * S}
+        for k, at in (("a", 1), ("b", 3), ("b", 60), ("b", 61))
+    ]
+    anchors = wr.Input("markers", event_time="at", max_ahead=wr.forever, watermark="0 seconds")
+    with TestDriver(over(by="k", retention="8 seconds", anchors=anchors), tmp_path / "job") as driver:
+        for marker in (first, later[0]):
+            driver.feed([{"k": "b", "t": marker["at"] + S, "n": 0}], "readings")
+            driver.feed([marker], "markers")
+        driver.op.flush()
+        driver.restart()
+        assert promised(driver) == ["a"]
+        for marker in later[1:]:
+            driver.feed([{"k": "b", "t": marker["at"] + S, "n": 0}], "readings")
+            driver.feed([marker], "markers")
+        assert promised(driver) == ["b"]
+
+
+def promised(driver: TestDriver) -> list[str]:
+    """The keys of which the state has a promise."""
+    logic = AnchoredOvers(driver.definition)  # type: ignore[arg-type]
+    rows = logic.pending.promises._keyed.all(driver.op.engine.staged.overlay)
+    return [] if rows is None else rows.column("k").to_pylist()
+
+
 def test_promises_of_a_state_from_before_are_kept_and_forgotten_as_others_are() -> None:
     definition = over(by="k", retention="8 seconds")
     logic = AnchoredOvers(definition)

@@ -60,14 +60,23 @@ AGG: dict[str, Any] = {
 
 
 def told(
-    path: Path, tables: list[pa.Table], *, by: Any = "k", agg: dict[str, Any] = AGG, **options: Any
+    path: Path,
+    tables: list[pa.Table],
+    *,
+    by: Any = "k",
+    agg: dict[str, Any] = AGG,
+    lives: int = 1,
+    **options: Any,
 ) -> list[Any]:
-    over = definition(by=by, agg=agg, **options)
-    with over.open(str(path), schema=tables[0].schema) as op:
-        for table in tables:
-            op.add_messages(table)
-        op.drain()
-        return in_order(op.result_table())
+    over, size = definition(by=by, agg=agg, **options), -(-len(tables) // lives)
+    for low in range(0, len(tables), size):
+        with over.open(str(path), schema=tables[0].schema) as op:
+            for table in tables[low : low + size]:
+                op.add_messages(table)
+            if low + size >= len(tables):
+                op.drain()
+            rows = in_order(op.result_table())
+    return rows
 
 
 def definition(*, by: Any = "k", agg: dict[str, Any] = AGG, **options: Any) -> wr.Over:
@@ -113,7 +122,7 @@ def test_long_windows_are_the_same_by_slices_as_by_messages(
     monkeypatch.setattr(
         "windrow.operators.over.telling.Sliced", lambda *more: used.append(1) or Sliced(*more)
     )
-    fast = told(tmp_path / "slices", tables, **options)
+    fast = told(tmp_path / "slices", tables, lives=2, **options)
     assert (len(used) > 4) == (name != "of few messages a key")
     monkeypatch.setattr(slices, "_LONG", 1 << 40)
     plain = told(tmp_path / "messages", tables, **options)
@@ -177,10 +186,11 @@ def test_most_slices_are_read_as_long_ones(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Events, "read", counted)
     tables = readings(4)
-    with definition().open(str(tmp_path), schema=tables[0].schema) as op:
-        for table in tables:
-            read.append(0)
-            op.add_messages(table)
+    for low, high in ((0, 17), (17, TABLES)):
+        with definition().open(str(tmp_path), schema=tables[0].schema) as op:
+            for table in tables[low:high]:
+                read.append(0)
+                op.add_messages(table)
     # Fifty slices of four keys are there: six long ones, up to fourteen before and behind, eight for one that becomes whole.
     assert 0 < max(read[16:]) < 4 * 35
 
