@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 _BESIDE = 64
 #: Of so many rows it is looked whether texts are of one length, and up to which.
 _MANY, _WIDEST = 1 << 12, 256
+#: What numpy calls values of so many bits.
+_ITEMS = {8: "u1", 16: "u2", 32: "u4", 64: "u8"}
 
 
 def is_one(column: pa.Array | pa.ChunkedArray) -> bool:
@@ -41,33 +43,112 @@ def extremes(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.
 
 def width_of(column: pa.Array) -> int | None:
     """So many bytes each text of a column has; None where they are of several lengths, long, or missing."""
-    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
-        return None
-    if len(column) == 0 or column.null_count:
-        return None
-    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
-    width = int(ends[1]) - int(ends[0])
-    return width if 0 < width <= _WIDEST and bool((np.diff(ends) == width).all()) else None
+    return None if column.null_count else _width(column, None)
 
 
-def letters_of(column: pa.Array, width: int) -> npt.NDArray[np.uint8]:
-    """The bytes of texts of one length, a row for each."""
+def _width(column: pa.Array, valid: BoolArray | None) -> int | None:
+    """As `width_of`, of those that there are. valid: which are, None if all"""
+    if len(column) == 0 or not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        return None
+    lengths = np.diff(np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset))
+    width = int(lengths[0] if valid is None else lengths[np.argmax(valid)])
+    if not 0 < width <= _WIDEST:
+        return None
+    return width if bool((lengths == (width if valid is None else valid * np.int32(width))).all()) else None
+
+
+def letters_of(column: pa.Array, width: int, some: int | None = None) -> npt.NDArray[np.uint8]:
+    """The bytes of texts of one length, a row for each. some: so many of them are not null"""
     _, offsets, data = column.buffers()
     [first] = np.frombuffer(offsets, np.int32, 1, 4 * column.offset)
-    return np.frombuffer(data, np.uint8, len(column) * width, int(first)).reshape(len(column), width)
+    n = len(column) if some is None else some
+    return np.frombuffer(data, np.uint8, n * width, int(first)).reshape(n, width)
 
 
 def taken(rows: pa.Table, places: IntArray) -> pa.Table:
-    """`rows.take`, in half the time where texts are of one length."""
-    index, columns = pa.array(places), list[pa.Array | pa.ChunkedArray]()
-    for column in rows.columns:
-        if column.num_chunks != 1 or len(places) < _MANY:
-            columns.append(column.take(index))
-        elif (width := width_of(column.chunk(0))) is None:
-            columns.append(column.chunk(0).take(index))
-        else:
-            found = letters_of(column.chunk(0), width).view(f"V{width}")[:, 0][places]
-            ends = np.arange(0, (len(places) + 1) * width, width, dtype=np.int32)
-            buffers = [None, pa.py_buffer(ends), pa.py_buffer(found)]
-            columns.append(pa.Array.from_buffers(column.type, len(places), buffers))
+    """`rows.take`, of many in a third of the time: what numpy fills is at hand, what Arrow fills is new each time."""
+    if len(places) < _MANY:
+        return rows.take(pa.array(places))
+    index = pa.array(places)
+    columns = [_taken(column, places, index) for column in rows.columns]
     return pa.table(columns, schema=rows.schema)
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """`column.combine_chunks`, likewise."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    item = _item(column.type) if len(column) >= _MANY else None
+    if item is None or column.null_count == len(column):
+        return column.combine_chunks()
+    return _filled(column.type, _values(column, item), _valid(column))
+
+
+def _taken(column: pa.ChunkedArray, places: IntArray, index: pa.Array) -> pa.Array | pa.ChunkedArray:
+    n, kind = len(places), column.type
+    if column.null_count == len(column):
+        return pa.nulls(n, kind)
+    item = _item(kind)
+    if item is not None:
+        return _filled(
+            kind, _values(column, item)[places], None if (valid := _valid(column)) is None else valid[places]
+        )
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    valid = _valid(column)
+    width = _width(array, valid)
+    if width is None:
+        return array.take(index)
+    letters = letters_of(array, width, len(array) - array.null_count).view(f"V{width}")[:, 0]
+    if valid is None:
+        found, ends = letters[places], np.arange(0, (n + 1) * width, width, dtype=np.int32)
+        return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(ends), pa.py_buffer(found)])
+    there, ends = valid[places], np.zeros(n + 1, dtype=np.int32)
+    np.cumsum(there * np.int32(width), out=ends[1:])
+    found = letters[(np.cumsum(valid) - 1)[places[there]]]
+    return pa.Array.from_buffers(kind, n, [_bits(there), pa.py_buffer(ends), pa.py_buffer(found)])
+
+
+def _item(kind: pa.DataType) -> str | None:
+    """What numpy calls values of a type that lie side by side; None of others."""
+    return _ITEMS.get(kind.bit_width) if pa.types.is_primitive(kind) else None
+
+
+def _values(column: pa.ChunkedArray, item: str) -> npt.NDArray[Any]:
+    width, parts = int(item[1:]), list[npt.NDArray[Any]]()
+    for chunk in column.chunks:
+        data = chunk.buffers()[1]
+        none = data is None or len(chunk) == 0
+        parts.append(
+            np.zeros(len(chunk), item)
+            if none
+            else np.frombuffer(data, item, len(chunk), chunk.offset * width)
+        )
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, item), *parts])
+
+
+def _valid(column: pa.ChunkedArray) -> BoolArray | None:
+    """True where there is a value; None if there is one everywhere."""
+    if not column.null_count:
+        return None
+    parts = list[BoolArray]()
+    for chunk in column.chunks:
+        if chunk.null_count:
+            bits = np.frombuffer(chunk.buffers()[0], np.uint8)
+            parts.append(
+                np.unpackbits(bits, count=chunk.offset + len(chunk), bitorder="little")[chunk.offset :].view(
+                    bool
+                )
+            )
+        else:
+            parts.append(np.ones(len(chunk), dtype=bool))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _filled(kind: pa.DataType, values: npt.NDArray[Any], valid: BoolArray | None) -> pa.Array:
+    return pa.Array.from_buffers(
+        kind, len(values), [None if valid is None else _bits(valid), pa.py_buffer(values)]
+    )
+
+
+def _bits(valid: BoolArray) -> pa.Buffer | None:
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))

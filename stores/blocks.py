@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray, taken
 from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
 from windrow.core.errors import CorruptState
 from windrow.core.types import concat
@@ -22,13 +24,15 @@ from windrow.stores import divided
 from windrow.stores.divided import Directory, DividedWindows, Merge
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.paged import RUN_BYTES, Pages, put_pairs, rows_alone
-from windrow.stores.pages import Head, hashes_of, is_page, size_of, unpack
+from windrow.stores.pages import Head, among, hashes_of, is_page, size_of, unpack
 from windrow.stores.shares import Chunk, dealt, tables_of
 from windrow.stores.spill import Spill
 from windrow.stores.spread import Hashes, KeyColumns
+from windrow.stores.standing import takes_away
 from windrow.stores.values import (
     BESIDE,
     BLOCK_FORMAT,
+    CHANGED,
     DIVIDED,
     END_OF_CF,
     FORMER_DIVIDED,
@@ -56,6 +60,17 @@ FOLD_BYTES = 128 << 20
 WINDOWS_AT_ONCE = 64
 
 
+class OfBlocks(NamedTuple):
+    """A window of blocks, oldest first, and the newest."""
+
+    values: list[bytes]
+    newest: Newest
+
+    @property
+    def nbytes(self) -> int:
+        return self.newest.block.whole + self.newest.block.since
+
+
 class BlockWindows:
     """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`.
 
@@ -73,18 +88,47 @@ class BlockWindows:
 
     def append(self, kv: KV, rows: pa.Table, *, upsert: bool, aside: bool = False) -> list[int]:
         """As the protocol says. aside: many bytes wait in a file until they are committed."""
+        return self._append(kv, rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert))), aside)
+
+    def change(self, kv: KV, rows: pa.Table, known: Mapping[int, OfBlocks]) -> list[int]:
+        """As `append`, aside, of windows of blocks: rows, or that there are none of a key any more (`stores/standing.py`).
+        known: what some of the windows were when they were read
+        """
+        return self._append(kv, rows, True, known)
+
+    def of_blocks(self, kv: KV, start: int) -> OfBlocks | None:
+        """A window that is neither of pages nor divided; None of others."""
+        prefix, found = encode_i64(start), list[Pair]()
+        for key, value in kv.scan(self.cf, prefix, prefix_end(prefix)):
+            if is_page(value) or int.from_bytes(key[8:], "big") >= SINCE or value[:1] == b"\x01":
+                return None
+            found.append((key, value))
+        if not found:
+            return None
+        [*_, (key, value)] = found
+        newest = Newest(int.from_bytes(key[8:], "big"), header_of(value), len(value) - HEADER.size)
+        return OfBlocks([value for _, value in found], newest)
+
+    def rows_of_keys(self, kv: KV, blocks: OfBlocks, wanted: Hashes) -> pa.Table | None:
+        """The rows of blocks whose keys have such a hash, oldest first."""
+        return self._rows(blocks.values, Schemas(kv, self.aux), wanted)
+
+    def _append(
+        self, kv: KV, rows: pa.Table, aside: bool, known: Mapping[int, OfBlocks] | None = None
+    ) -> list[int]:
         batch, due, keys, values = Batch(), list[int](), list[bytes](), list[bytes]()
-        rows = rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert)))
         schema = put_schema(kv, self.aux, batch, rows.schema)
         for start, part in split_by_start(rows):
             prefix, data = encode_i64(start), record_batch(part)
-            newest = self._newest(kv, prefix)
+            newest = self._known(kv, prefix, None if known is None else known.get(start))
             if newest is None:
                 number, block = 0, Block(BLOCK_FORMAT, schema, 0, len(data), 0)
             else:
                 number, before = newest.number + 1, newest.block
                 size = len(part) if before.version == BESIDE else len(data)
                 block = before._replace(schema=schema, since=before.since + size)
+                if known is not None and before.version == BLOCK_FORMAT and takes_away(part):
+                    block = block._replace(version=CHANGED)
                 gathered = number - before.first
                 if (
                     before.version == DIVIDED
@@ -106,7 +150,11 @@ class BlockWindows:
     def _overflows(self, before: Block, block: Block) -> bool:
         """True if a window has just gathered so much that it is not to wait for more blocks."""
         held, holds = before.whole + before.since, block.whole + block.since
-        return bool(self.by) and block.version == BLOCK_FORMAT and holds // FOLD_BYTES > held // FOLD_BYTES
+        return (
+            bool(self.by)
+            and block.version in (BLOCK_FORMAT, CHANGED)
+            and holds // FOLD_BYTES > held // FOLD_BYTES
+        )
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
         wanted = None if keys is None or not self.by else np.unique(hashes_of(keys, self.by))
@@ -121,7 +169,7 @@ class BlockWindows:
         blocks = (rows_of(value, schemas) for value in values if not is_page(value))
         tables: Iterable[pa.Table] = itertools.chain(unpack(pages, schemas), blocks)
         if wanted is not None:
-            tables = (t.filter(pa.array(np.isin(hashes_of(t, self.by), wanted))) for t in tables)
+            tables = (taken(t, np.flatnonzero(among(hashes_of(t, self.by), wanted))) for t in tables)
         found = list(tables)
         return concat(found) if found else None
 
@@ -183,10 +231,15 @@ class BlockWindows:
         return self._pages.near_hashes(kv, start, wanted, self._values)
 
     def put(
-        self, kv: KV, near: Near, rows: pa.Table, kept: Callable[[pa.Table], pa.Table] = rows_alone
+        self,
+        kv: KV,
+        near: Near,
+        rows: pa.Table,
+        kept: Callable[[pa.Table], pa.Table] = rows_alone,
+        which: IntArray | None = None,
     ) -> None:
-        """As the protocol says. kept: what is kept of rows that only move to another page."""
-        self._pages.put(kv, near, rows, kept)
+        """As the protocol says. kept: what is kept of rows that only move to another page. which: see `Pages.put`"""
+        self._pages.put(kv, near, rows, kept, which)
 
     def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
         self._pages.replace(kv, starts, rows)
@@ -272,6 +325,12 @@ class BlockWindows:
 
     def _first(self, kv: KV, low: bytes, high: bytes | None) -> Pair | None:
         return next(iter(kv.scan(self.cf, low, high)), None)
+
+    def _known(self, kv: KV, prefix: bytes, known: OfBlocks | None) -> Newest | None:
+        """The newest block, which is not read again where it is known and has none behind it."""
+        if known is not None and kv.get(self.cf, key_of(prefix, known.newest.number + 1)) is None:
+            return known.newest
+        return self._newest(kv, prefix)
 
     def _newest(self, kv: KV, prefix: bytes) -> Newest | None:
         """The newest block of a window."""

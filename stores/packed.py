@@ -28,13 +28,13 @@ class Packed:
         narrow = len(rows) > 0 and len(bounds) > NARROW_PAGES
         self._page, self._shape, given = NARROW if narrow else PAGE, b"", list[Part]()
         arrays = [_one(rows.column(i)) for i in range(rows.num_columns)]
-        nulls = np.zeros((len(rows), columns.record["null"].shape[0]), dtype=np.uint8)
-        given.append(Part("null", b"", b"", columns.record["null"], nulls))
+        nulls = np.zeros((columns.record["null"].shape[0], len(rows)), dtype=np.uint8)
+        given.append(Part("null", b"", b"", columns.record["null"], nulls.T))
         cut: list[tuple[memoryview, IntArray]] = []
         for i, array in enumerate(arrays):
             null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
             if null is not None:
-                nulls[:, i // 8] |= (null << (i % 8)).astype(np.uint8)
+                nulls[i // 8] |= null.view(np.uint8) << np.uint8(i % 8)
             if i in columns.fixed:
                 kind = columns.record[f"{i}"]
                 given.append(Part(f"{i}", b"", b"", kind, _without_nulls(array, kind, null, narrow)))
@@ -133,9 +133,10 @@ def _without_nulls(
         return _fixed(array, kind)
     if array.null_count == len(array):
         return np.zeros(len(array), kind)
-    fixed = _fixed(array, kind).copy()
-    fixed[null] = fixed[np.argmin(null)] if narrow and fixed.dtype.kind != "V" else np.zeros(1, kind)[0]
-    return fixed
+    fixed = _fixed(array, kind)
+    return np.where(
+        null, fixed[np.argmin(null)] if narrow and fixed.dtype.kind != "V" else np.zeros(1, kind)[0], fixed
+    )
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

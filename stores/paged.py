@@ -210,13 +210,18 @@ class Pages:
         return list(self._get(kv, prefix, set(page_of(wanted, pages).tolist()), pages, first).values())
 
     def put(
-        self, kv: KV, near: Near, rows: pa.Table, kept: Callable[[pa.Table], pa.Table] = rows_alone
+        self,
+        kv: KV,
+        near: Near,
+        rows: pa.Table,
+        kept: Callable[[pa.Table], pa.Table] = rows_alone,
+        which: IntArray | None = None,
     ) -> None:
         """A window that was not of pages is from now on; one of which nothing is left is gone. kept: what is kept of rows that
-        only move to another page.
+        only move to another page. which: of the rows, those that are of these windows; None if all are
         """
         starts, batch, schemas, moved = sorted(near.held), Batch(), Schemas(kv, self.aux), list[pa.Table]()
-        counts = np.bincount(_places(starts, rows), minlength=len(starts)).tolist()
+        counts = np.bincount(_places(starts, rows, which), minlength=len(starts)).tolist()
         plans: list[Plan] = []
         for start, count in zip(starts, counts, strict=True):
             prefix, held = encode_i64(start), near.held[start]
@@ -241,10 +246,11 @@ class Pages:
             batch.delete_many(self.cf, held.since)
             plans.append(Plan(pages, stored, held.head.waits and not held.all_waiting, there, held.stays))
         if moved:
-            rows = concat([rows, *moved])
+            n, rows = len(rows), concat([rows, *moved])
+            which = None if which is None else np.r_[which, np.arange(n, len(rows))]
         some = [(start, plan) for start, plan in zip(starts, plans, strict=True) if plan.stored or plan.stays]
         if some:
-            self._put_pages(kv, batch, [start for start, _ in some], [plan for _, plan in some], rows)
+            self._put_pages(kv, batch, [start for start, _ in some], [plan for _, plan in some], rows, which)
         else:
             kv.write(batch)
 
@@ -283,10 +289,17 @@ class Pages:
         return head.pages if head else 0
 
     def _put_pages(
-        self, kv: KV, batch: Batch, starts: Sequence[int], plans: list[Plan], rows: pa.Table
+        self,
+        kv: KV,
+        batch: Batch,
+        starts: Sequence[int],
+        plans: list[Plan],
+        rows: pa.Table,
+        which: IntArray | None = None,
     ) -> None:
         """Write what differs from what is there."""
-        put_pairs(kv, batch, self.cf, *self._pages(kv, batch, starts, plans, rows), self._run_bytes)
+        pairs = self._pages(kv, batch, starts, plans, rows, which=which)
+        put_pairs(kv, batch, self.cf, *pairs, self._run_bytes)
 
     def _pages(
         self,
@@ -296,27 +309,29 @@ class Pages:
         plans: list[Plan],
         rows: pa.Table,
         first: bool = True,
+        which: IntArray | None = None,
     ) -> tuple[list[bytes], list[bytes]]:
         """Keys and values of pages that differ from what is there; what is there too much is deleted in `batch`. first: page 0
-        is among them, which says what there is of a window.
+        is among them, which says what there is of a window. which: as in `put`
         """
-        of = _places(starts, rows)
+        of, hashes = _places(starts, rows, which), hashes_of(rows, self.by)
+        hashes = hashes if which is None else hashes[which]
         if PENDING in rows.column_names:
-            waiting = np.bincount(of[rows.column(PENDING).to_numpy() > 0], minlength=len(plans))
+            pending = rows.column(PENDING).to_numpy()
+            pending = pending if which is None else pending[which]
+            waiting = np.bincount(of[pending > 0], minlength=len(plans))
             for i in np.flatnonzero(waiting).tolist():
                 plans[i] = plans[i]._replace(waits=True)
         counts = np.array([plan.pages for plan in plans], dtype=np.int64)
         base = np.r_[0, np.cumsum(counts)]
-        codes = base[of] + page_of(hashes_of(rows, self.by), counts[of])
+        codes = base[of] + page_of(hashes, counts[of])
         order = np.argsort(codes.astype(np.uint16) if base[-1] <= 1 << 16 else codes, kind="stable")
         codes = codes[order]
         own = codes[np.flatnonzero(np.r_[len(codes) > 0, codes[1:] != codes[:-1]])]
         # Page 0 is there even where no row is in it.
         written = np.union1d(own, base[:-1]) if first else own
-        rows, bounds = (
-            taken(rows.combine_chunks(), order),
-            np.r_[np.searchsorted(codes, written), len(codes)],
-        )
+        rows = taken(rows, order if which is None else which[order])
+        bounds = np.r_[np.searchsorted(codes, written), len(codes)]
         packed = Packed(
             rows,
             put_schema(kv, self.aux, batch, rows.schema),
@@ -369,10 +384,11 @@ def _pages_of(hashes: npt.NDArray[np.uint64], pages: int) -> list[int]:
     return np.flatnonzero(mine).tolist()
 
 
-def _places(starts: Sequence[int], rows: pa.Table) -> IntArray:
-    """For each row the place of its window among `starts`, which are sorted."""
+def _places(starts: Sequence[int], rows: pa.Table, which: IntArray | None = None) -> IntArray:
+    """For each row, or for some, the place of its window among `starts`, which are sorted."""
     sought: IntArray = np.array(starts, dtype=np.int64)
-    return np.asarray(np.searchsorted(sought, rows.column(START).to_numpy()), dtype=np.int64)
+    own = rows.column(START).to_numpy()
+    return np.asarray(np.searchsorted(sought, own if which is None else own[which]), dtype=np.int64)
 
 
 def _hashes_by_start(

@@ -23,21 +23,24 @@ session that holds it, or of it before more came. It has the window that was tol
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.stores.blocks import BlockWindows
+from windrow.stores.blocks import BlockWindows, OfBlocks
 from windrow.stores.kv import KV, Batch
 from windrow.stores.paged import Held, Pages
 from windrow.stores.pages import hashes_of, page_of, rows_in
 from windrow.stores.spread import Hashes
+from windrow.stores.standing import changes, standing
+from windrow.stores.values import CHANGED
 from windrow.stores.waiting import Waiting, WaitingRows, is_much
 from windrow.stores.windows import END, START, UPSERT, Near
 
@@ -49,6 +52,10 @@ HOT = END_OF_TIME_US - 1
 _DIRECTORY, _BEGINS, _NOTED = b"db", b"ds", b"\x00starts"
 #: So many sessions are in a page, about. A step touches most pages of a job that is busy, each of which costs the same.
 SESSION_ROWS = 32
+#: To read and write a page of them costs as much as to read so many bytes of blocks, about.
+PAGE_BYTES = 32 << 10
+#: Keys of more runs of homes are sorted.
+FEW_HOMES = 64
 #: How columns are called in the store.
 _STORED = {START: SESSION, HOME: START}
 _READ = {name: own for own, name in _STORED.items()}
@@ -103,8 +110,29 @@ class SessionStore:
 
         keys: a table of homes (`__start`) and the key columns, or of homes and numbers of keys (`HASH`)
         """
-        near = self._rows.near(kv, homes, keys)
-        return Near(None if near.rows is None else _as_rows(near.rows), near.held)
+        asked = _by_home(keys)
+        added = self._added(kv, homes, asked)
+        others = [table for home, table in asked.items() if home not in added]
+        near = self._rows.near(
+            kv, [home for home in homes if home not in added], concat(others or [keys.slice(0, 0)])
+        )
+        tables = [near.rows]
+        for home, blocks in added.items():
+            wanted = np.unique(hashes_of(asked[home], self._rows.by))
+            tables.append(self._rows.rows_of_keys(kv, blocks, wanted))
+        found = [self._as_rows(table) for table in tables if table is not None]
+        return Near(concat(found) if found else None, {**near.held, **added})
+
+    def _added(self, kv: KV, homes: Sequence[int], asked: Mapping[int, pa.Table]) -> dict[int, OfBlocks]:
+        """The homes, all of blocks, to which is added what changes: so many keys are asked for that they would be in nearly all
+        of their pages, which would be written for few of them.
+        """
+        found = dict[int, OfBlocks]()
+        for home in homes if self._rows.by else ():
+            blocks = None if home == HOT or home not in asked else self._rows.of_blocks(kv, home)
+            if blocks is not None and len(asked[home]) * PAGE_BYTES >= blocks.nbytes:
+                found[home] = blocks
+        return found
 
     def read(self, kv: KV, homes: Sequence[int]) -> pa.Table | None:
         """All rows of these homes, without what waits."""
@@ -116,7 +144,7 @@ class SessionStore:
         rows = self._rows.read(kv, [home for home in homes if home != HOT])
         if rows is None:
             return found
-        rows = _as_rows(rows)
+        rows = self._as_rows(rows)
         return Near(rows if found.rows is None else concat([found.rows, rows]), found.held)
 
     def lets_wait(self, kv: KV, rows: int) -> bool:
@@ -140,12 +168,21 @@ class SessionStore:
     def whole(self, kv: KV) -> Near:
         """All sessions that may still grow."""
         near = self._rows.near_hashes(kv, HOT, None)
-        return Near(None if near.rows is None else _as_rows(near.rows), near.held)
+        return Near(None if near.rows is None else self._as_rows(near.rows), near.held)
 
-    def put(self, kv: KV, near: Near, rows: pa.Table, kept: Callable[[pa.Table], pa.Table]) -> None:
-        """`rows` are from now on what there is in the place of `near`; those whose homes it does not have are added. kept: what
-        is kept of rows that only move to another page.
+    def put(
+        self,
+        kv: KV,
+        near: Near,
+        rows: pa.Table,
+        kept: Callable[[pa.Table], pa.Table],
+        stay: IntArray | None = None,
+    ) -> None:
+        """`rows` are from now on what there is in the place of `near`, beside those of its rows that `stay` there; those whose
+        homes it does not have are added. kept: what is kept of rows that only move to another page.
         """
+        added = {home: blocks for home, blocks in near.held.items() if isinstance(blocks, OfBlocks)}
+        near, rows, changed = self._changed(near, rows, stay, list(added))
         stored = _as_stored(rows)
         homes = stored.column(START).to_numpy()
         self._note(kv, rows)
@@ -165,11 +202,42 @@ class SessionStore:
             batch.delete_many(self._aux, [_DIRECTORY + encode_i64(home) for home in emptied if home != HOT])
             kv.write(batch)
         if held:
-            some = stored if there.all() else stored.filter(pa.array(there))
-            self._rows.put(kv, Near(near.rows, held), some, lambda table: _as_stored(kept(_as_rows(table))))
-        if not there.all():  # blindly: what lies there is not read
-            for home in self._rows.append(kv, stored.filter(pa.array(~there)), upsert=True, aside=True):
+            of_held = None if there.all() else np.flatnonzero(there)
+            self._rows.put(kv, Near(near.rows, held), stored, partial(self._moved, kept), of_held)
+        if not there.all() or changed is not None:
+            self._add(kv, taken(stored, np.flatnonzero(~there)), changed, added)
+
+    def _changed(
+        self, near: Near, rows: pa.Table, stay: IntArray | None, added: list[int]
+    ) -> tuple[Near, pa.Table, pa.Table | None]:
+        """`near` without homes to which is added what changes, all rows of the others, and what says what these lose."""
+        if near.rows is None:
+            return near, rows, None
+        stays = np.zeros(len(near.rows), dtype=bool)
+        stays[np.zeros(0, dtype=np.int64) if stay is None else stay] = True
+        mine = np.isin(near.rows.column(HOME).to_numpy(), np.array(added, dtype=np.int64))
+        others, changed = stays & ~mine, None
+        if (mine & ~stays).any():
+            changed = changes(_as_stored(taken(near.rows, np.flatnonzero(mine))), stays[mine], self._rows.by)
+        if others.any():
+            there = near.rows if others.all() else taken(near.rows, np.flatnonzero(others))
+            rows = concat([there, rows])
+        held = {home: it for home, it in near.held.items() if home not in added}
+        return Near(near.rows, held), rows, changed
+
+    def _add(self, kv: KV, rows: pa.Table, changed: pa.Table | None, known: Mapping[int, OfBlocks]) -> None:
+        """Add rows blindly: what lies there is not read. changed: what is not there any more; known: what was read"""
+        if changed is None:
+            due = self._rows.append(kv, rows, upsert=True, aside=True)
+        else:
+            rows = rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
+            due = self._rows.change(kv, concat([changed, rows]), known)
+        for home in due:
+            blocks = self._rows.of_blocks(kv, home)
+            if blocks is None or blocks.newest.block.version != CHANGED:
                 self._rows.fold(kv, home, _folded)
+            elif (found := self._rows.read(kv, [home])) is not None:
+                self._rows.replace(kv, [home], _folded(standing(found, self._rows.by)))
 
     def _take_out(self, kv: KV, held: Held) -> bool:
         """Take out what waits for pages that were asked for, and are written now. True if something still waits."""
@@ -255,6 +323,15 @@ class SessionStore:
         held = held._replace(there=there, asked=pages[writes])
         return Near(near.rows, {HOT: held}), stay[chosen[own]]
 
+    def _as_rows(self, rows: pa.Table) -> pa.Table:
+        """Rows as they were given, of which none is gone."""
+        rows = standing(rows, self._rows.by).drop_columns([UPSERT])
+        return rows.rename_columns([_READ.get(n, n) for n in rows.column_names])
+
+    def _moved(self, kept: Callable[[pa.Table], pa.Table], rows: pa.Table) -> pa.Table:
+        """What is kept of stored rows."""
+        return _as_stored(kept(self._as_rows(rows)))
+
     def _is_emptied(self, near: Near, home: int, homes: IntArray) -> bool:
         """True if nothing is left at a home."""
         held = near.held[home]
@@ -296,6 +373,19 @@ def waits_for(held: Held, waiting: Waiting) -> BoolArray:
     return mine
 
 
+def _by_home(keys: pa.Table) -> dict[int, pa.Table]:
+    """Keys by their home. They mostly come home after home."""
+    homes = keys.column(START).to_numpy()
+    if np.count_nonzero(homes[1:] != homes[:-1]) > FEW_HOMES:
+        order = np.argsort(homes, kind="stable")
+        keys, homes = taken(keys, order), homes[order]
+    found = dict[int, list[pa.Table]]()
+    for low, high in itertools.pairwise(np.r_[0, np.flatnonzero(np.diff(homes)) + 1, len(homes)].tolist()):
+        if low < high:
+            found.setdefault(int(homes[low]), []).append(keys.slice(low, high - low))
+    return {home: concat(tables) for home, tables in found.items()}
+
+
 def homes_at_once(homes: IntArray, most: int) -> Iterator[IntArray]:
     """The places of rows at these homes, home after home, in parts of about so many: those of a home in one part."""
     order = np.argsort(homes, kind="stable")
@@ -313,9 +403,3 @@ def _folded(rows: pa.Table) -> pa.Table:
 
 def _as_stored(rows: pa.Table) -> pa.Table:
     return rows.rename_columns([_STORED.get(n, n) for n in rows.column_names])
-
-
-def _as_rows(rows: pa.Table) -> pa.Table:
-    """Rows as they were given."""
-    rows = rows.drop_columns([UPSERT])
-    return rows.rename_columns([_READ.get(n, n) for n in rows.column_names])

@@ -19,6 +19,8 @@ from windrow.stores.windows import Schemas, unpack_table
 
 #: A block; one of a window of pages (`PAGE` is what comes between); one of a divided window, today and once.
 BLOCK_FORMAT, BESIDE, DIVIDED, FORMER_DIVIDED = 2, 5, 6, 3
+#: A block of a window of which some block says what there is no more (`stores/standing.py`).
+CHANGED = 9
 SINCE, PAGES = 0xFFFF << 48, 0xFFFD << 48
 NUMBER = (1 << 48) - 1
 END_OF_CF = b"\xff" * 17
@@ -70,9 +72,9 @@ def record_batch(rows: pa.Table) -> bytes:
 
 
 def header_of(value: bytes) -> Block:
-    if value[:1] > bytes((DIVIDED,)):
+    if value[:1] > bytes((DIVIDED,)) and value[:1] != bytes((CHANGED,)):
         raise NewerFormat(
-            f"window block of format {value[0]}, this windrow reads up to {DIVIDED}: upgrade windrow"
+            f"window block of format {value[0]}, this windrow reads up to {CHANGED}: upgrade windrow"
         )
     try:
         return Block(*HEADER.unpack_from(value))

@@ -20,6 +20,7 @@ from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV
+from windrow.stores.pages import hashes_of
 from windrow.stores.sessions import HOME, HOT, PANE, STANDS
 from windrow.stores.windows import Near
 
@@ -79,7 +80,7 @@ class Stored(NamedTuple):
         if rows is None:
             return cls(near, _NONE, _NONE, _NONE)
         if rows.column(END).num_chunks > 1:
-            rows = rows.combine_chunks()
+            rows = pa.table([arrays.whole(column) for column in rows.columns], schema=rows.schema)
             near = Near(rows, near.held)
         pane, hot = flags(rows, PANE), rows.column(HOME).to_numpy() == HOT
         left = hot & (rows.column(END).to_numpy() < told_us)
@@ -87,10 +88,13 @@ class Stored(NamedTuple):
             return cls(near, np.flatnonzero(~left), _NONE, _NONE)
         sessions, panes = np.flatnonzero(~pane), np.flatnonzero(pane)
         # A session and what stands of it lie together; beside them may be what was left behind of them.
-        codes = 2 * (codes_of([rows], by) if codes is None else codes) + hot
-        starts, ends = (rows.column(name).to_numpy() for name in (START, END))
-        held = Extents(codes[sessions], starts[sessions], ends[sessions])
-        owner = holders(held, codes[panes], starts[panes])
+        few = _of_keys_with(pane, rows, by, codes)
+        codes = 2 * codes_of([arrays.taken(rows.select([START, *by]), few)], by) + hot[few]
+        starts, ends = (rows.column(name).to_numpy()[few] for name in (START, END))
+        place = np.cumsum(~pane) - 1
+        mine = ~pane[few]
+        held = Extents(codes[mine], starts[mine], ends[mine])
+        owner = place[few[mine]][holders(held, codes[~mine], starts[~mine])]
         right = ~left[sessions]
         stands = right[owner]
         return cls(near, sessions[right], panes[stands], (np.cumsum(right) - 1)[owner[stands]])
@@ -126,6 +130,18 @@ class Stored(NamedTuple):
     def _rows(self) -> pa.Table:
         assert self.near.rows is not None
         return self.near.rows
+
+
+def _of_keys_with(pane: BoolArray, rows: pa.Table, by: Sequence[str], codes: IntArray | None) -> IntArray:
+    """The places of the panes and of all rows of their keys, and of some others; few have panes. codes: see `Stored.of`"""
+    numbers = (
+        (hashes_of(rows.select([START, *by]), by) >> np.uint64(48)).astype(np.int64)
+        if codes is None
+        else codes
+    )
+    wanted = np.zeros(int(numbers.max()) + 1, dtype=bool)
+    wanted[numbers[pane]] = True
+    return np.flatnonzero(wanted[numbers])
 
 
 def live(rows: pa.Table, by: Sequence[str], told_us: int) -> pa.Table:

@@ -12,7 +12,6 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import Trigger, by_step
 from windrow.core.keys import Encode
 from windrow.core.time import END_OF_TIME_US, MINUTE_US, START_OF_TIME_US
-from windrow.core.types import concat
 from windrow.core.windows import Session, TupleSession
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -26,7 +25,6 @@ from windrow.operators.aggregate.session_rows import (
     Step,
     Stored,
     live,
-    taken,
     together,
 )
 from windrow.operators.aggregate.session_waiting import settled
@@ -186,9 +184,8 @@ class StoredSessions(Steps):
         self.marks.speaks(step.kv, rows.sessions, homes, step.closed_us, step.moment)
         everything = without(together(rows), HOME)
         everything = everything.append_column(HOME, pa.array(np.r_[homes, homes[rows.owner]]))
-        if near.rows is not None:
-            everything = concat([taken(near.rows, stay), everything])
-        self.store.put(step.kv, near, everything, lambda some: live(some, self.definition.by, step.told_us))
+        by, told_us = self.definition.by, step.told_us
+        self.store.put(step.kv, near, everything, lambda some: live(some, by, told_us), stay)
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         by, told_us, near = self.definition.by, progress.watermark_us, self.store.whole(kv)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray, IntArray, extremes, is_one, letters_of, width_of
+from windrow.core.arrays import BoolArray, IntArray, extremes, is_one, letters_of, whole, width_of
 
 _FAST_SUMS = frozenset({pa.int64()})
 _FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
@@ -32,7 +32,7 @@ _UFUNCS: dict[str, tuple[np.ufunc, Callable[[np.dtype[Any]], int]]] = {
 def combine(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """One contiguous array."""
     if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return whole(column)
     return column
 
 

@@ -18,6 +18,7 @@ from windrow.core.errors import BadTrigger, BadWindow, DefinitionChanged, TypeCl
 from windrow.core.messages import Kind
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import sessions
+from windrow.stores import sessions as stored
 from windrow.stores.kv import Overlay
 from windrow.stores.sessions import HOME, HOT
 from windrow.testing import ManualClock, TestDriver
@@ -88,6 +89,31 @@ def test_what_is_told_of_a_key_never_overlaps_nor_touches(mode: Any) -> None:
             for (k, _, end), (other, start, _) in pairwise(sorted(standing)):
                 assert k != other or end < start
     assert any(pane.kind is Kind.RETRACT for pane in panes)
+
+
+@pytest.mark.parametrize("page_bytes", [0, 2_000])
+def test_late_messages_say_the_same_however_what_has_ended_lies(
+    monkeypatch: pytest.MonkeyPatch, page_bytes: int
+) -> None:
+    def told() -> list[Any]:
+        chance = random.Random(3)
+        emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
+        with TestDriver(visits(emit=emit, retention="2 minutes")) as driver:
+            for n in range(40):
+                moments = [
+                    (max(n * 9 - chance.randrange(60), 0), f"k{chance.randrange(20)}") for _ in range(12)
+                ]
+                driver.feed(rows(*moments))
+                driver.advance_event_time(n * 9 * S)
+                driver.next_offsets()
+            driver.drain()
+            driver.check()
+            driver.assert_state_zero()
+            return list(driver.committed_panes())
+
+    before = told()
+    monkeypatch.setattr(stored, "PAGE_BYTES", page_bytes)
+    assert told() == before
 
 
 def test_a_commit_of_few_messages_reads_few_of_many_open_sessions() -> None:
@@ -239,9 +265,9 @@ def test_what_nothing_can_reach_when_it_ends_is_told_and_not_stored(monkeypatch:
         logic, stored = driver.op.engine.logic, []
         put = logic.store.put
 
-        def spy(kv: Any, near: Any, table: pa.Table, kept: Any) -> None:
+        def spy(kv: Any, near: Any, table: pa.Table, *others: Any) -> None:
             stored.append(int((table.column(HOME).to_numpy() != HOT).sum()))
-            put(kv, near, table, kept)
+            put(kv, near, table, *others)
 
         monkeypatch.setattr(logic.store, "put", spy)
         driver.advance_event_time(30 * 490 * S)

@@ -435,7 +435,7 @@ def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
     store.put(kv, store.near(kv, [10], None), rows((10, "a", 1)))
     [(paged, page)] = kv.scan("windows", encode_i64(10))
     for name, value, start in ((key, block, 0), (paged, page, 10)):
-        for damaged in (b"\x09" + value[1:], value[:20], value[:60]):
+        for damaged in (b"\x0a" + value[1:], value[:20], value[:60]):
             batch = Batch()
             batch.put("windows", name, damaged)
             kv.write(batch)

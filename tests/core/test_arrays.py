@@ -1,0 +1,59 @@
+"""What is taken from columns, and put together of them, is what Arrow would give, of every type."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from windrow.core import arrays
+
+CHANCE = random.Random(5)
+KINDS: list[tuple[pa.DataType, Callable[[], Any]]] = [
+    (pa.int64(), lambda: CHANCE.randrange(99)),
+    (pa.int32(), lambda: CHANCE.randrange(9)),
+    (pa.uint8(), lambda: CHANCE.randrange(9)),
+    (pa.float64(), CHANCE.random),
+    (pa.float16(), lambda: np.float16(1)),
+    (pa.bool_(), lambda: CHANCE.random() < 0.5),
+    (pa.timestamp("us"), lambda: CHANCE.randrange(99)),
+    (pa.date32(), lambda: CHANCE.randrange(9)),
+    (pa.string(), lambda: f"ab{CHANCE.randrange(10)}"),
+    (pa.binary(), lambda: b"x" * CHANCE.randrange(2)),
+    (pa.large_string(), lambda: "xx"),
+    (pa.list_(pa.int64()), lambda: [1]),
+    (pa.decimal128(5, 2), lambda: None),
+    (pa.month_day_nano_interval(), lambda: None),
+    (pa.dictionary(pa.int32(), pa.string()), lambda: "a"),
+    (pa.null(), lambda: None),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), KINDS, ids=[str(kind) for kind, _ in KINDS])
+def test_it_is_what_arrow_gives(
+    monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, value: Callable[[], Any]
+) -> None:
+    monkeypatch.setattr(arrays, "_MANY", 1)
+    for _ in range(150):
+        nulls = CHANCE.choice([0.0, 0.2, 1.0])
+        chunks = []
+        for _ in range(CHANCE.choice([1, 1, 2, 3])):
+            n, skipped = CHANCE.randrange(9), CHANCE.randrange(3)
+            given = [None if CHANCE.random() < nulls else value() for _ in range(n + 3)]
+            chunks.append(pa.array(given, kind).slice(skipped, n))
+        column = pa.chunked_array(chunks, kind)
+        n = CHANCE.randrange(12) if len(column) else 0
+        places = np.array([CHANCE.randrange(len(column)) for _ in range(n)], dtype=np.int64)
+        rows = pa.table({"a": column})
+        found = arrays.taken(rows, places)
+        found.validate(full=True)
+        assert found.equals(rows.take(pa.array(places)))
+        if column.num_chunks:
+            one = arrays.whole(column)
+            one.validate(full=True)
+            assert one.type == kind
+            assert one.equals(pa.concat_arrays(column.chunks))
