@@ -99,11 +99,11 @@ def listing(location: Path) -> dict[str, tuple[int, int]]:
 
 
 class Elsewhere:
-    """Another process that reads the state of a location whenever it is asked."""
+    """Another process, which reads the state of a location whenever it is asked."""
 
-    def __init__(self, location: Path | str, kind: str) -> None:
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.state.jobs", str(location), kind],
+            [sys.executable, "-m", "tests.state.jobs"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -111,13 +111,13 @@ class Elsewhere:
             cwd=Path(__file__).parents[2],
         )
 
-    def ask(self) -> dict[str, Any]:
-        self.begin()
+    def ask(self, location: Path | str, kind: str) -> dict[str, Any]:
+        self.begin(location, kind)
         return self.end()
 
-    def begin(self) -> None:
+    def begin(self, location: Path | str, kind: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(json.dumps([str(location), kind]) + "\n")
         self._process.stdin.flush()
 
     def end(self) -> dict[str, Any]:
@@ -132,13 +132,14 @@ class Elsewhere:
         self._process.stdout.close()
 
 
-def _answer_questions(location: str, kind: str) -> None:
+def _answer_questions() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        location, kind = json.loads(line)
         with wr.read_state(location) as state:
             told = answers(state, KINDS[kind])
             print(json.dumps({"commit": state.commit, "answers": told}), flush=True)
 
 
 if __name__ == "__main__":
-    _answer_questions(*sys.argv[1:])
+    _answer_questions()

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,20 @@ from windrow.runners.state import reader
 from windrow.testing.clock import ManualClock
 
 
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Elsewhere]:
+    """One process, which reads one job after the other."""
+    process = Elsewhere()
+    yield process
+    process.close()
+
+
 @pytest.mark.proves("Queries: live state from another process, nothing locked or written")
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_process_reads_a_live_store_as_of_its_last_commit(tmp_path: Path, kind: str) -> None:
+def test_another_process_reads_a_live_store_as_of_its_last_commit(
+    tmp_path: Path, kind: str, elsewhere: Elsewhere
+) -> None:
     definition, clock = KINDS[kind], ManualClock()
-    elsewhere = Elsewhere(tmp_path / "job", kind)
     with definition.open(str(tmp_path / "job"), clock=clock, sink=wr.sinks.memory()) as op:
         for at in range(0, 60, 10):
             if at == 30:
@@ -27,10 +37,9 @@ def test_another_process_reads_a_live_store_as_of_its_last_commit(tmp_path: Path
             clock.advance("1 second")
             op.timeout()
             before = listing(tmp_path / "job")
-            said = elsewhere.ask()
+            said = elsewhere.ask(tmp_path / "job", kind)
             assert said == {"commit": op.last_commit, "answers": answers(op, definition)}
             assert listing(tmp_path / "job") == before
-    elsewhere.close()
     assert any("StoredMessage" in t or "WindowInfo" in t for t in said["answers"].values())
 
 
@@ -109,12 +118,11 @@ def test_the_store_of_another_job_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_job_that_sweeps_while_it_is_read_is_read_exactly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Elsewhere
 ) -> None:
     monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
     monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 1)
     definition, clock, history = KINDS["full state"], ManualClock(), {}
-    elsewhere = Elsewhere(tmp_path / "job", "full state")
     read = set()
     with definition.open(str(tmp_path / "job"), clock=clock, sink=wr.sinks.memory()) as op:
         for at in range(0, 400, 10):
@@ -123,12 +131,11 @@ def test_a_job_that_sweeps_while_it_is_read_is_read_exactly(
             op.timeout()
             history[op.last_commit] = answers(op, definition)
             if at % 50 == 0:
-                elsewhere.begin()
+                elsewhere.begin(tmp_path / "job", "full state")
             elif at % 50 == 40:
                 said = elsewhere.end()
                 assert said["answers"] == history[said["commit"]]
                 read.add(said["commit"])
-    elsewhere.close()
     assert len(read) == 8
 
 
