@@ -167,8 +167,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
     rooms = rooms_of(items)
     rank = {room: n for n, room in enumerate((*ROOMS, *LONGEST))}
+    folders = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
     items.sort(
-        key=lambda item: min(rank.get(name, len(rank)) for name in (rooms.get(item.nodeid), folder_of(item)))
+        key=lambda item: min(rank.get(n, len(rank)) for n in (rooms.get(item.nodeid), folders[item.path]))
     )
     if "PYTEST_XDIST_WORKER" in os.environ:
         Path(os.environ[RUN], "rooms.json").write_text(json.dumps(rooms))
@@ -187,10 +188,6 @@ def pytest_collection_finish() -> None:
 
 def file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
-
-
-def folder_of(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).parts[0]
 
 
 def rooms_of(items: list[pytest.Item]) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """The transcripts are worth something if an oracle that is wrong in one place does not get through them."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.transcribed import FOLDER, TRANSCRIPTS
 from windrow.core.emit import EveryPeriod
 from windrow.core.messages import Message, Position, Timing
 from windrow.core.policy import UNBOUNDED_US
@@ -17,10 +17,9 @@ from windrow.operators.plain.oracle import Outcome
 from windrow.operators.plain.watermark import WatermarkOracle
 from windrow.operators.plain.windows import tuple_windows_of, windows_of
 from windrow.testing.transcript_parser import TranscriptError
-from windrow.testing.transcripts import check, load
+from windrow.testing.transcripts import check
 
-FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
-GOOD = [t for file in sorted(FOLDER.glob("*.yaml")) for t in load(file) if not t.must_fail]
+GOOD = [t for file, some in TRANSCRIPTS.items() if file.parent == FOLDER for t in some if not t.must_fail]
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tests import transcribed
 from windrow.core.messages import Message, Pane
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.testing.oracle_driver import OracleDriver
 from windrow.testing.transcript_parser import TranscriptError, parse
 from windrow.testing.transcripts import CUT, VARIATIONS, Transcript, check, load
 
-FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
-FILES = sorted(FOLDER.rglob("*.yaml"))
-TRANSCRIPTS = [(file.stem, transcript) for file in FILES for transcript in load(file)]
+TRANSCRIPTS = [
+    (file.stem, transcript) for file, some in transcribed.TRANSCRIPTS.items() for transcript in some
+]
 GOOD = [(stem, transcript) for stem, transcript in TRANSCRIPTS if not transcript.must_fail]
 RUNS = [
     pytest.param(transcript, variation, id=f"{stem}: {transcript.name} [{variation}]")

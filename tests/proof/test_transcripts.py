@@ -1,17 +1,17 @@
 """Every transcript against the operator of the embedded runner, in every variation."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deep import usually
+from tests.transcribed import FOLDER, TRANSCRIPTS
 from windrow.operators.operator import Definition
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
 from windrow.testing.oracle_driver import Fed
-from windrow.testing.transcripts import CUT, EXACT, Driver, OracleDriver, Transcript, check, load
+from windrow.testing.transcripts import CUT, EXACT, Driver, OracleDriver, Transcript, check
 
 #: Each scenario in one of these, and its neighbour in the other: "two a step" lies between them. The oracle always has all of
 #: them (tests/oracle/test_transcripts.py).
@@ -19,11 +19,10 @@ CUTS = usually((("one a step",), ("all at once",)), deep=(CUT, CUT))
 #: "reversed" is in lives of two actions besides: what one of them leaves in memory is there, and what the next one reads. The
 #: oracle has the order as it is written.
 WHOLE = usually(("reversed",), deep=EXACT)
-FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
 RUNS = [
     pytest.param(transcript, variation, id=f"{file.stem}: {transcript.name} [{variation}]")
-    for file in sorted(FOLDER.rglob("*.yaml"))
-    for n, transcript in enumerate(load(file))
+    for file, some in TRANSCRIPTS.items()
+    for n, transcript in enumerate(some)
     for variation in transcript.variations
     if variation in (*WHOLE, *CUTS[n % 2]) or transcript.must_fail
 ]
@@ -146,7 +145,7 @@ def test_the_operator_does_what_the_transcript_says(
 
 
 def test_every_kind_of_join_has_a_scenario() -> None:
-    joins = [t for t in load(FOLDER / "joins" / "joins.yaml") if not t.must_fail]
+    joins = [t for t in TRANSCRIPTS[FOLDER / "joins" / "joins.yaml"] if not t.must_fail]
     expressions = " ".join(t.body["operator"] for t in joins)
     assert all(f'how="{how}"' in expressions for how in ("left", "full", "semi", "anti", "asof"))
     assert len(joins) >= 10
