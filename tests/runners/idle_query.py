@@ -13,7 +13,7 @@ import windrow as wr
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import MemoryLog
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard import ShardSpec, open_rocks
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors.sinks import PaneFiles
 from windrow.runners.answers import Answer
@@ -44,10 +44,16 @@ class Store(MemoryKV):
 
 
 class Query:
-    """One query on one job, whose input is a list of event times in seconds; `positioned`: its rows carry positions."""
+    """One query on one job, whose input is a list of event times in seconds.
 
-    def __init__(self, folder: Path, definition: wr.Aggregate, *, positioned: bool = False) -> None:
+    positioned: its rows carry positions. keeps: the store is on disk, and leads on, where many batches come
+    """
+
+    def __init__(
+        self, folder: Path, definition: wr.Aggregate, *, positioned: bool = False, keeps: bool = False
+    ) -> None:
         self.folder, self.definition, self.positioned = folder, definition, positioned
+        self._store = open_rocks if keeps else lambda path, cfs, wait_s: Store(cfs)
         self.clock = ManualClock(0)
         self.records = MemoryRecords()
         self.told: dict[int, list[wr.Pane]] = {}
@@ -131,7 +137,7 @@ class Query:
             for (name, kind), values in zip(POSITIONS.items(), where, strict=True):
                 table = table.append_column(name, pa.array(values, kind))
         task = TaskPlan(
-            ShardSpec(job.folders, job.job, -1, self._cfs, open_store=lambda path, cfs, wait_s: Store(cfs)),
+            ShardSpec(job.folders, job.job, -1, self._cfs, open_store=self._store),
             (self.definition,),
             plan.commit,
             plan.now_us,

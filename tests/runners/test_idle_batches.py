@@ -50,7 +50,7 @@ def test_a_batch_that_brings_nothing_while_nothing_is_due_leaves_no_record(tmp_p
 
 def run(folder: Path, **more: Any) -> list[str]:
     """What a query says, and when, whose batches come every second."""
-    query = Query(folder, define(**more), positioned=True)
+    query = Query(folder, define(**more), positioned=True, keeps=True)
     query.open()
     for second in range(90):
         query.clock.advance("1 second")
