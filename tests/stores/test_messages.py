@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.deep import examples
 from windrow.core.keys import encode_key
 from windrow.core.message_keys import Position
 from windrow.stores.kv import Batch, MemoryKV, Overlay
 from windrow.stores.messages import Layout, MessageStore, Parts, PositionColumns, choose_layout
 
 BUCKET = 10
+#: Each property is tried in every layout.
+FEW = examples(40, deep=2_000)
 
 
 class Row(NamedTuple):
@@ -125,6 +128,7 @@ def test_rows_are_filed_in_the_layouts_order_and_taken_apart_again(layout: Layou
     store = MessageStore(layout, bucket=BUCKET)
 
     @given(ROWS)
+    @FEW
     def check(rows: list[Row]) -> None:
         kv = file_rows(store, rows)
         rows = sorted(rows, key=lambda row: in_order(store, row))
@@ -144,6 +148,7 @@ def test_a_scan_takes_the_times_that_are_asked_for(layout: Layout) -> None:
     store = MessageStore(layout, bucket=BUCKET)
 
     @given(ROWS, TIMES, TIMES)
+    @FEW
     def check(rows: list[Row], start: int, end: int) -> None:
         kv = file_rows(store, rows)
         wanted = [row for row in sorted(rows, key=lambda r: in_order(store, r)) if start <= row.time < end]
@@ -196,6 +201,7 @@ def test_both_bounds_are_inclusive(layout: Layout) -> None:
         return mine == bound[1] or (mine > bound[1]) == (sign > 0)
 
     @given(ROWS, st.tuples(TIMES, OFFSETS), st.tuples(TIMES, OFFSETS))
+    @examples(100, deep=2_000)
     def check(rows: list[Row], start: Any, end: Any) -> None:
         kv = file_rows(store, rows)
         ordered = sorted(rows, key=lambda r: in_order(store, r))
@@ -274,6 +280,7 @@ def test_a_replay_is_stored_once_and_known(layout: Layout) -> None:
     store = MessageStore(layout, bucket=BUCKET)
 
     @given(ROWS, st.integers(0, 15))
+    @FEW
     def check(rows: list[Row], cut: int) -> None:
         kv = file_rows(store, rows[:cut])
         keys = [key_of(row) for row in rows] if layout.has_fields else None
@@ -342,6 +349,7 @@ def test_expiry_never_takes_a_retained_row_and_leaves_at_most_a_bucket(layout: L
     store = MessageStore(layout, bucket=BUCKET)
 
     @given(ROWS, st.lists(TIMES, max_size=3), ROWS)
+    @FEW
     def check(rows: list[Row], floors: list[int], later: list[Row]) -> None:
         kv = file_rows(store, rows)
         for floor in sorted(floors):
@@ -366,6 +374,7 @@ def test_offsets_expire_by_partition(layout: Layout) -> None:
     store = MessageStore(layout, bucket=BUCKET)
 
     @given(ROWS, st.sampled_from(["s", "topic"]), st.integers(0, 1), st.integers(-20, 20))
+    @FEW
     def check(rows: list[Row], source: str, partition: int, floor: int) -> None:
         rows = [
             row._replace(position=(*row.position[:2], row.position[2] * 7, row.position[3])) for row in rows
