@@ -78,20 +78,20 @@ class AggregateOracle(PlainIntake):
         self.watermark_us, self._ticked_us = after, now
         emit, panes = self.definition.emit, self._corrections(before)
 
-        expiry = self._drop_by_size(before, after)
-        for cell in self._sorted():
+        expiry, cells = self._drop_by_size(before, after), self._sorted()
+        for cell in cells:
             if before < self._end(cell) <= after and (emit.on_time or (cell.pending and not emit.tells_late)):
                 cell.fired = True
                 no_more = not emit.tells_late
                 panes += self._emit(cell, Timing.ON_TIME, no_more or self._closed(cell, after))
-        for cell in self._sorted():
+        for cell in cells:
             early, closed = self._is_early(cell, after), self._closed(cell, after)
             trigger = emit.early if early else emit.late
             moment = self._moment(cell, now, ticked)
             if moment.speaks(trigger) and (cell.pending or not closed):
                 timing = Timing.EARLY if early else Timing.LATE
                 panes += self._emit(cell, timing, closed and not early, always=moment.insists(trigger))
-        for cell in self._sorted():
+        for cell in cells:
             if not self._closed(cell, before) and self._closed(cell, after) and not cell.ended:
                 late = cell.pending and not isinstance(emit.late, Never)
                 if late or emit.closing_pane:
@@ -99,7 +99,7 @@ class AggregateOracle(PlainIntake):
         for cell, timing in sorted(expiry, key=lambda pair: self._place(pair[0])):
             panes += self._emit(cell, timing, True, closing=True)
 
-        for cell in self._sorted():
+        for cell in cells:
             if self._expired(cell, after):
                 del self._cells[cell.key, cell.window]
         return Outcome(panes, self._buried())
@@ -345,6 +345,7 @@ class AggregateOracle(PlainIntake):
         return dict(zip(self.definition.by, cell.key, strict=True))
 
     def _sorted(self) -> Sequence[Cell]:
+        """In the order of panes; as they are now, whatever becomes of them."""
         return sorted(self._cells.values(), key=self._place)
 
     def _end(self, cell: Cell) -> int:
@@ -369,7 +370,8 @@ class AggregateOracle(PlainIntake):
         """
         retention, emit = self.definition.retention, self.definition.emit
         groups: dict[Key | None, list[Cell]] = {}
-        for cell in self._counted_cells(before_us):
+        limited = retention.windows is not None or retention.messages is not None
+        for cell in self._counted_cells(before_us) if limited else ():
             groups.setdefault(cell.key if retention.per == "key" else None, []).append(cell)
         last_words = []
         for group, cells in groups.items():

@@ -68,19 +68,20 @@ class SessionOracle(AggregateOracle):
         self.watermark_us, self._ticked_us = after, now
         emit, panes = self.definition.emit, [*self._widened(before), *self._corrected(before)]
         expiry = [(c, t) for c, t in self._drop_by_size(before, after) if isinstance(c, SessionCell)]
-        for cell in self._sorted():
+        cells = self._sorted()
+        for cell in cells:
             if cell.current and self._passed(cell, after):
                 cell.current = False
                 if emit.on_time or (cell.pending and not emit.tells_late):
                     panes += self._tell(cell, Timing.ON_TIME, self._closed(cell, after))
-        for cell in self._sorted():
+        for cell in cells:
             closed = self._closed(cell, after)
             trigger = emit.early if cell.current else emit.late
             moment = self._moment(cell, now, ticked)
             if moment.speaks(trigger) and (cell.pending or not closed):
                 timing = Timing.EARLY if cell.current else Timing.LATE
                 panes += self._tell(cell, timing, closed, always=moment.insists(trigger))
-        for cell in self._sorted():
+        for cell in cells:
             closes = self._closed(cell, after) and not self._closed(cell, before) and not cell.ended
             if closes and (emit.closing_pane or (cell.pending and emit.tells_late)):
                 expiry.append((cell, Timing.LATE))
