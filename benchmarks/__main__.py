@@ -8,15 +8,13 @@ import platform
 import sys
 from importlib.metadata import version
 
-import structlog
-
 from tests.kafka.spark_jars import jars
 
 from . import sparks
 from .big_batch import big_batch
 from .embedded import embedded, full_state
 from .firing import firing, firing_many
-from .harness import run, table, write
+from .harness import quiet, run, table, write
 from .joins import joins
 from .kafka import kafka
 from .latency import latency
@@ -83,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = sorted(set(chosen.names) - set(known))
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
+    quiet()
     names = chosen.names or list(BENCHMARKS)
     rounds = chosen.rounds or (1 if chosen.quick else 3)
     if "kafka" in names:

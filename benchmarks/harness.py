@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import structlog
 from tqdm import tqdm
+
+from .sparks import end_session
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,25 @@ def median(values: list[float]) -> float:
     return statistics.median(values)
 
 
+def fresh(run: Callable[..., float], *given: Any) -> float:
+    """What `run` gives in a process of its own, in which nothing ran before. A JVM that it starts ends with it, so that none
+    lives beside what is measured next. run: of a module, as another process finds it by its name."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), quiet) as alone:
+        return alone.submit(_alone, run, given).result()
+
+
+def _alone(run: Callable[..., float], given: tuple[Any, ...]) -> float:
+    try:
+        return run(*given)
+    finally:
+        end_session()
+
+
+def quiet() -> None:
+    """Of what windrow logs, only warnings."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
+
+
 @contextmanager
 def scratch() -> Iterator[str]:
     """A folder that is gone afterwards."""
@@ -110,12 +134,14 @@ def run(
     commits: int | None = None,
     events: int | None = None,
 ) -> list[Row]:
-    """Run them one after the other, with a progress bar; each prints its rows as soon as it has them."""
+    """Run them one after the other, with a progress bar; each prints its rows as soon as it has them. No JVM lives longer than
+    its benchmark."""
     found: list[Row] = []
     with tqdm(total=len(benchmarks), unit="benchmark", dynamic_ncols=True) as bar:
         for name, benchmark in benchmarks.items():
             bar.set_description(name)
             rows = benchmark(Context(quick, rounds, bar, commits, events))
+            end_session()
             found += rows
             bar.write(table(rows))
             bar.update()

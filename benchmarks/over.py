@@ -18,68 +18,56 @@ import pyarrow.parquet as pq
 import windrow as wr
 
 from .data import files
-from .flink import Flink, flink, lacking
-from .harness import Context, Row, median, rate, scratch
+from .flink import flink, lacking
+from .harness import Context, Row, fresh, median, rate, scratch
 from .rolling import Frame, by_duckdb, by_flink, by_polars, by_spark, check
-from .sparks import SHARDS, run_to_end, session
+from .sparks import SHARDS, end_session, run_to_end, session
 from .spent import all_processes, measured
 
 ROWS, COMMIT = 1_000_000, 250_000
 SPARK_ROWS, SPARK_FILES = 4_000_000, 16
 KEYS = (1_000, 100_000)
 ROWS_PER_SECOND, JITTER_MS, FIRST_MS = 50_000, 2_000, 1_700_000_000_000
+#: What comes before windows of 60 s are full: of 64 s, as the watermark is behind.
+FILLING = 64 * ROWS_PER_SECOND
 LEAST, LEAST_ON_SPARK, SHARE_OF_POLARS, LEAST_MEDIANS = 1_000_000, 400_000, 0.5, 50_000
 LEAST_ANCHORS, LEAST_LONG = 300_000, 500_000
 FRAMES = (Frame("the last 2 s", -2, 2), Frame("2 s before to 1 s after", -2, 3))
-POLARS = "polars rolling"
+POLARS, SPARK, DUCKDB, FLINK = "polars rolling", "Spark's batch Window", "DuckDB", "Flink's OVER, RocksDB"
 AGG = {"n": wr.count(), "s": wr.sum("v"), "lo": wr.min("v"), "hi": wr.max("v"), "f": wr.sum("x")}
+#: Rows a second of who computes windows of a frame, and what it makes.
+Once = Callable[[Sequence[pa.Table], Frame], tuple[float, pl.DataFrame]]
 
 
 def over(context: Context) -> list[Row]:
     """Rows a second, of processor time but on Spark, of five aggregates around each row; of a thousand keys and of a hundred
-    thousand."""
+    thousand. Each sample is of a process of its own, but on Spark."""
     n = ROWS // (10 if context.quick else 1)
-    with ExitStack() as stack:
-        if absent := lacking():
-            context.bar.write(f"over runs without Flink: {', '.join(absent)} cannot be found")
-        engine = None if absent else stack.enter_context(flink())
-        found = [row for keys in KEYS for row in _beside_others(context, engine, keys, n)]
+    sides = ["windrow", POLARS, SPARK, *([DUCKDB] if find_spec("duckdb") is not None else [])]
+    if absent := lacking():
+        context.bar.write(f"over runs without Flink: {', '.join(absent)} cannot be found")
+    else:
+        sides.append(FLINK)
+    found = [row for keys in KEYS for row in _beside_others(context, sides, keys, n)]
     found += [row for keys in KEYS for row in _on_spark(context, keys)]
+    end_session()
     found += _around_anchors(context, n)
     found.append(_long(context, n))
-    tables = [_rows(first, COMMIT // 10, 100) for first in range(0, n // 10, COMMIT // 10)]
-    middle = wr.Over(
-        by="k", event_time="t", agg={"m": wr.median("v").over(100)}, ttl="1 hour", watermark="2 seconds"
-    )
-    samples = context.interleave({"windrow": lambda: _told(middle, tables)})
+    samples = context.interleave({"windrow": lambda: fresh(_medians, n // 10)})
     return [*found, _required("over: median of the last 100 rows", "rows/s", LEAST_MEDIANS, samples)]
 
 
-def _beside_others(context: Context, engine: Flink | None, keys: int, n: int) -> Iterator[Row]:
-    """windrow, which keeps everything on disk, beside those that are here; rows are compared after each run."""
-    tables = [_rows(first, min(COMMIT, n - first), keys) for first in range(0, n, COMMIT)]
+def _beside_others(context: Context, sides: Sequence[str], keys: int, n: int) -> Iterator[Row]:
+    """windrow, which keeps everything on disk, beside those that are here."""
     for frame in FRAMES:
-        _, expected = by_polars(tables, frame)
-        others: dict[str, Callable[[Sequence[pa.Table], Frame], tuple[float, pl.DataFrame]]] = {
-            POLARS: by_polars,
-            "Spark's batch Window": by_spark,
+        runs = {
+            side: lambda s=side, f=frame: fresh(_sample, s, f, keys, n)
+            for side in sides
+            if frame.past or side != FLINK
         }
-        if find_spec("duckdb") is not None:
-            others["DuckDB"] = by_duckdb
-        if engine is not None and frame.past:
-            others["Flink's OVER, RocksDB"] = partial(by_flink, engine, watermark_ms=JITTER_MS)
-            context.step("warming up Flink")
-            by_flink(engine, tables[:1], frame, JITTER_MS)
-
-        def run(side: str, once: Any, frame: Frame = frame, expected: pl.DataFrame = expected) -> float:
-            speed, told = once(tables, frame)
-            check(side, told, expected)
-            return float(speed)
-
-        sides = {side: lambda s=side, o=once: run(s, o) for side, once in others.items()}
-        samples = context.interleave({"windrow": lambda f=frame, e=expected: _checked(f, tables, e), **sides})  # type: ignore[misc]
+        samples = context.interleave(runs)  # type: ignore[arg-type]
         what, ours = f"over: five aggregates, {frame.name}, {keys:,} keys", median(samples["windrow"])
-        for side in others:
+        for side in list(runs)[1:]:
             aim = SHARE_OF_POLARS if side == POLARS else None
             yield rate(
                 f"{what}, beside {side}",
@@ -91,11 +79,45 @@ def _beside_others(context: Context, engine: Flink | None, keys: int, n: int) ->
                 samples=samples,
             )
         if frame.past:
-            yield _required(what, "rows/s", LEAST, samples)
-    counted = _over(wr.rows_between(-99, 0), ttl="1 hour")
-    samples = context.interleave({"windrow": lambda: _told(counted, tables)})
-    what = f"over: five aggregates, the last 100 rows, {keys:,} keys"
-    yield Row(what, "rows/s", median(samples["windrow"]), samples=samples)
+            asked = keys == KEYS[-1]
+            yield _required(what, "rows/s", LEAST, samples) if asked else _told_of(what, "rows/s", samples)
+    samples = context.interleave({"windrow": lambda: fresh(_counted, keys, n)})
+    yield _told_of(f"over: five aggregates, the last 100 rows, {keys:,} keys", "rows/s", samples)
+
+
+def _sample(side: str, frame: Frame, keys: int, n: int) -> float:
+    """Rows a second of one side in this process, which has made the same before, Flink of the first table. Its rows are those
+    that polars makes."""
+    tables = _tables(keys, n)
+    once: dict[str, Once] = {"windrow": _by_windrow, POLARS: by_polars, SPARK: by_spark, DUCKDB: by_duckdb}
+    with ExitStack() as stack:
+        if side == FLINK:
+            engine = stack.enter_context(flink())
+            once[FLINK] = partial(by_flink, engine, watermark_ms=JITTER_MS)
+        once[side](tables[:1] if side == FLINK else tables, frame)
+        speed, told = once[side](tables, frame)
+    check(side, told, by_polars(tables, frame)[1])
+    return speed
+
+
+def _tables(keys: int, n: int) -> list[pa.Table]:
+    return [_rows(first, min(COMMIT, n - first), keys) for first in range(0, n, COMMIT)]
+
+
+def _counted(keys: int, n: int) -> float:
+    return _again(_over(wr.rows_between(-99, 0), ttl="1 hour"), _tables(keys, n))
+
+
+def _medians(n: int) -> float:
+    over = wr.Over(
+        by="k", event_time="t", agg={"m": wr.median("v").over(100)}, ttl="1 hour", watermark="2 seconds"
+    )
+    return _again(over, [_rows(first, COMMIT // 10, 100) for first in range(0, n, COMMIT // 10)])
+
+
+def _told_of(what: str, unit: str, samples: dict[str, list[float]]) -> Row:
+    """A figure of which nothing is asked."""
+    return Row(what, unit, median(samples["windrow"]), samples=samples)
 
 
 def _required(what: str, unit: str, least: int, samples: dict[str, list[float]]) -> Row:
@@ -144,26 +166,29 @@ def _around_anchors(context: Context, n: int) -> list[Row]:
     """Anchors a second, with windows of two seconds that they say themselves, over so many rows."""
     found: list[Row] = []
     for keys in KEYS:
-        tables = [_rows(first, min(COMMIT, n - first), keys) for first in range(0, n, COMMIT)]
-        spans = [_spans(table) for table in tables]
-        definition = wr.Over(
-            by="k",
-            event_time="t",
-            input="rows",
-            anchors=wr.Input("anchors", event_time="at", watermark="2 seconds", max_ahead=wr.forever),
-            frame=wr.between("since", "until", obsolete="promised"),
-            agg=AGG,
-            retention="1 minute",
-            select=(),
-            watermark="2 seconds",
-            max_ahead=wr.forever,
-        )
-        both = [{"rows": table, "anchors": some} for table, some in zip(tables, spans, strict=True)]
-        share = sum(map(len, spans)) / n
-        samples = context.interleave({"windrow": lambda o=definition, b=both, s=share: _told(o, b) * s})  # type: ignore[misc]
+        samples = context.interleave({"windrow": lambda k=keys: fresh(_anchors, k, n)})  # type: ignore[misc]
         what = f"over: five aggregates around anchors, {keys:,} keys"
         found.append(_required(what, "anchors/s", LEAST_ANCHORS, samples))
     return found
+
+
+def _anchors(keys: int, n: int) -> float:
+    tables = _tables(keys, n)
+    spans = [_spans(table) for table in tables]
+    definition = wr.Over(
+        by="k",
+        event_time="t",
+        input="rows",
+        anchors=wr.Input("anchors", event_time="at", watermark="2 seconds", max_ahead=wr.forever),
+        frame=wr.between("since", "until", obsolete="promised"),
+        agg=AGG,
+        retention="1 minute",
+        select=(),
+        watermark="2 seconds",
+        max_ahead=wr.forever,
+    )
+    both = [{"rows": table, "anchors": some} for table, some in zip(tables, spans, strict=True)]
+    return _again(definition, both) * sum(map(len, spans)) / n
 
 
 def _spans(rows: pa.Table) -> pa.Table:
@@ -177,13 +202,17 @@ def _spans(rows: pa.Table) -> pa.Table:
 
 
 def _long(context: Context, n: int) -> Row:
-    """A minute around each row, and a commit each second: the minute before the rows that are measured is there by then."""
-    tables = [_rows(first, ROWS_PER_SECOND, 1_000) for first in range(0, 4 * n, ROWS_PER_SECOND)]
-    before = len(tables) - n // ROWS_PER_SECOND
-    over = _over(wr.range_between("-60 seconds", 0))
-    samples = context.interleave({"windrow": lambda: _told(over, tables, before)})
+    """A minute around each row, and a commit each second."""
+    samples = context.interleave({"windrow": lambda: fresh(_minutes, n)})
     what = "over: five aggregates, the last 60 s, a commit each second, 1,000 keys"
     return _required(what, "rows/s", LEAST_LONG, samples)
+
+
+def _minutes(n: int) -> float:
+    """The minute before the rows that are measured is there by then, however few these are: while it fills, a commit has
+    nothing to read of what leaves the windows, and nothing to forget, and takes two thirds of the time."""
+    tables = [_rows(first, ROWS_PER_SECOND, 1_000) for first in range(0, FILLING + n, ROWS_PER_SECOND)]
+    return _told(_over(wr.range_between("-60 seconds", 0)), tables, len(tables) - n // ROWS_PER_SECOND)
 
 
 def _over(frame: object, **options: object) -> wr.Over:
@@ -218,12 +247,16 @@ def _around(frame: Frame) -> Any:
     return wr.range_between(f"{frame.start} seconds", f"{frame.start + frame.seconds} seconds")
 
 
-def _checked(frame: Frame, tables: Sequence[pa.Table], expected: pl.DataFrame) -> float:
-    """Rows a second, where they are those that are expected."""
+def _by_windrow(tables: Sequence[pa.Table], frame: Frame) -> tuple[float, pl.DataFrame]:
     with scratch() as told:
         speed = _told(_over(_around(frame)), tables, out=told)
-        check("windrow", pl.DataFrame(wr.read_panes(told)), expected)
-    return speed
+        return speed, pl.DataFrame(wr.read_panes(told))
+
+
+def _again(definition: wr.Over, tables: Sequence[pa.Table | Mapping[str, pa.Table]]) -> float:
+    """Rows a second where the process has made the same before."""
+    _told(definition, tables)
+    return _told(definition, tables)
 
 
 def _told(

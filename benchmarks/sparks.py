@@ -46,6 +46,20 @@ def session() -> Any:
     return made
 
 
+def end_session() -> None:
+    """Stop Spark, if it runs, and wait for its JVM to end."""
+    if session.cache_info().currsize == 0:
+        return
+    context = session().sparkContext
+    gateway = context._gateway
+    session().stop()
+    session.cache_clear()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    type(context)._gateway = type(context)._jvm = None  # the next session starts another
+
+
 @dataclass(frozen=True)
 class Window:
     """A kind of window, in windrow's words and in Spark's."""
