@@ -9,6 +9,7 @@ something to do, and a bucket goes as a whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64, encode_u64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.spread import Hashes
 
 #: So many marks are in a value: who looks for what lies before it may have to read it.
@@ -52,12 +53,14 @@ class Marks:
     def between(self, kv: KV, low_us: int, high_us: int) -> tuple[IntArray, Hashes]:
         """(moments, numbers of keys) with `low <= moment <= high`."""
         first, last = self._key(low_us), self._key(high_us) + b"\xff" * 9
-        found = [_unpack(value) for _, value in kv.scan(self.cf, first, last)]
-        if not found:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
-        moments, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
-        mine = (moments >= low_us) & (moments <= high_us)
-        return moments[mine], hashes[mine]
+        return _of(kv.scan(self.cf, first, last), low_us, high_us)
+
+    def passed(self, kv: KV, low_us: int, high_us: int, before_us: int) -> tuple[IntArray, Hashes, bool]:
+        """As `between`, and whether there is something to `drop` before a moment: in one look, where it was dropped before."""
+        last = self._key(high_us) + b"\xff" * 9
+        found = list(kv.scan(self.cf, self._key(START_OF_TIME_US), last))
+        older = bool(found) and found[0][0] < self._key(before_us)
+        return *_of(found, low_us, high_us), older
 
     def first(self, kv: KV) -> int | None:
         """The first moment that is marked."""
@@ -86,6 +89,16 @@ class Marks:
 
     def _key(self, moment_us: int) -> bytes:
         return self.prefix + encode_i64(moment_us // self.width_us)
+
+
+def _of(pairs: Iterable[Pair], low_us: int, high_us: int) -> tuple[IntArray, Hashes]:
+    """What is marked there of these moments."""
+    found = [_unpack(value) for _, value in pairs]
+    if not found:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+    moments, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
+    mine = (moments >= low_us) & (moments <= high_us)
+    return moments[mine], hashes[mine]
 
 
 def _unpack(value: bytes) -> tuple[IntArray, Hashes]:

@@ -53,7 +53,7 @@ class SessionMarks:
         self.due.add(kv, ends, hashes, moment.step)
         if self._early_waits:
             self.waiting.add(kv, np.full(len(pieces), HOT, dtype=np.int64), hashes, moment.step)
-        hashes = np.unique(hashes)
+        hashes = np.unique(hashes) if self.delays else hashes
         for delay_us in self.delays:
             over = np.full(len(hashes), moment.now_us + delay_us, dtype=np.int64)
             self.delayed.add(kv, over, hashes, moment.step)

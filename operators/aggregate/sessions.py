@@ -189,13 +189,14 @@ class SessionAggregator(StoredSessions, Grouping):
     def _fire_on_time(self, step: Step, watermark_us: int) -> None:
         """Tell the sessions that the watermark passed, in slices: what is in memory does not go with how many these are."""
         # What ends just where the watermark stood may have had to wait.
-        _, hashes = self.marks.due.between(step.kv, step.told_us, watermark_us)
+        _, hashes, older = self.marks.due.passed(step.kv, step.told_us, watermark_us, watermark_us)
         if len(hashes):
             parts = self.store.parts(step.kv, hashes, SESSIONS_AT_ONCE)
             step.result.panes += in_order_of_parts(
                 (self._end_some(step, some, watermark_us) for some in parts), self.definition.by
             )
-        self.marks.due.drop(step.kv, watermark_us)
+        if older:
+            self.marks.due.drop(step.kv, watermark_us)
 
     def _end_some(self, step: Step, hashes: Hashes, watermark_us: int) -> list[pa.Table]:
         """What is told of those of these keys that the watermark passed; they go to where they are looked for by their end."""
@@ -258,15 +259,19 @@ class SessionAggregator(StoredSessions, Grouping):
     def _close(self, step: Step, last_words: list[pa.Table]) -> None:
         """Sessions that close: what is pending is said, and the closing pane if asked for. In slices, as `_fire_on_time`."""
         low, high = step.closed_us, self.closed_before(step.progress.watermark_us)
-        parts: Iterator[list[pa.Table]] = iter([last_words])
+        parts: Iterator[list[pa.Table]] = iter([last_words] if last_words else [])
+        some, older = 0, False
         if low < high:
-            ends, hashes = self.marks.closing.between(step.kv, low, high - 1)
+            ends, hashes, older = self.marks.closing.passed(step.kv, low, high - 1, high)
+            some = len(hashes)
+        if some:
             homes = self.store.home(ends)
-            some = homes_at_once(homes, SESSIONS_AT_ONCE // 2)
-            closed = (self._close_some(step, homes[places], hashes[places], low, high) for places in some)
+            each = homes_at_once(homes, SESSIONS_AT_ONCE // 2)
+            closed = (self._close_some(step, homes[places], hashes[places], low, high) for places in each)
             parts = itertools.chain(parts, closed)
-        step.result.panes += in_order_of_parts(parts, self.definition.by)
-        if low < high:
+        if some or last_words:
+            step.result.panes += in_order_of_parts(parts, self.definition.by)
+        if some or older:
             self.marks.closing.drop(step.kv, high)
 
     def _close_some(self, step: Step, homes: IntArray, hashes: Hashes, low: int, high: int) -> list[pa.Table]:

@@ -31,6 +31,25 @@ def test_marks_are_found_between_two_moments_until_their_bucket_goes() -> None:
     assert [key[:1] for key, _ in kv.scan("aux")] == [b"n"]
 
 
+def test_who_looks_for_what_has_passed_hears_whether_there_is_something_to_forget() -> None:
+    kv, marks = MemoryKV(("aux",)), Marks("aux", b"m", 10)
+
+    def passed(low: int, high: int, before: int) -> tuple[list[int], list[int], bool]:
+        moments, hashes, older = marks.passed(kv, low, high, before)
+        return moments.tolist(), hashes.tolist(), older
+
+    assert passed(0, 50, 50) == ([], [], False)
+    marks.add(kv, np.array([5, 17, 31]), np.array([1, 2, 3], dtype=np.uint64), 0)
+    assert passed(6, 17, 18) == ([17], [2], True)
+    assert passed(6, 9, 10) == ([], [], True)
+    marks.drop(kv, 18)
+    assert passed(0, 18, 18) == ([17], [2], False)
+    assert passed(0, 19, 20) == ([17], [2], True)
+    marks.drop(kv, 20)
+    assert passed(0, 30, 30) == ([], [], False)
+    assert passed(0, 31, 31) == ([31], [3], False)
+
+
 def test_many_marks_of_a_step_lie_in_values_that_are_read_soon() -> None:
     kv, marks = MemoryKV(("aux",)), Marks("aux", b"m", 10)
     moments = np.arange(10_000, dtype=np.int64) % 20
