@@ -1,8 +1,8 @@
 """Any aggregate over sessions says in each step what its oracle says: the two pure steps, without a job around them.
 
-What a job adds (files, crashes, lost messages) is the contract suite's. Each definition has six sets of keys, the messages of
-which are as those of jobs of their own: what a step costs hardly depends on them. So 1,020 jobs are played, of 170 definitions;
-WINDROW_DEEP=1 plays 120,000.
+What a job adds (files, crashes, lost messages) is the contract suite's. Each definition has ten sets of keys, the messages of
+which are as those of jobs of their own: what a step costs hardly depends on them. So 1,100 jobs are played, of 110 definitions;
+WINDROW_DEEP=1 plays 200,000.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from windrow.testing.draw import BASE_US, SCHEMA, WRONG, Draw
 from windrow.testing.judge import Letter, difference, letters_differ
 from windrow.testing.scenario import ONLY
 
-JOBS, BLOCKS, SETS = usually(170, deep=20_000), 2, 6
+JOBS, BLOCKS, SETS = usually(110, deep=20_000), 2, 10
 POSITIONS = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 COLUMNS = pa.schema([*SCHEMA, *POSITIONS.items()])
 
