@@ -118,6 +118,11 @@ def _key_matrices(
     names, codes = _escaped_sources(sources)
     if len(codes) != count:
         raise ValueError(f"{len(codes)} sources for {count} offsets")
+    if len(names) == 1:  # of one source, as most steps are
+        name = np.frombuffer(names[0], dtype=np.uint8)
+        return [
+            (np.arange(count), side_by_side([*heads, np.broadcast_to(name, (count, len(name))), *columns]))
+        ]
     found = []
     lengths = np.array([len(name) for name in names], dtype=np.int64)
     for length in np.unique(lengths):
