@@ -270,7 +270,7 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 def test_columns_are_encoded_as_row_by_row(kind: str, nulls: bool) -> None:
     dtype, values = COLUMNS[kind]
 
-    @examples(50, deep=5_000)
+    @examples(20, deep=5_000)
     @given(st.lists(st.tuples(values | st.none() if nulls else values, st.text(max_size=1)), max_size=5))
     def check(rows: list[tuple[Any, str]]) -> None:
         left = pa.array([row[0] for row in rows], dtype)
