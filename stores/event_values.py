@@ -14,7 +14,8 @@ of them RocksDB takes as it is: of others it would compress each as often as it 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import extremes, is_one, letters_of, width_of
 from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.types import concat
 
 FORMAT, SAME_FORMAT, IN_FULL = 3, 2, 1
 #: The column of event times, int64 microseconds.
@@ -31,6 +33,7 @@ TIME = "__time"
 _ENOUGH, _MANY = 256, 2_048
 _HEAD, _COLUMNS, _LENGTH = struct.Struct(">BI"), struct.Struct(">H"), struct.Struct(">I")
 _KEPT, _SAME, _OF_TIME, _LESS, _ENDS = range(5)
+_DAMAGE = (pa.ArrowException, OSError, struct.error, KeyError, ValueError, TypeError)
 #: Bytes of what is kept of numbers, and of texts.
 _OF_NUMBERS, _OF_TEXTS = (1, 2, 4), (1, 2, 4, 8)
 
@@ -156,59 +159,117 @@ def _write(sink: pa.NativeFile, rows: pa.Table) -> None:
             writer.write_batch(batch)
 
 
-def unpacked(value: bytes, columns: Collection[str] | None = None) -> pa.Table:
-    """The rows of a value. columns: which of them, as far as they are there; None: all."""
+@dataclass(frozen=True)
+class Value:
+    """A value that is read, but for its columns: how each is kept, the one row, and what is kept of the others."""
+
+    hows: Mapping[str, int]
+    one: pa.Table
+    kept: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+
+def opened(value: bytes) -> Value:
     if value[:1] > bytes((FORMAT,)):
         raise NewerFormat(
             f"kept messages of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
         )
     try:
-        form, wanted = _HEAD.unpack_from(value)
-        rows = _decoded(pa.py_buffer(value)[_HEAD.size :], form, wanted, columns)
-    except (pa.ArrowException, OSError, struct.error, KeyError, ValueError, TypeError) as error:
+        form, rows = _HEAD.unpack_from(value)
+        found = _opened(pa.py_buffer(value)[_HEAD.size :], form)
+    except _DAMAGE as error:
         raise CorruptState(f"kept messages of {len(value)} bytes cannot be read: {error}") from error
-    if len(rows) != wanted:
-        raise CorruptState(f"kept messages of {len(value)} bytes are {len(rows)} rows, not {wanted}")
-    return rows
+    if len(found) != rows:
+        raise CorruptState(f"kept messages of {len(value)} bytes are {len(found)} rows, not {rows}")
+    return found
 
 
-def _decoded(data: pa.Buffer, form: int, rows: int, wanted: Collection[str] | None) -> pa.Table:
-    """The rows of a value behind its head. wanted: which columns; None: all."""
+def _opened(data: pa.Buffer, form: int) -> Value:
+    """What is behind the head of a value."""
     if form == IN_FULL:
         whole = pa.ipc.open_stream(data).read_all()
-        return whole if wanted is None else whole.select([n for n in whole.column_names if n in wanted])
+        return Value(dict.fromkeys(whole.column_names, _KEPT), whole, whole)
     many = _COLUMNS.unpack_from(data)[0]
     at = _COLUMNS.size + many
-    how, length = data[_COLUMNS.size : at].to_pybytes(), _LENGTH.unpack_from(data, at)[0]
+    hows, length = data[_COLUMNS.size : at].to_pybytes(), _LENGTH.unpack_from(data, at)[0]
     at += _LENGTH.size
-    first = pa.ipc.open_stream(data[at : at + length]).read_all()
+    one = pa.ipc.open_stream(data[at : at + length]).read_all()
     kept = pa.ipc.open_stream(data[at + length :]).read_all()
-    fields = [field for field in first.schema if wanted is None or field.name in wanted]
-    hows = dict(zip(first.schema.names, how, strict=True))
-    times = _read(hows[TIME], TIME, kept, first, rows)
-    columns = [
-        times.cast(field.type)
-        if field.name == TIME or hows[field.name] == _OF_TIME
-        else _read(hows[field.name], field.name, kept, first, rows)
-        for field in fields
-    ]
-    return pa.table(columns, schema=pa.schema(fields, first.schema.metadata))
+    return Value(dict(zip(one.column_names, hows, strict=True)), one, kept)
 
 
-def _read(how: int, name: str, kept: pa.Table, first: pa.Table, rows: int) -> pa.ChunkedArray | pa.Array:
-    """A column that is not made of another one."""
-    one = first.column(name)
+def together(values: Sequence[Value], columns: Collection[str] | None = None) -> pa.Table:
+    """The rows of values, one after the other. columns: which of them, as far as they are there; None: all."""
+    schema = values[0].one.schema
+    if not all(value.one.schema.equals(schema) for value in values[1:]):
+        return concat([together([value], columns) for value in values])
+    fields = [field for field in schema if columns is None or field.name in columns]
+    try:
+        times = _read(values, TIME)
+        found = [
+            times.cast(field.type)
+            if field.name == TIME or all(value.hows[field.name] == _OF_TIME for value in values)
+            else _read(values, field.name)
+            for field in fields
+        ]
+        return pa.table(found, schema=pa.schema(fields, schema.metadata))
+    except _DAMAGE as error:
+        raise CorruptState(
+            f"kept messages of {sum(map(len, values))} rows cannot be read: {error}"
+        ) from error
+
+
+def _read(values: Sequence[Value], name: str) -> pa.Array | pa.ChunkedArray:
+    """A column of values, one after the other: in one piece where all are kept alike."""
+    how, one = values[0].hows[name], values[0].one.column(name)
+    if all(value.hows[name] == how for value in values):
+        if how == _SAME and all(value.one.column(name)[0].equals(one[0]) for value in values):
+            return pa.repeat(one[0], sum(map(len, values)))
+        if how == _LESS and not any(value.kept.column(name).null_count for value in values):
+            return _sums(values, name).cast(one.type)
+        if how == _ENDS:
+            return _texts(values, name)
+    return pa.chunked_array([chunk for value in values for chunk in _pieces(value, name)], one.type)
+
+
+def _pieces(value: Value, name: str) -> list[pa.Array]:
+    """A column of a value, in one piece but for one that is kept."""
+    how, one = value.hows[name], value.one.column(name)
     if how == _KEPT:
-        return kept.column(name)
+        return list(value.kept.column(name).chunks)
     if how == _SAME:
-        return pa.repeat(one[0], rows)
-    column = kept.column(name)
-    if how == _LESS:
-        return pc.add(column.cast(pa.int64()), one.cast(pa.int64())[0]).cast(one.type)
-    frame = one.cast(pa.binary())[0].as_py()
-    ends, length = column.to_numpy(), len(frame)
-    found = np.full(rows, np.void(frame))
-    last = np.ndarray((rows,), ends.dtype, found, length - ends.dtype.itemsize, (length,))
-    last[:] = ends
+        return [pa.repeat(one[0], len(value))]
+    if how == _OF_TIME:
+        return [piece.cast(one.type) for piece in _pieces(value, TIME)]
+    if how == _ENDS:
+        return [_texts([value], name)]
+    least = one.cast(pa.int64())[0]
+    return [pc.add(piece.cast(pa.int64()), least).cast(one.type) for piece in value.kept.column(name).chunks]
+
+
+def _sums(values: Sequence[Value], name: str) -> pa.Array:
+    """Whole numbers of which those that are less than the one row's by that are kept, none of them null."""
+    found, at = np.empty(sum(map(len, values)), dtype=np.int64), 0
+    for value in values:
+        least = np.int64(value.one.column(name).cast(pa.int64())[0].as_py())
+        np.add(value.kept.column(name).to_numpy(), least, out=found[at : at + len(value)], casting="unsafe")
+        at += len(value)
+    return pa.array(found)
+
+
+def _texts(values: Sequence[Value], name: str) -> pa.Array | pa.ChunkedArray:
+    """Texts whose last bytes are kept, in one piece where all have one length."""
+    frames = [value.one.column(name).cast(pa.binary())[0].as_py() for value in values]
+    length, rows, kind = len(frames[0]), sum(map(len, values)), values[0].one.schema.field(name).type
+    if any(len(frame) != length for frame in frames) or rows * length >= 1 << 31:
+        return pa.chunked_array([_texts([value], name) for value in values], kind)
+    found, at = np.empty(rows, dtype=f"V{length}"), 0
+    for value, frame in zip(values, frames, strict=True):
+        some, ends = found[at : at + len(value)], value.kept.column(name).to_numpy()
+        some[:] = np.void(frame)
+        np.ndarray((len(some),), ends.dtype, some, length - ends.dtype.itemsize, (length,))[:] = ends
+        at += len(value)
     starts = np.arange(0, (rows + 1) * length, length, dtype=np.int32)
-    return pa.Array.from_buffers(one.type, rows, [None, pa.py_buffer(starts), pa.py_buffer(found)])
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(starts), pa.py_buffer(found)])

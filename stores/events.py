@@ -24,7 +24,7 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.stores.event_values import TIME as TIME
-from windrow.stores.event_values import Encoder, packed, unpacked
+from windrow.stores.event_values import Encoder, Value, opened, packed, together
 from windrow.stores.kv import KV, Batch
 
 #: A stretch with more values than this is looked at.
@@ -114,8 +114,8 @@ class Events:
         keep: what is wanted of a whole portion of rows; no more than one is in memory then, and what is wanted
         """
         found, most = list[pa.Table](), sys.maxsize if keep is None else PORTION
-        for tables, _ in self._values(kv, low_us, high_us, most, tidy=tidy, columns=columns):
-            rows = concat(tables)
+        for values, _ in self._values(kv, low_us, high_us, most, tidy=tidy):
+            rows = together(values, columns)
             if exact:
                 rows = _inside(rows, low_us, high_us)
             found.append(rows if keep is None or len(rows) < PORTION else keep(rows))
@@ -126,36 +126,29 @@ class Events:
         on the way.
         """
         rest: list[pa.Table] = []
-        for tables, following_us in self._values(kv, START_OF_TIME_US, high_us, PORTION, tidy=True):
-            rows = _inside(concat([*rest, *tables]), START_OF_TIME_US, high_us)
+        for values, following_us in self._values(kv, START_OF_TIME_US, high_us, PORTION, tidy=True):
+            rows = _inside(concat([*rest, together(values)]), START_OF_TIME_US, high_us)
             early = rows.column(TIME).to_numpy() < following_us
             rest = [] if early.all() else [rows.filter(pa.array(~early))]
             if early.any():
                 yield rows.filter(pa.array(early)) if rest else rows
 
     def _values(
-        self,
-        kv: KV,
-        low_us: int,
-        high_us: int,
-        most: int,
-        *,
-        tidy: bool,
-        columns: Collection[str] | None = None,
-    ) -> Iterator[tuple[list[pa.Table], int]]:
+        self, kv: KV, low_us: int, high_us: int, most: int, *, tidy: bool
+    ) -> Iterator[tuple[list[Value], int]]:
         """(values of stretches that hold such times, of about `most` rows; where that of the next one begins)."""
-        keys, tables, rows = list[bytes](), list[pa.Table](), 0
+        keys, values, rows = list[bytes](), list[Value](), 0
         for key, value in kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us)):
             if rows >= most:
-                self._join(kv, keys, tables, tidy)
-                yield tables, decode_i64(key[:8])
-                keys, tables, rows = [], [], 0
+                self._join(kv, keys, values, tidy)
+                yield values, decode_i64(key[:8])
+                keys, values, rows = [], [], 0
             keys.append(key)
-            tables.append(unpacked(value, columns))
-            rows += len(tables[-1])
+            values.append(opened(value))
+            rows += len(values[-1])
         if keys:
-            self._join(kv, keys, tables, tidy)
-            yield tables, END_OF_TIME_US + 1
+            self._join(kv, keys, values, tidy)
+            yield values, END_OF_TIME_US + 1
 
     def read_near(
         self, kv: KV, low_us: IntArray, high_us: IntArray, *, tidy: bool = True, keep: Keep | None = None
@@ -200,7 +193,7 @@ class Events:
         """Forget the rows of stretches that begin before that of which `gone` is true, and no others."""
         batch = Batch()
         for key, value in kv.scan(self.cf, b"", self._end(below_us)):
-            rows = unpacked(value)
+            rows = together([opened(value)])
             stay = ~gone(rows)
             if not stay.any():
                 batch.delete(self.cf, key)
@@ -212,7 +205,7 @@ class Events:
         """The key behind all stretches that begin before that."""
         return None if high_us >= END_OF_TIME_US else encode_i64(high_us)
 
-    def _join(self, kv: KV, keys: list[bytes], tables: list[pa.Table], tidy: bool) -> None:
+    def _join(self, kv: KV, keys: list[bytes], values: list[Value], tidy: bool) -> None:
         """Write the last values of a stretch as one, where there are many small ones and they are to be joined."""
         if not tidy or len(keys) <= MANY:
             return
@@ -222,14 +215,14 @@ class Events:
         for low, high in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True):
             if high - low <= MANY:
                 continue
-            first, size = high - 1, len(tables[high - 1])
-            while first > low and len(tables[first - 1]) < 2 * size:
-                if size + len(tables[first - 1]) > PORTION:
+            first, size = high - 1, len(values[high - 1])
+            while first > low and len(values[first - 1]) < 2 * size:
+                if size + len(values[first - 1]) > PORTION:
                     break
                 first -= 1
-                size += len(tables[first])
+                size += len(values[first])
             if first < high - 1:
-                batch.put(self.cf, keys[high - 1], packed(concat(tables[first:high])))
+                batch.put(self.cf, keys[high - 1], packed(together(values[first:high])))
                 batch.delete_many(self.cf, keys[first : high - 1])
         if len(batch):
             kv.write(batch)

@@ -22,6 +22,8 @@ _FAST_SUMS = frozenset({pa.int64()})
 _FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
 #: Of so many values it is looked whether they lie near each other. So many are looked at while they are at hand.
 _MANY, _AT_HAND = 1 << 12, 1 << 13
+#: Numbers have few gaps where there are two to the power of this as many rows.
+_ROWS_A_NUMBER = 4
 _UFUNCS: dict[str, tuple[np.ufunc, Callable[[np.dtype[Any]], int]]] = {
     "sum": (np.add, lambda kind: 0),
     "min": (np.minimum, lambda kind: int(np.iinfo(kind).max)),
@@ -82,9 +84,10 @@ def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
 def key_numbers(
     columns: Sequence[pa.Array | pa.ChunkedArray], rows: int, *, gaps: bool = True
 ) -> tuple[IntArray, int]:
-    """A number for the key of each row, below the second, in no order. gaps: some may have no rows, which is faster."""
-    near = _near_numbers(combine(columns[0])) if gaps and len(columns) == 1 else None
-    if near is not None:
+    """A number for the key of each row, below the second, in no order. gaps: many of them may have no rows, which is faster;
+    False: some may, of many rows."""
+    near = _near_numbers(combine(columns[0])) if len(columns) == 1 else None
+    if near is not None and (gaps or near[1] <= rows >> _ROWS_A_NUMBER):
         return near
     groups = Groups(columns, rows)
     return groups.codes, groups.size

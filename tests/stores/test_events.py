@@ -283,6 +283,34 @@ def test_keys_that_are_numbered_and_numbers_near_each_other_take_a_fraction_of_t
     assert len(value_of(rows)[2]) < n * (8 + 2 + 1) + 2_000
 
 
+KINDS = [
+    (3_000, "a-{:08d}", "topic"),
+    (300, "a-{:08d}", "topic"),
+    (2_500, "b-{:08d}", "topic"),
+    (10, "c", "topic"),
+    (2_200, "longer-{:08d}", "other"),
+    (2_100, "{}", "topic"),
+]
+
+
+@pytest.mark.parametrize("kinds", [KINDS, *itertools.combinations(KINDS, 2)])
+def test_values_that_are_kept_alike_or_in_other_ways_are_read_as_one(
+    kinds: list[tuple[int, str, str]],
+) -> None:
+    (events, kv), tables = store(), list[pa.Table]()
+    for step, (n, key, source) in enumerate(kinds):
+        rows = wide_rows(n).set_column(0, "source", pa.array([source] * n))
+        numbers = pa.array(step + np.arange(n) * 7, mask=np.arange(n) == 5 if n == 2_100 else None)
+        rows = rows.append_column("key", pa.array([key.format(i) for i in range(n)])).append_column(
+            "n", numbers
+        )
+        events.add(kv, rows, step)
+        tables.append(rows)
+    found, some = events.read(kv, 0, STRETCH), events.read(kv, 0, STRETCH, columns={"key", "t", TIME})
+    assert found is not None and found.equals(pa.concat_tables(tables))
+    assert some is not None and some.equals(found.select(["t", TIME, "key"]))
+
+
 def test_few_rows_of_a_stretch_are_written_as_they_are() -> None:
     assert value_of(wide_rows(100))[2][:1] == b"\x01"
     events, kv = store()
