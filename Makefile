@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled docker cluster test test-fast test-deep bench features pages docs format clean
+.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes docker cluster test test-fast test-deep bench features pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -97,6 +97,10 @@ layers: .venv/stamp
 compiled: .venv/stamp
 	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 || true
 
+# Once for all clones of a user.
+classes: .venv/stamp
+	@$(BIN)/python -m tests.spark.classes
+
 docker:
 	@docker/engine.sh
 	@echo "Kafka broker: $$(docker/kafka-image.sh)"
@@ -108,7 +112,7 @@ cluster: .venv/stamp
 
 # WINDROW_KAFKA=host:port takes a broker that runs, KAFKA=none leaves the Kafka tests out.
 test:
-	@$(MAKE) --no-print-directory --jobs 3 $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker) compiled lint
+	@$(MAKE) --no-print-directory --jobs 3 $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker) compiled classes lint
 	@[ -z "$(filter none,$(KAFKA))" ] || [ "$$CI" != true ] || { \
 	  echo "KAFKA=none is for people: CI runs the Kafka tests." >&2; exit 1; }
 	$(PYTEST) $(if $(filter none,$(KAFKA)),-m "not kafka")

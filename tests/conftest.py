@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.deep import DEEP
+from tests.spark import classes
 
 # A slow machine is not a wrong result. What `make test` says of a commit must not depend on luck: it tries the same examples
 # each time, `make test-deep` others each time.
@@ -67,25 +67,19 @@ COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMo
 READING = " ".join([*(f"--conf {name}={value}" for name, value in READ.items()), READY])
 #: A folder of all processes of one run.
 RUN = "WINDROW_TEST_RUN"
-#: What Spark needs of its own folder. Of pyspark.zip, which pip's Spark has too, each worker compiles anew all that it imports.
-HOME = ("bin", "jars")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ["TMPDIR"] = MEMORY  # also of the processes that tests start
         tempfile.tempdir = None
-    os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED + classes.options())
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", READING)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(WORKERS), os.environ.get("PYTHONPATH"))))
     gc.disable()  # what is collected stays: to look through it again and again is a sixth of what it costs
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
-        home = Path(os.environ[RUN], "spark")
-        if "SPARK_HOME" not in os.environ and (pyspark := importlib.util.find_spec("pyspark")) is not None:
-            home.mkdir()
-            for name in HOME:
-                (home / name).symlink_to(Path(str(pyspark.origin)).with_name(name))
+        if "SPARK_HOME" not in os.environ and (home := classes.home()) is not None:
             os.environ["SPARK_HOME"] = str(home)
 
 

@@ -21,6 +21,7 @@ from tests.conftest import READING, SHORT_LIVED, WORKERS
 from tests.drills import processes
 from tests.drills.job import DEFINITIONS, sink_of, source_of
 from tests.drills.ledgers import check_ledger
+from tests.spark import classes
 from windrow.checkpoint.log import FileLog
 from windrow.connectors.kafka import client
 from windrow.testing import KafkaBroker, Report, check_topics
@@ -111,7 +112,7 @@ class Job:
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join([str(ROOT), str(WORKERS), *filter(None, sys.path)]),
                     "PYSPARK_SUBMIT_ARGS": READING,
-                    "JDK_JAVA_OPTIONS": SHORT_LIVED,
+                    "JDK_JAVA_OPTIONS": SHORT_LIVED + classes.options(),
                 },
             )
 
