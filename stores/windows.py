@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from windrow.core.arrays import taken
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import Encode, encode_equal, encode_key
@@ -147,7 +148,7 @@ def split_by_start(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         return
     order = np.argsort(starts, kind="stable")
     ordered = starts[order]
-    rows = rows.take(pa.array(order))
+    rows = taken(rows, order)
     cuts = np.flatnonzero(np.diff(ordered)) + 1
     for low, high in zip(np.r_[0, cuts], np.r_[cuts, len(ordered)], strict=True):
         yield int(ordered[low]), rows.slice(int(low), int(high - low))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.bridges import Pieces, with_bridges
@@ -104,7 +104,7 @@ def merge_parts(
         if len(several):  # a left fold over what becomes one, by start; the others stay as they lie
             order, begin = np.arange(len(before)), combine(stored.column(START)).to_numpy()[several]
             order[several] = several[np.argsort(begin, kind="stable")]
-            stored, before = stored.take(pa.array(order)), before[order]
+            stored, before = taken(stored, order), before[order]
         deltas = concat([with_extents(stored, starts[before], ends[before]), deltas])
         component = np.r_[before, component]
     groups = Groups.numbered(component, parts.size)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -157,7 +157,7 @@ def _sorted(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
     order = in_window_order(table, by)
     if ARRIVED in table.column_names:
         order = order[np.argsort(combine(table.column(ARRIVED)).to_numpy()[order], kind="stable")]
-    return [without(table, ARRIVED).take(pa.array(order))]
+    return [taken(without(table, ARRIVED), order)]
 
 
 def _own(run: pa.Table) -> pa.Table:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.operators.aggregate.told import note_before_merge
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import (
@@ -227,7 +227,7 @@ def _merge_groups(
     merged, broken = calculation.fold(accumulators, groups)
     fresh = dict(zip(names, groups.aggregate(wanted), strict=True))
     head = rows if notes else rows.select([n for n in rows.column_names if _stays(n, fresh)])
-    head = head.take(pa.array(groups.first_rows))
+    head = taken(head, groups.first_rows)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in rows.column_names:
         if name in fresh:

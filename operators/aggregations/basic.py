@@ -42,6 +42,9 @@ _CONTEXT = Context(prec=75)
 
 def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     """(hi, lo) of integers."""
+    if not values.null_count and not pa.types.is_uint64(values.type):  # in memory that is at hand
+        numbers = values.to_numpy().astype(np.int64, copy=False)
+        return pa.array(numbers >> _LIMB), pa.array(numbers & _MASK)
     wide = values if pa.types.is_uint64(values.type) else values.cast(pa.int64())
     hi = pc.shift_right(wide, pa.scalar(_LIMB, wide.type)).cast(pa.int64())
     lo = pc.bit_wise_and(wide, pa.scalar(_MASK, wide.type)).cast(pa.int64())
@@ -50,6 +53,9 @@ def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def normalise_limbs(hi: pa.Array, lo: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The same sums with `0 <= lo < 2**32`. A null `hi` is 0 where there is a `lo`: partials may lack it."""
+    if hi.type == lo.type and not hi.null_count and not lo.null_count:
+        low = lo.to_numpy()
+        return pa.array(hi.to_numpy() + (low >> _LIMB)), pa.array(low & _MASK)
     carry = pc.shift_right(lo, _LIMB)
     return pc.add(pc.coalesce(hi, pc.multiply(lo, 0)), carry), pc.bit_wise_and(
         lo, pa.scalar(_MASK, pa.int64())
