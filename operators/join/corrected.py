@@ -88,6 +88,8 @@ class CorrectedJoinOperator(JoinOperator):
         kv.write(batch)
         batch = Batch()
         if self.definition.how == "asof":
+            if self.definition.where is not None:  # where it raises, it does so on the message that came last
+                self._met(kv, [g.came for g in going], sides, columns)
             for side in (LEFT, RIGHT):
                 self._file_counted(kv, batch, side, going[side].came, np.zeros(0, dtype=np.int64), columns)
             kv.write(batch)

@@ -146,7 +146,8 @@ class JoinOperator(TakingSides):
         """Match the new messages with each other and with those that are stored, tell, and file them."""
         keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         met: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
-        if self.definition.how != "asof":
+        as_of = self.definition.how == "asof"
+        if not as_of or self.definition.where is not None:
             stored = [
                 self._partners(kv, side, new[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)
             ]
@@ -154,6 +155,10 @@ class JoinOperator(TakingSides):
             told = self._told(kv, both[LEFT], len(new[LEFT]))
             met, away = [np.zeros(len(rows), dtype=bool) for rows in both], Away(result.panes)
             for part, (li, ri) in enumerate(self._slices(new, both, columns)):
+                if (
+                    as_of
+                ):  # answered later: where its condition raises, it does so on the message that came last
+                    continue
                 met[LEFT][li] = met[RIGHT][ri] = True
                 late = came_late(new, both, li, ri, progress.watermark_us)
                 self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns, part)

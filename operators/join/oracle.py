@@ -65,6 +65,8 @@ class JoinOracle(Oracle):
         _, taken = self._take_in(messages, now_us, watermark_us)
         left = [self._hold("left", message) for message in taken[self.definition.left.name]]
         right = [self._hold("right", message) for message in taken[self.definition.right.name]]
+        if self.definition.where is not None:
+            left, right = self._without_raising(left, right)
 
         pairs = [(a, b) for a in left for b in self._newest("right") if self._match(a, b)]
         self._file("left", left)
@@ -304,6 +306,43 @@ class JoinOracle(Oracle):
             and fits(self.definition, left.time_us, right.time_us)
             and self._columns.holds(left.payload, right.payload)
         )
+
+    def _without_raising(self, left: list[Held], right: list[Held]) -> tuple[list[Held], list[Held]]:
+        """Where the condition raises on a pair, the message that came last does not count; of one step left ones come first."""
+        good: dict[str, list[Held]] = {"left": [], "right": []}
+        if self.definition.is_self_join:
+            for a, b in zip(left, right, strict=True):
+                before = {side: [*self._newest(side), *good[side]] for side in good}
+                if self._raises([a], [*before["right"], b]) or self._raises(before["left"], [b]):
+                    self._uncount(a)
+                else:
+                    good["left"].append(a)
+                    good["right"].append(b)
+            return good["left"], good["right"]
+        for a in left:
+            if self._raises([a], self._newest("right")):
+                self._uncount(a)
+            else:
+                good["left"].append(a)
+        for b in right:
+            if self._raises([*self._newest("left"), *good["left"]], [b]):
+                self._uncount(b)
+            else:
+                good["right"].append(b)
+        return good["left"], good["right"]
+
+    def _raises(self, left: Sequence[Held], right: Sequence[Held]) -> bool:
+        try:
+            for a in left:
+                for b in right:
+                    self._match(a, b)
+        except Exception:
+            return True
+        return False
+
+    def _uncount(self, message: Held) -> None:
+        self._bury("malformed", "the condition raised", message.message, message.time_us)
+        self.counted.remove((*message.position[:2], message.time_us))
 
     def _matched(self, left: Held, right: Held, timing: Timing) -> list[JoinedRow]:
         """What a match gives at once; what it gives later is put aside."""

@@ -249,6 +249,8 @@ class Engine:
             first.update(low)
             following.update(high)
         given = tables if prepared is None else prepared
+        # Of messages that raise together the last is to blame, whichever input was named first.
+        given = {i.name: given[i.name] for i in self.definition.inputs if i.name in given}
 
         def ingest(kv: KV, some: Mapping[str, pa.Table]) -> StepResult:
             return logic.ingest(kv, some, now_us)

@@ -409,23 +409,23 @@ def test_the_console_sink_prints_a_line_a_row(location: str, capsys: pytest.Capt
     assert lines == ["-- commit 1 of join: 1 panes", "   EARLY  id=1 time=1970-01-01 00:00:01+00:00 value=1"]
 
 
+@pytest.mark.parametrize("named", [("orders", "shipments"), ("shipments", "orders")])
+@pytest.mark.parametrize("how", ["inner", "asof"])
 def test_of_messages_of_one_step_on_which_a_condition_raises_together_the_last_is_a_dead_letter(
-    location: str,
+    location: str, how: Any, named: tuple[str, str]
 ) -> None:
-    """Each by itself could be taken: before, no call that brought both came through."""
+    """Each by itself could be taken: before, no call that brought both came through. Left ones come first."""
     where = wr.lit(6) / (wr.col("value") - wr.col("cost")) > 0
-    with define(where=where, within=("-1 minute", "1 minute")).open(location, clock=ManualClock()) as op:
+    within = ("-1 minute", "1 minute" if how == "inner" else "0 minutes")
+    with define(how, where=where, within=within).open(location, clock=ManualClock()) as op:
         for cost in (1, 3):
-            op.add_messages(
-                {
-                    "orders": [wr.Message({"time": S, "id": cost, "value": 3})],
-                    "shipments": [
-                        wr.Message({"time": S, "id": cost, "cost": cost}),
-                        wr.Message({"time": S, "id": cost, "cost": 2}),
-                    ],
-                }
-            )
-        assert [(row["value"], row["cost"]) for row in op.get_result()] == [(3, 1), (3, 2), (3, 2)]
+            shipments = [wr.Message({"time": S, "id": cost, "cost": n}) for n in (cost, 2)]
+            sent = {"orders": [wr.Message({"time": S, "id": cost, "value": 3})], "shipments": shipments}
+            op.add_messages({name: sent[name] for name in named})
+        op.drain()
+        assert [(row["value"], row["cost"]) for row in op.get_result()] == (
+            [(3, 1), (3, 2), (3, 2)] if how == "inner" else [(3, 2), (3, 2)]
+        )
         [letter] = op.dead_letters()
         assert (letter.reason, letter.input, letter.detail) == (
             "malformed",

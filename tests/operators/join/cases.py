@@ -18,7 +18,8 @@ from tests.operators.contract import Case, Drawn, Operator, S, policies
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import Message, Position
-from windrow.operators.join.definition import JoinDefinition
+from windrow.core.windows import Rows
+from windrow.operators.join.definition import JoinDefinition, Where
 
 ALL = ("inner", "left", "right", "full", "semi", "anti", "asof")
 ALIKE = {"k": pa.string(), "key": pa.string(), "g": pa.int64(), "v": pa.int64(), "x": pa.float64()}
@@ -29,6 +30,14 @@ COLUMNS = {"l": {**ALIKE, "a": pa.string()}, "r": {**ALIKE, "b": pa.int64()}}
 def less(left: pa.Table, right: pa.Table) -> Any:
     """A condition as a user would write it."""
     return pc.less(left.column("v"), right.column("v"))
+
+
+def unlike(left: pa.Table, right: pa.Table) -> Any:
+    """Raises on pairs of some values."""
+    sums = pc.add(left.column("v"), right.column("v"))
+    if pc.any(pc.equal(sums, 4)).as_py():
+        raise ValueError("4")
+    return pc.greater(sums, 1)
 
 
 @dataclass(frozen=True)
@@ -207,6 +216,18 @@ def rows(draw: st.DrawFn, *, good: bool = False) -> dict[str, Any]:
 
 
 @st.composite
+def raising(draw: st.DrawFn, join: JoinDefinition) -> Any:
+    """Its condition, or one that raises on some pairs, each message of which may be fine with others: where nothing but the
+    messages of a pair decides whether it is one."""
+    counted = any(isinstance(source.window, Rows) for source in join.inputs)
+    if counted or join.sessions is not None or draw(st.integers(0, 3)) == 0:
+        return join.where
+    one, other = ("left_v", "right_v") if join.is_self_join else ("l_v", "r_v")
+    quotient = Where(Expr(wr.lit(6) / (wr.col(one) - wr.col(other)) > -4))
+    return draw(st.sampled_from([join.where, wr.pairs(unlike, name="unlike"), quotient]))
+
+
+@st.composite
 def jobs(draw: st.DrawFn) -> Case:
     case = draw(cases())
     left, right = case.definition.left, case.definition.right
@@ -215,6 +236,7 @@ def jobs(draw: st.DrawFn) -> Case:
     first = replace(left, deliver=None if left.static else draw(policies("v")), where=where)
     second = first if right == left else replace(right, deliver=None if right.static else draw(policies("v")))
     case = replace(case, definition=case.definition._changed(left=first, right=second))
+    case = replace(case, definition=case.definition._changed(where=draw(raising(case.definition))))
     schema = draw(st.sampled_from([None, case.schemas]))
     return Case(
         definition=case.definition,
