@@ -18,6 +18,9 @@ PROVIDERS = {
     "Spark, RocksDB": _PROVIDERS + "RocksDBStateStoreProvider",
     "Spark, in memory": _PROVIDERS + "HDFSBackedStateStoreProvider",
 }
+_BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 WINDROW = "windrow"
 #: A JVM has those that it starts with: set before the first session.
 JARS: list[str] = []
@@ -25,7 +28,11 @@ JARS: list[str] = []
 
 @cache
 def session() -> Any:
-    """One session for all queries of both sides: two cores, two shuffle partitions, two shards."""
+    """One session for all queries of both sides: two cores, two shuffle partitions, two shards.
+
+    Checkpoints lie on a local disk, where Spark would start a process, `readlink`, for each look at a file of theirs: on both
+    sides it does not (windrow's `writeStream` asks for that by itself).
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -38,6 +45,7 @@ def session() -> Any:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(SHARDS))
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.checkpointFileManagerClass", _BY_FILE_SYSTEM)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()

@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -25,6 +24,7 @@ from windrow.runners.protocol import check_answers
 from windrow.runners.replay import replayable
 from windrow.runners.spark import calls, routes
 from windrow.runners.spark.inputs import Inputs
+from windrow.runners.spark.planned import Planned, are_there, planned
 from windrow.runners.spark.session import FixedStages, Tagged, of_stream, run_on_partition
 from windrow.runners.spark.shared import Nonce
 from windrow.runners.tasks import TaskPlan
@@ -39,6 +39,10 @@ FEW_ROWS = 20_000
 #: So do they after a batch with fewer rows for each group: a group is wider than a row, and costs SQL its making.
 ROWS_A_GROUP = 4
 
+#: What batches have in common that are made alike: their columns, whether they follow a commit, whether groups cross.
+Alike = tuple[StructType, bool, bool]
+#: A commit as tasks see it, and what runs them.
+Made = tuple[TaskPlan, Callable[[], list[bytes]]]
 #: Gives shards their messages back: (session, the commit as a task sees it, which shards).
 BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
 
@@ -66,21 +70,25 @@ class Action:
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
         self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
+        #: How rows cross that came alike.
+        self._planned: dict[Alike, Planned | None] = {}
         #: Bytes a row, where rows that came last were the widest; None: nobody knows.
         self._width: int | None = None
         #: Batches up to this commit are planned so that late rows come as dead letters.
         self._letters_until = 0
 
-    def run(self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool) -> list[Answer]:
-        """The answers of one attempt that counts."""
+    def run(
+        self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool, rows: DataFrame | None = None
+    ) -> list[Answer]:
+        """The answers of one attempt that counts. rows: what `df` was made of, where that is done alike with all such rows."""
         letters = plan.commit <= self._letters_until
-        answers = self._act(spark, df, plan, positioned, letters)
+        answers = self._act(spark, df, plan, positioned, letters, rows)
         uncounted = any(a.uncounted_rows for a in answers)
         if uncounted:
             # There are rows too late for all of their windows, or too far ahead of now. Nothing of the attempt counts; the next
             # one brings them as dead letters, and so do the batches after it, as long as some come.
             letters = True
-            answers = self._act(spark, df, plan, positioned, letters)
+            answers = self._act(spark, df, plan, positioned, letters, rows)
         if uncounted or (
             letters
             and any(
@@ -97,6 +105,7 @@ class Action:
         plan: Plan,
         positioned: bool,
         letters: bool,
+        rows: DataFrame | None,
         *,
         messages_back: bool = False,
         may_be_nothing: bool = False,
@@ -104,36 +113,75 @@ class Action:
         """may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
         job, streams = self._job, of_stream(spark) and not may_be_nothing
         keyed = self._reads is not None and self._reads.keyed
-        schema = routes.arrow_schema(df)
-        if keyed:
-            assert self._reads is not None
-            schema, frame, parts = self._reads.schema, routes.prepare_ranges(df, job.shards), None
-        else:
-            frame, parts = self._prepare(df, plan, positioned, letters, streams)
-        control, columns = None, b""
-        if streams:
-            columns = self._travelling(df.schema, parts, frame)
-        else:
-            control = self._control = self._control or routes.control_rows(spark, job.shards)
-        task = self._task(spark, plan, schema, parts, columns)
-        on_shards = routes.on_shards(frame, job.shards, control, partial(run_on_partition, task))
-        answers = self._collected(spark, df, on_shards, plan, redo=not positioned)
+        what = None if keyed else self._groups(df, letters, streams)
+        alike = self._alike(rows, what, positioned, letters) if streams and rows is not None else None
+        before = self._as_before(spark, df, plan, what, alike, rows)
+        task, told = before or self._anew(spark, df, plan, positioned, letters, streams, what, alike, rows)
+        answers = self._collected(spark, df, told, plan, is_planned=before is not None, redo=not positioned)
         if streams and len(answers) < job.shards:
             return self._act(
-                spark, df, plan, positioned, letters, messages_back=messages_back, may_be_nothing=True
+                spark, df, plan, positioned, letters, rows, messages_back=messages_back, may_be_nothing=True
             )
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
             # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
             if not messages_back:
                 self._bring_back(spark, task, lost)
-                return self._act(spark, df, plan, positioned, letters, messages_back=True)
+                return self._act(spark, df, plan, positioned, letters, rows, messages_back=True)
             again = next(a.lost for a in answers if a.lost is not None)
             raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
         check_answers(plan, answers, job.shards)
         self._width = max(a.width for a in answers) or self._width
         self._nonce.forget()
         return answers
+
+    def _as_before(
+        self,
+        spark: SparkSession,
+        df: DataFrame,
+        plan: Plan,
+        what: Pushdown | None,
+        alike: Alike | None,
+        rows: DataFrame | None,
+    ) -> Made | None:
+        """The commit as tasks see it, and what they answer, as it was planned for rows alike; None where it was not."""
+        ready = self._planned.get(alike) if alike is not None else None
+        if ready is None or rows is None or not ready.is_of(rows):
+            return None
+        parts = None if what is None else tuple(what.parts)
+        task = self._task(spark, df, plan, parts, self._columns[df.schema, parts])
+        function = calls.function_of(rows, partial(run_on_partition, task), routes.ANSWER)
+        return None if function is None else (task, partial(ready.answers, rows, function))
+
+    def _anew(
+        self,
+        spark: SparkSession,
+        df: DataFrame,
+        plan: Plan,
+        positioned: bool,
+        letters: bool,
+        streams: bool,
+        what: Pushdown | None,
+        alike: Alike | None,
+        rows: DataFrame | None,
+    ) -> Made:
+        """The same, planned for this batch, and kept for those that are alike."""
+        job, control, columns = self._job, None, b""
+        frame = self._prepare(df, plan, positioned, letters, streams, what)
+        parts = None if what is None else tuple(what.parts)
+        if streams:
+            columns = self._travelling(df.schema, parts, frame)
+        else:
+            control = self._control = self._control or routes.control_rows(spark, job.shards)
+        task = self._task(spark, df, plan, parts, columns)
+        on_shards = routes.on_shards(frame, job.shards, control, partial(run_on_partition, task))
+
+        def answers() -> list[bytes]:
+            if alike is not None and rows is not None and self._planned.get(alike, True):
+                self._planned[alike] = planned(rows, on_shards, grouped=what is not None)
+            return [bytes(row["payload"]) for row in on_shards.collect()]
+
+        return task, answers
 
     def _travelling(self, given: StructType, parts: tuple[str, ...] | None, frame: DataFrame) -> bytes:
         """The columns of `frame`, which is made of one of the columns `given`: the same in every batch of a query."""
@@ -142,15 +190,11 @@ class Action:
         return self._columns[given, parts]
 
     def _task(
-        self,
-        spark: SparkSession,
-        plan: Plan,
-        schema: pa.Schema,
-        parts: tuple[str, ...] | None,
-        columns: bytes,
+        self, spark: SparkSession, df: DataFrame, plan: Plan, parts: tuple[str, ...] | None, columns: bytes
     ) -> TaskPlan:
         """The commit, as a task sees it."""
         job, keyed = self._job, self._reads is not None and self._reads.keyed
+        schema = self._reads.schema if self._reads is not None and keyed else routes.arrow_schema(df)
         logics = [d.logic() for d in self._definitions]
         return TaskPlan(
             ShardSpec(
@@ -180,7 +224,14 @@ class Action:
         )
 
     def _collected(
-        self, spark: SparkSession, df: DataFrame, on_shards: DataFrame, plan: Plan, *, redo: bool
+        self,
+        spark: SparkSession,
+        df: DataFrame,
+        told: Callable[[], list[bytes]],
+        plan: Plan,
+        *,
+        is_planned: bool,
+        redo: bool,
     ) -> list[Answer]:
         """What the shards answer. redo: where a stage ran twice nobody can say that both runs saw the same rows."""
         width = None if self._few else self._width
@@ -189,11 +240,11 @@ class Action:
         for _ in range(REDO_ATTEMPTS):
             with (
                 Tagged(spark, f"windrow-{self._job.job}-{plan.commit}") as tagged,
-                FixedStages(df, self._job.shards, width),
+                FixedStages(df, self._job.shards, width, is_planned=is_planned),
             ):
-                rows = on_shards.collect()
+                answers = told()
             if not redo or not tagged.second_attempts():
-                return [pickle.loads(r["payload"]) for r in rows]
+                return [pickle.loads(answer) for answer in answers]
             # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
             logger.warning(
                 "redoing a commit of which a stage ran twice", job=self._job.job, commit=plan.commit
@@ -219,23 +270,42 @@ class Action:
             return self._few or _rows_of(commit) < ROWS_A_GROUP * groups
         return False
 
-    def _prepare(
-        self, df: DataFrame, plan: Plan, positioned: bool, letters: bool, streams: bool
-    ) -> tuple[DataFrame, tuple[str, ...] | None]:
+    def _groups(self, df: DataFrame, letters: bool, streams: bool) -> Pushdown | None:
+        """How groups are made of the rows before they cross; None where rows do."""
         what = None if streams and self._rows_cross() else self._pushdown(df)
-        if what is not None and (what.late_rows or not letters):
-            watermark_us = plan.watermarks_us[self._definitions[0].name] if letters else None
-            frame = routes.prepare_partials(
-                self._inputs.alone(df),
-                what,
-                routes.sharding_of(self._job),
-                positions=positioned,
-                streams=streams,
-                now_us=plan.now_us,
-                watermark_us=watermark_us,
-            )
-            return frame, tuple(what.parts)
-        return self._inputs.on_shards(df, routes.sharding_of(self._job)), None
+        return what if what is not None and (what.late_rows or not letters) else None
+
+    def _prepare(
+        self,
+        df: DataFrame,
+        plan: Plan,
+        positioned: bool,
+        letters: bool,
+        streams: bool,
+        what: Pushdown | None,
+    ) -> DataFrame:
+        if self._reads is not None and self._reads.keyed:
+            return routes.prepare_ranges(df, self._job.shards)
+        if what is None:
+            return self._inputs.on_shards(df, routes.sharding_of(self._job))
+        return routes.prepare_partials(
+            self._inputs.alone(df),
+            what,
+            routes.sharding_of(self._job),
+            positions=positioned,
+            streams=streams,
+            now_us=plan.now_us,
+            watermark_us=plan.watermarks_us[self._definitions[0].name] if letters else None,
+        )
+
+    def _alike(self, rows: DataFrame, what: Pushdown | None, positioned: bool, letters: bool) -> Alike | None:
+        """What makes a batch cross as others did; None where its plan has something of its own."""
+        if what is not None and letters:
+            return None  # the numbers that say which rows are late
+        most = None if what is None or positioned else routes.FEW_TIMES * self._job.shards
+        if not are_there(rows, most):
+            return None
+        return rows.schema, self._job.progress.commit > 0, what is not None
 
     def _pushdown(self, df: DataFrame) -> Pushdown | None:
         """What Spark may do of a batch before rows cross: of frames of one schema the same."""

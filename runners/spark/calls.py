@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark import __version__ as _pyspark
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
@@ -53,11 +53,18 @@ class _Known:
         jvm = self._jvm
         self._to_seq = jvm.PythonUtils.toSeq
         catalyst = jvm.org.apache.spark.sql.catalyst.plans.physical
-        self._whole = getattr(getattr(catalyst, "SinglePartition$"), "MODULE$")
+        #: That all rows are in one place.
+        self.whole = getattr(getattr(catalyst, "SinglePartition$"), "MODULE$")
         self._none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
-        self._rdd = jvm.org.apache.spark.sql.execution.LogicalRDD
+        execution = jvm.org.apache.spark.sql.execution
+        self._rdd, self._scan = execution.LogicalRDD, execution.RDDScanExec
+        self._map_in_arrow = execution.python.MapInArrowExec
+        #: Which type the rows of an RDD are of, as Scala asks for it.
+        self.of_rows = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").Any()
         self._datasets = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
         self._simple = jvm.SimplePythonFunction
+        #: An array as text: of its items each is a call of its own.
+        self.shown = jvm.java.util.Arrays.toString
         self._python = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
         self._of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
 
@@ -113,36 +120,50 @@ class _Known:
         if kind != "LogicalRDD" or (partitions is not None and plan.rdd().getNumPartitions() > partitions):
             return None
         session = jdf.sparkSession()
-        rows = plan.rdd(), self._whole, plan.outputOrdering(), False, plan.stream()
+        rows = plan.rdd(), self.whole, plan.outputOrdering(), False, plan.stream()
         checkpointed = (False,) if _SINCE_4_3 else ()
         whole = self._rdd(plan.output(), *rows, session, self._none, self._none, *checkpointed)
         for node in reversed(above):
-            whole = node.withNewChildren(self._to_seq([whole]))
+            whole = self.above(node, whole)
         return self._datasets.ofRows(session, whole)
 
+    def above(self, node: Any, child: Any) -> Any:
+        """A node of a plan over another one."""
+        return node.withNewChildren(self._to_seq([child]))
 
-_known: WeakKeyDictionary[SparkContext, _Known] = WeakKeyDictionary()
+    def scan(self, leaf: tuple[Any, Any, Any, Any], rdd: Any, stream: Any) -> Any:
+        """How rows that are there are read. leaf: output, name, partitioning, ordering."""
+        output, name, partitioning, ordering = leaf
+        return self._scan(output, rdd, name, partitioning, ordering, stream)
+
+    def map_in_arrow(self, function: Any, output: Any, child: Any) -> Any:
+        """How a function of Python is run over rows."""
+        return self._map_in_arrow(function, output, child, False, self._none)
 
 
-def _of(df: DataFrame) -> _Known:
-    sc = df.sparkSession.sparkContext
-    if sc not in _known:
-        _known[sc] = _Known(sc)
-    return _known[sc]
+_of_contexts: WeakKeyDictionary[SparkContext, _Known] = WeakKeyDictionary()
+
+
+def known(of: DataFrame | SparkSession) -> _Known:
+    """Those of the context of a frame or session."""
+    sc = (of if isinstance(of, SparkSession) else of.sparkSession).sparkContext
+    if sc not in _of_contexts:
+        _of_contexts[sc] = _Known(sc)
+    return _of_contexts[sc]
 
 
 def select(df: DataFrame, *texts: str) -> DataFrame:
     """As `df.selectExpr(...)`."""
-    return DataFrame(df._jdf.select(_of(df).columns(texts)), df.sparkSession)
+    return DataFrame(df._jdf.select(known(df).columns(texts)), df.sparkSession)
 
 
 def grouped(df: DataFrame, by: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
     """As `df.groupBy(...).agg(...)` of SQL text."""
-    known = _of(df)
+    ours = known(df)
     first, *others = aggregates
-    groups = df._jdf.groupBy(known.columns(tuple(by)))
-    head = known.columns((first,)).head()
-    return DataFrame(groups.agg(head, known.columns(tuple(others))), df.sparkSession)
+    groups = df._jdf.groupBy(ours.columns(tuple(by)))
+    head = ours.columns((first,)).head()
+    return DataFrame(groups.agg(head, ours.columns(tuple(others))), df.sparkSession)
 
 
 def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
@@ -152,28 +173,34 @@ def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
     None where they are not what a streaming query hands in, with columns that were chosen, rows that were left out, and what
     `mapInArrow` made of them; where some of that is cached; or where there are more than `partitions`, if that is given.
     """
-    whole = _of(df).each_whole(df._jdf, partitions)
+    whole = known(df).each_whole(df._jdf, partitions)
     return None if whole is None else DataFrame(whole, df.sparkSession)
 
 
 def has_python(df: DataFrame) -> bool:
     """True if rows go through Python before they are those of the frame; what a streaming query hands in has been there."""
-    return _of(df).has_python(df._jdf)
+    return known(df).has_python(df._jdf)
 
 
 def repartitioned(df: DataFrame, partitions: int, by: str) -> DataFrame:
     """As `df.repartitionById(partitions, by)`."""
-    return DataFrame(df._jdf.repartitionById(partitions, _of(df).columns((by,)).head()), df.sparkSession)
+    return DataFrame(df._jdf.repartitionById(partitions, known(df).columns((by,)).head()), df.sparkSession)
 
 
-def mapped(df: DataFrame, columns: Sequence[str], function: Mapped, kind: T.StructType) -> DataFrame:
-    """As `df.mapInArrow(function, kind)`. columns: those of `df`, quoted."""
+def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | None:
+    """A function of Python as Spark knows it; None where it is large."""
     sc: Any = df.sparkSession.sparkContext
     sc._pickled_broadcast_vars.clear()
     pickled = bytes(CloudPickleSerializer().dumps((function, kind)))  # type: ignore[no-untyped-call]
     if len(pickled) > INLINE_BYTES or len(list(sc._pickled_broadcast_vars)):
+        return None
+    return known(df).function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+
+
+def mapped(df: DataFrame, columns: Sequence[str], function: Mapped, kind: T.StructType) -> DataFrame:
+    """As `df.mapInArrow(function, kind)`. columns: those of `df`, quoted."""
+    called = function_of(df, function, kind)
+    if called is None:
         return df.mapInArrow(function, kind)
-    known = _of(df)
-    called = known.function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    applied = called.apply(known.columns(tuple(columns)))
+    applied = called.apply(known(df).columns(tuple(columns)))
     return DataFrame(df._jdf.mapInArrow(applied, False, None), df.sparkSession)

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +18,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from windrow.core.errors import SparkUnsupported
 from windrow.runners import tasks
+from windrow.runners.spark import calls
 
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 #: A query that has not planned its sources by then has a trigger of its own to end it.
 _BEGIN_MS = 60_000
 
@@ -83,21 +88,42 @@ def _settle() -> None:
         gc.freeze()
 
 
-def start(writer: DataStreamWriter, spark: SparkSession) -> StreamingQuery:
+def start(writer: DataStreamWriter, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
     """Start a query. Under `availableNow` the heartbeat, which knows nothing of it, is read to where it is at the start.
 
     Without that setting of Spark's one such source makes it read all sources at once, whatever their limits. It looks at the
     setting when the query has planned its sources.
     """
-    before = spark.conf.get(_WRAPPER)
-    assert before is not None  # it has a default
-    spark.conf.set(_WRAPPER, "true")
+    settings = _of_local_files(spark)
+    if available_now:
+        settings[_WRAPPER] = "true"
+    before = {name: spark.conf.get(name, None) for name in settings}
     try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         query = writer.start()
-        query._jsq.streamingQuery().awaitInitialization(_BEGIN_MS)
+        if available_now:
+            query._jsq.streamingQuery().awaitInitialization(_BEGIN_MS)
         return query
     finally:
-        spark.conf.set(_WRAPPER, before)
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+def _of_local_files(spark: SparkSession) -> dict[str, str]:
+    """The setting under which Spark renames the files of its checkpoint without a process for each look at one.
+
+    Where Hadoop's own library is not loaded, which is usual, it asks the program `readlink` whether a local file is a link,
+    about twenty times a batch, and nothing else is done meanwhile. Spark's other way looks and renames without.
+    """
+    asked = spark.conf.get(_MANAGER, None)
+    local = str(spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")).startswith("file:")
+    jvm: Any = spark.sparkContext._jvm
+    known = jvm.org.apache.spark.util.Utils.classIsLoadable(_BY_FILE_SYSTEM)
+    return {_MANAGER: _BY_FILE_SYSTEM} if asked is None and local and known else {}
 
 
 def found_nothing_more(query: StreamingQuery) -> bool:
@@ -109,6 +135,7 @@ class Tagged:
     """Tags the jobs of one action, to learn whether a stage of them ran twice."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark = spark
         self._sc: Any = spark.sparkContext
         self._tag = tag
 
@@ -120,8 +147,7 @@ class Tagged:
         self._sc.removeJobTag(self._tag)
 
     def second_attempts(self) -> bool:
-        # Of an array each number is a call of its own; its text is one.
-        shown = self._sc._jvm.java.util.Arrays.toString
+        shown = calls.known(self._spark).shown
         tracker = self._sc._jsc.sc().statusTracker()
         for job in _numbers(shown(tracker.getJobIdsForTag(self._tag))):
             info = tracker.getJobInfo(job)
@@ -165,15 +191,24 @@ class FixedStages:
     after each of them: a third of what its tasks compute. Narrow ones do not come near that.
     """
 
-    def __init__(self, df: DataFrame, shards: int, width: int | None = None) -> None:
-        """width: bytes a row, as rows came before; None where nobody knows, or it does not matter."""
-        self._conf = df.sparkSession.conf
+    def __init__(
+        self, df: DataFrame, shards: int, width: int | None = None, *, is_planned: bool = False
+    ) -> None:
+        """width: bytes a row, as rows came before; None where nobody knows, or it does not matter. is_planned: Spark plans
+        nothing more, and hands its settings on to tasks no more; they see what the thread's jobs have.
+        """
+        self._conf, self._sc, self._is_planned = (
+            df.sparkSession.conf,
+            df.sparkSession.sparkContext,
+            is_planned,
+        )
         self._of_stream = of_stream(df.sparkSession)
-        cores = df.sparkSession.sparkContext.defaultParallelism
-        self._settings = {
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.shuffle.partitions": str(max(shards, cores)),
-        }
+        self._settings = dict[str, str]()
+        if not is_planned:
+            self._settings = {
+                "spark.sql.adaptive.enabled": "false",
+                "spark.sql.shuffle.partitions": str(max(shards, self._sc.defaultParallelism)),
+            }
         if self._of_stream and width is not None and self._narrow(width):
             self._settings[_MOST_BYTES] = _NO_LIMIT
         self._before: dict[str, str | None] = {}
@@ -186,12 +221,18 @@ class FixedStages:
 
     def __enter__(self) -> FixedStages:
         if self._of_stream:
-            self._before = {name: self._conf.get(name) for name in self._settings}
-            for name, value in self._settings.items():
-                self._conf.set(name, value)
+            get = self._sc.getLocalProperty if self._is_planned else self._conf.get
+            self._before = {name: get(name) for name in self._settings}
+            self._set(self._settings)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            assert value is not None  # both have defaults
-            self._conf.set(name, value)
+        self._set(self._before)
+
+    def _set(self, settings: Mapping[str, str | None]) -> None:
+        for name, value in settings.items():
+            if self._is_planned:
+                self._sc.setLocalProperty(name, value)  # type: ignore[arg-type]  # None is as if it had not been set
+            else:
+                assert value is not None  # all have defaults
+                self._conf.set(name, value)

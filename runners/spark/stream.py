@@ -219,7 +219,7 @@ class WindowStreamWriter:
         if self._name is not None:
             writer = writer.queryName(self._name)
         query = WindowQuery(batch, spark, ends_by_itself=available_now, heartbeat=beats)
-        query.begin(start(writer, spark) if available_now else writer.start())
+        query.begin(start(writer, spark, available_now=available_now))
         return query
 
     def _with_positions(self) -> tuple[DataFrame, bool]:

@@ -114,13 +114,19 @@ def same(left: list[Any], right: list[Any]) -> bool:
 def grouped_batches(monkeypatch: Any) -> list[int]:
     """Gets the commits of batches that SQL groups."""
     made: list[int] = []
-    prepare = Action._prepare
+    groups, act = Action._groups, Action._act
+    commits: list[int] = []
 
-    def prepared(self: Any, df: Any, plan: Any, *given: Any) -> Any:
-        frame, parts = prepare(self, df, plan, *given)
-        if parts is not None:
-            made.append(plan.commit)
-        return frame, parts
+    def acted(self: Any, spark: Any, df: Any, plan: Any, *given: Any, **named: Any) -> Any:
+        commits.append(plan.commit)
+        return act(self, spark, df, plan, *given, **named)
 
-    monkeypatch.setattr(Action, "_prepare", prepared)
+    def chosen(self: Any, *given: Any) -> Any:
+        what = groups(self, *given)
+        if what is not None:
+            made.append(commits[-1])
+        return what
+
+    monkeypatch.setattr(Action, "_act", acted)
+    monkeypatch.setattr(Action, "_groups", chosen)
     return made

@@ -78,7 +78,7 @@ def test_lists_of_columns_are_let_go_of(spark: Any, monkeypatch: pytest.MonkeyPa
     df = frame(spark)
     for n in (1, 2, 3, 1):
         assert calls.select(df, f"{n} as one").first()[0] == n
-    assert len(calls._of(df)._columns) == 2
+    assert len(calls.known(df)._columns) == 2
 
 
 @pytest.mark.parametrize("how", ["inline", "large", "with a broadcast"])

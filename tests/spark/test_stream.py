@@ -20,6 +20,7 @@ from tests.deep import usually
 from windrow.core.errors import ConfigurationError, DuplicateColumn, QueryStopped, TypeClash, UnknownColumn
 from windrow.runners import protocol
 from windrow.runners.spark import routes
+from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.limits import warn_of_no_limit
 from windrow.runners.spark.session import check_session
 from windrow.testing.clock import ManualClock
@@ -93,6 +94,40 @@ def test_drain_fires_everything_and_later_data_is_late(spark: Any, feed: Any, tm
     query.drain()
     assert query.lastProgress["commit"] == commit
     query.stop()
+
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing.File{}BasedCheckpointFileManager"
+
+
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "100 milliseconds"}])
+def test_spark_keeps_its_checkpoint_without_a_process_for_each_look_at_a_file(
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trigger: dict[str, Any]
+) -> None:
+    """The query has the setting, the session has not; what was chosen is kept, and either goes on with the other."""
+    source, sink, asked = feed(), wr.sinks.memory(), list[Any]()
+    batch = BatchFunction._batch
+
+    def noted(self: Any, df: Any, number: int) -> None:
+        asked.append(df.sparkSession.conf.get(MANAGER, None))
+        batch(self, df, number)
+
+    monkeypatch.setattr(BatchFunction, "_batch", noted)
+    chosen = [None, MANAGERS.format("Context"), None]
+    for n, manager in enumerate(chosen):
+        source.add(rows(10 * n + 1, 10 * n + 2))
+        if manager is not None:
+            spark.conf.set(MANAGER, manager)
+        query = writer(spark, source, tmp_path, sink).trigger(**trigger).start()
+        assert spark.conf.get(MANAGER, None) == manager
+        query.processAllAvailable()
+        query.stop()
+        spark.conf.unset(MANAGER)
+        assert {*asked} == {manager or MANAGERS.format("System")}
+        asked.clear()
+    if "availableNow" in trigger:
+        writer(spark, source, tmp_path, sink).trigger(availableNow=True).start().drain()
+        assert sorted(p["n"] for p in sink.panes) == [2, 2, 2]
 
 
 def test_a_query_that_spark_itself_was_told_to_stop_is_not_taken_for_one_that_has_read_everything(
