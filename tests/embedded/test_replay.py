@@ -141,8 +141,8 @@ def test_messages_that_run_together_are_numbered_as_single_steps(tmp_path: Path)
     assert len(stores[0][1]) > 10
 
 
-def begun(definition: wr.Aggregate, job: Path, upto: int = 60) -> ManualClock:
-    """A job that has lost its messages, panes acknowledged."""
+def lost(definition: wr.Aggregate, job: Path, upto: int = 60) -> ManualClock:
+    """Makes a job that has lost its messages, panes acknowledged."""
     clock = ManualClock()
     with opened(definition, job, clock) as op:
         fed(op, clock, range(upto))
@@ -152,14 +152,34 @@ def begun(definition: wr.Aggregate, job: Path, upto: int = 60) -> ManualClock:
     return clock
 
 
-def test_without_a_source_it_is_refused_naming_the_remedy(tmp_path: Path) -> None:
+#: Lays a job that has lost its messages at a location.
+Begun = Callable[[wr.Aggregate, Path], ManualClock]
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    """Jobs that have lost their messages: each is made once, and copied."""
+    made: dict[wr.Aggregate, tuple[Path, int]] = {}
+
+    def copied(definition: wr.Aggregate, job: Path) -> ManualClock:
+        if definition not in made:
+            location = tmp_path_factory.mktemp("begun") / "job"
+            made[definition] = location, lost(definition, location).now_us()
+        location, now_us = made[definition]
+        shutil.copytree(location, job)
+        return ManualClock(now_us)
+
+    return copied
+
+
+def test_without_a_source_it_is_refused_naming_the_remedy(tmp_path: Path, begun: Begun) -> None:
     clock = begun(define(), tmp_path / "job")
     with pytest.raises(MessagesLost, match=r"\[WR207\].*messages are lost.*[Gg]ive replay=") as refused:
         opened(define(), tmp_path / "job", clock)
     assert isinstance(refused.value, e.StateLost)
 
 
-def test_only_what_retained_windows_need_is_read(tmp_path: Path) -> None:
+def test_only_what_retained_windows_need_is_read(tmp_path: Path, begun: Begun) -> None:
     asked = []
     clock = begun(define(), tmp_path / "job")
 
@@ -182,7 +202,7 @@ def test_only_what_retained_windows_need_is_read(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("missing", [[40], range(36, 60), range(60)], ids=["one", "the end", "all"])
 def test_a_source_that_has_lost_messages_is_refused_naming_them(
-    definition: wr.Aggregate, missing: Iterable[int], tmp_path: Path
+    definition: wr.Aggregate, missing: Iterable[int], tmp_path: Path, begun: Begun
 ) -> None:
     clock = begun(definition, tmp_path / "job")
     with pytest.raises(
@@ -196,7 +216,7 @@ def test_a_source_that_has_lost_messages_is_refused_naming_them(
 
 @pytest.mark.parametrize("definition", [DEFINITIONS["tuples"], define(window=wr.session("3 seconds"))])
 def test_where_all_steps_run_again_another_source_is_noticed_though_it_gives_as_many(
-    definition: wr.Aggregate, tmp_path: Path
+    definition: wr.Aggregate, tmp_path: Path, begun: Begun
 ) -> None:
     clock = begun(definition, tmp_path / "job")
 
@@ -207,14 +227,14 @@ def test_where_all_steps_run_again_another_source_is_noticed_though_it_gives_as_
         opened(definition, tmp_path / "job", clock, again)
 
 
-def test_messages_that_are_known_by_ids_are_refused(tmp_path: Path) -> None:
+def test_messages_that_are_known_by_ids_are_refused(tmp_path: Path, begun: Begun) -> None:
     definition = define(ids=wr.ids("x"))
     clock = begun(definition, tmp_path / "job")
     with pytest.raises(e.StateLost, match=r"knows them by wr.ids\('x'\)"):
         opened(definition, tmp_path / "job", clock, source(range(60)))
 
 
-def test_messages_without_positions_are_refused(tmp_path: Path) -> None:
+def test_messages_without_positions_are_refused(tmp_path: Path, begun: Begun) -> None:
     clock = begun(define(), tmp_path / "job")
     with pytest.raises(e.PositionsMissing, match="without a position"):
         opened(define(), tmp_path / "job", clock, lambda ranges: [wr.Message(message(1).payload)])
@@ -237,7 +257,9 @@ def test_messages_that_were_numbered_on_arrival_come_back_by_these_numbers(tmp_p
     assert stores[0] == stores[1]
 
 
-def test_a_replay_that_was_killed_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_was_killed_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Begun
+) -> None:
     job = tmp_path / "job"
     clock = begun(define(), job)
     half = tmp_path / "half"
@@ -261,7 +283,7 @@ def test_a_replay_that_was_killed_is_begun_anew(tmp_path: Path, monkeypatch: pyt
         assert len(op.get_messages()) > 10
 
 
-def test_what_came_back_is_kept_for_the_next_loss(tmp_path: Path) -> None:
+def test_what_came_back_is_kept_for_the_next_loss(tmp_path: Path, begun: Begun) -> None:
     clock = begun(define(), tmp_path / "job")
     with opened(define(), tmp_path / "job", clock, source(range(60))) as op:
         before = kept(op)
@@ -270,7 +292,7 @@ def test_what_came_back_is_kept_for_the_next_loss(tmp_path: Path) -> None:
         assert kept(op) == before
 
 
-def test_a_lateness_that_was_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+def test_a_lateness_that_was_changed_meanwhile_is_refused(tmp_path: Path, begun: Begun) -> None:
     clock = begun(define(), tmp_path / "job")
     changed = define(allowed_lateness="15 seconds")
     with pytest.raises(e.StateLost, match=r"allowed_lateness_us=2000000, now 15000000.*former value"):
@@ -284,7 +306,7 @@ def test_commits_of_a_windrow_that_noted_no_steps_are_refused(
 ) -> None:
     with monkeypatch.context() as older:
         older.setattr("windrow.runners.embedded.engine.STEP_OF", "rows.")
-        clock = begun(define(), tmp_path / "job")
+        clock = lost(define(), tmp_path / "job")
     with pytest.raises(e.StateLost, match="did not note it"):
         opened(define(), tmp_path / "job", clock, source(range(60)))
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,27 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 4)
 
 
+#: Lays a job that was closed at a location; `often`: with a snapshot every few commits.
+Laid = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
+    """Jobs as `fed` makes them: each is made once, and copied."""
+    made: dict[Any, Path] = {}
+
+    def copied(definition: AggregateDefinition, location: Path, *, often: bool = False) -> None:
+        if (definition, often) not in made:
+            made[definition, often] = tmp_path_factory.mktemp("laid") / "job"
+            with pytest.MonkeyPatch.context() as patch:
+                if often:
+                    patch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 4)
+                fed(definition, made[definition, often]).close()
+        shutil.copytree(made[definition, often], location)
+
+    return copied
+
+
 def store_of(job: Path) -> Path:
     return job / "local" / "shard-0000"
 
@@ -100,8 +121,10 @@ def aside(job: Path) -> list[Path]:
 @pytest.mark.parametrize("definition", BY_NAME)
 @pytest.mark.parametrize("lost", [["local"], ["local", "snapshots"]], ids=["store", "store and snapshots"])
 @pytest.mark.usefixtures("often")
-def test_what_is_lost_is_built_anew(definition: AggregateDefinition, lost: list[str], job: Path) -> None:
-    fed(definition, job).close()
+def test_what_is_lost_is_built_anew(
+    definition: AggregateDefinition, lost: list[str], job: Path, laid: Laid
+) -> None:
+    laid(definition, job, often=True)
     assert list((job / "snapshots").rglob("*")) != []
     for folder in lost:
         shutil.rmtree(job / folder)
@@ -151,8 +174,8 @@ def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
 
 
 @pytest.mark.usefixtures("often")
-def test_a_store_that_came_from_a_snapshot_can_be_damaged_without_it(job: Path) -> None:
-    fed(INCREMENTAL, job).close()
+def test_a_store_that_came_from_a_snapshot_can_be_damaged_without_it(job: Path, laid: Laid) -> None:
+    laid(INCREMENTAL, job, often=True)
     shutil.rmtree(job / "local")
     with TestDriver(INCREMENTAL, job):
         pass  # restored
@@ -169,8 +192,8 @@ def test_a_store_that_came_from_a_snapshot_can_be_damaged_without_it(job: Path) 
 
 @pytest.mark.proves("Coming back: a damaged snapshot is passed over")
 @pytest.mark.usefixtures("often")
-def test_a_damaged_snapshot_is_passed_over(job: Path) -> None:
-    fed(INCREMENTAL, job).close()
+def test_a_damaged_snapshot_is_passed_over(job: Path, laid: Laid) -> None:
+    laid(INCREMENTAL, job, often=True)
     shutil.rmtree(job / "local")
     blobs = [path for path in (job / "snapshots").rglob("*") if path.is_file() and path.stat().st_size > 1000]
     assert blobs != []
@@ -180,9 +203,10 @@ def test_a_damaged_snapshot_is_passed_over(job: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["torn", "flipped", "of another job"])
-def test_a_damaged_segment_in_the_middle_is_refused_by_name(harm: str, job: Path, tmp_path: Path) -> None:
-    fed(INCREMENTAL, job).close()
-    fed(INCREMENTAL, tmp_path / "other", 400, 10).close()
+def test_a_damaged_segment_in_the_middle_is_refused_by_name(
+    harm: str, job: Path, tmp_path: Path, laid: Laid
+) -> None:
+    laid(INCREMENTAL, job)
     shutil.rmtree(job / "local")
     segment = sorted((job / "changelog").glob("*.seg"))[4]
     if harm == "torn":
@@ -190,6 +214,7 @@ def test_a_damaged_segment_in_the_middle_is_refused_by_name(harm: str, job: Path
     elif harm == "flipped":
         damage_file(segment, -10)
     else:
+        fed(INCREMENTAL, tmp_path / "other", 100, 10).close()
         shutil.copyfile(sorted((tmp_path / "other" / "changelog").glob("*.seg"))[4], segment)
     with pytest.raises(e.CorruptState, match=segment.name):
         TestDriver(INCREMENTAL, job)
