@@ -1,8 +1,8 @@
 """A shard for who only reads its store: as it rests on the disk, and over it, in memory, what commits changed since.
 
 To open a store for writing, to flush it and to close it waits for the disk a dozen times, and a process that has the store for
-one commit, and leaves it to another, would do that in each of them. To read it takes no lock and changes nothing. So a store
-takes in what was committed only every so many commits.
+one commit, and leaves it to another, would do that in each of them. To read it takes no lock and changes nothing but a note of
+rocksdict's own (`rocksdict-config.json`), which may be torn. So a store takes in what was committed only every so many commits.
 """
 
 from __future__ import annotations

@@ -179,6 +179,22 @@ def test_a_store_that_cannot_be_read_is_left_to_who_opens_it(spec: ShardSpec) ->
     assert open_resting(spec, 2, commits) is None
 
 
+@pytest.mark.parametrize("note", [b"", b'{"raw_mode":tr'])
+def test_a_note_that_a_killed_reader_left_half_written_does_no_harm(spec: ShardSpec, note: bytes) -> None:
+    """rocksdict writes it whenever it opens a store, to read it, too, and others may open it just then."""
+    commits = committed(spec, 2, 3)
+    file = Path(spec.path, "rocksdict-config.json")
+    whole = file.read_bytes()
+    file.write_bytes(note)
+    rests = open_resting(spec, 3, commits)
+    assert rests is not None and contents(rests)["aux"] == {b"step": b"3"} and file.read_bytes() == whole
+    rests.close()
+    file.write_bytes(note)
+    shard = Shard.open(spec, 3, nothing, commits)
+    assert contents(shard)["aux"] == {b"step": b"3"}
+    shard.close()
+
+
 def test_commits_together_stay_below_what_is_written_at_once(
     spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
