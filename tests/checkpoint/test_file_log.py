@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.bare import BARE
 from tests.checkpoint.log_contract import claim, commit, intent, numbers, run
 from windrow.checkpoint import storage
 from windrow.checkpoint.log import FileLog
@@ -37,7 +38,7 @@ while True:
 
 
 def start_committer(path: Path, driver: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", COMMITTER, str(path), driver]
+    command = [sys.executable, "-c", BARE + COMMITTER, str(path), driver]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

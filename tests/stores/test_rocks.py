@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import rocksdict
 
+from tests.bare import BARE
 from tests.deep import usually
 from windrow.core.errors import CorruptState, StateError, StateLocked
 from windrow.stores import rocks, rocks_errors
@@ -71,7 +72,9 @@ def test_after_a_kill_the_marker_tells_exactly_which_commits_are_there(tmp_path:
     seen = 0
     for _ in range(3):
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path / "db"), str(seed)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", BARE + CHILD, str(tmp_path / "db"), str(seed)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert child.stdout is not None
         for _ in range(chance.randrange(2, 25)):
@@ -95,7 +98,7 @@ def test_a_flush_makes_all_column_families_survive_a_kill(tmp_path: Path) -> Non
         "for cf in kv.cfs: batch.put(cf, b'k', b'v')\n"
         "kv.write(batch); kv.flush(); kv.flush(); os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    subprocess.run([sys.executable, "-c", BARE + program, str(tmp_path)], check=False)
     with RocksKV(tmp_path, CFS) as kv:
         assert [kv.get(cf, b"k") for cf in CFS] == [b"v"] * 3
     assert "flush.tmp" not in os.listdir(tmp_path)
@@ -111,7 +114,7 @@ def test_a_kill_in_the_middle_of_a_close_leaves_no_column_family_ahead(tmp_path:
         "for cf in kv.cfs: batch.put(cf, b'k', b'v')\n"
         "kv.write(batch); kv._maps = Maps(kv._maps); kv.close()"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    subprocess.run([sys.executable, "-c", BARE + program, str(tmp_path)], check=False)
     with RocksKV(tmp_path, CFS) as kv:
         assert [kv.get(cf, b"k") for cf in CFS] == [b"v"] * 3
 
@@ -163,7 +166,7 @@ HOLDER = (
 
 def test_a_store_of_another_process_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        [sys.executable, "-c", BARE + HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -192,7 +195,7 @@ def test_many_processes_take_turns_at_one_store(tmp_path: Path) -> None:
         "import sys; from windrow.stores.rocks import RocksKV\n"
         "for _ in range(int(sys.argv[2])): RocksKV(sys.argv[1], ('data',), lock_wait_s=250).close()"
     )
-    command = [sys.executable, "-c", turns, str(tmp_path), str(usually(15, deep=500))]
+    command = [sys.executable, "-c", BARE + turns, str(tmp_path), str(usually(15, deep=500))]
     others = [subprocess.Popen(command) for _ in range(4)]
     assert [other.wait() for other in others] == [0, 0, 0, 0]
 
@@ -310,7 +313,9 @@ def test_on_a_full_disk_a_store_is_left_whole_or_not_at_all(end: str, tmp_path: 
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n{end}"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "kv")], check=False, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", BARE + program, str(tmp_path / "kv")], check=False, capture_output=True
+    )
     with pytest.raises(CorruptState, match="no CURRENT"):
         RocksKV(tmp_path / "kv", CFS, lock_wait_s=0)
 
@@ -324,7 +329,7 @@ def test_a_full_disk_takes_nothing_from_a_store_that_is_written(end: str, tmp_pa
         "kv = RocksKV(sys.argv[1], ('data',)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n{end}"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, capture_output=True)
+    subprocess.run([sys.executable, "-c", BARE + program, str(tmp_path)], check=False, capture_output=True)
     with RocksKV(tmp_path, CFS, lock_wait_s=0) as kv:
         assert kv.get("data", b"k") == b"v"
 
@@ -514,7 +519,7 @@ def test_rocksdict_flushes_one_column_family_alone(tmp_path: Path) -> None:
         "db.write(rows, no_log)\n"
         "db.get_column_family('meta').flush(); os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    subprocess.run([sys.executable, "-c", BARE + program, str(tmp_path)], check=False)
     with RocksKV(tmp_path, CFS) as kv:
         assert (kv.get("data", b"k"), kv.get("meta", b"k")) == (None, b"v")
 
@@ -596,5 +601,5 @@ except DiskFailed as error:
 resource.setrlimit(resource.RLIMIT_FSIZE, before)
 RocksKV({str(tmp_path / "store")!r}, ["a"]).close()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", BARE + program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{errno.EFBIG} ") and "raise the limit of file sizes" in done.stdout
