@@ -39,6 +39,8 @@ HERE = Path(__file__).parent
 LONG_S = 1200
 #: What shares a session of Spark, the longest first.
 ROOMS = ("kafka and spark", "spark")
+#: Processes without a room let those with one go first: a room is one process's to the end, and would be all that runs then.
+NICE = 3
 #: Tests marked so, and those of files with `subprocess`, have to do with processes and servers that are not theirs alone: they
 #: are tried twice, and pytest names those that needed it. Each of these is a race to be found; a refused commit finds none.
 OUTSIDE = {"spark", "kafka", "slow"}
@@ -65,6 +67,8 @@ WORKERS, READY = HERE / "spark" / "workers", "--conf spark.python.daemon.module=
 READ = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 READING = " ".join([*(f"--conf {name}={value}" for name, value in READ.items()), READY])
+#: The tests in rooms, in a process that has run no other.
+IN_ROOM = pytest.StashKey[set[str]]()
 #: A folder of all processes of one run.
 RUN = "WINDROW_TEST_RUN"
 
@@ -120,7 +124,11 @@ def compiled(spark: Any) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Who is tried again when a JVM has ended, and all after it, have another."""
+    """Who is tried again when a JVM has ended, and all after it, have another. Rooms go before what is not in one."""
+    rooms = item.config.stash.get(IN_ROOM, None)
+    if rooms is not None and item.nodeid not in rooms:
+        del item.config.stash[IN_ROOM]
+        os.nice(NICE)
     fixtures = getattr(item, "_fixtureinfo", None)
     for fixture in fixtures.name2fixturedefs.get("spark", ()) if fixtures else ():
         made = fixture.cached_result[0] if fixture.cached_result else None
@@ -165,7 +173,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: min(rank.get(n, len(rank)) for n in (rooms.get(item.nodeid), folders[item.path]))
     )
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if items and "PYTEST_XDIST_WORKER" in os.environ:
+        items[0].config.stash[IN_ROOM] = set(rooms)
         Path(os.environ[RUN], "rooms.json").write_text(json.dumps(rooms))
 
 
