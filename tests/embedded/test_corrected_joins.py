@@ -104,6 +104,22 @@ def test_who_loses_all_partners_is_alone_again(how: Any, tmp_path: Path) -> None
         assert alone == ([] if how == "semi" else both)
 
 
+def test_an_as_of_join_of_corrected_rows_goes_on_where_its_condition_raises_on_a_pair(tmp_path: Path) -> None:
+    join = joined("asof", left=wr.Input("sales", event_time="t", watermark=wr.explicit()),
+                  right=wr.Input("counts", event_time="window_time", watermark=wr.explicit()),
+                  within=("-20 s", "0 s"), where=wr.lit(6) / (wr.col("price") - wr.col("n")) > -9)  # fmt: skip
+    with wr.chain(counts(emit=wr.Emit(early=wr.every_batch, mode="retracting")), join).open(
+        str(tmp_path), clock=ManualClock(0)
+    ) as op:
+        op.add_messages([sale(15, 2)], "sales")
+        op.add_messages([click(1)], "clicks")
+        op.add_messages([click(2)], "clicks")  # the second count is that price
+        assert {letter.reason for letter in op.dead_letters()} == {"malformed"}
+        op.add_messages([click(3)], "clicks")
+        op.drain()
+        assert [(r.values["price"], r.values["n"]) for r in op.get_result()] == [(2, 3)]
+
+
 def plain(value: Any) -> Any:
     return instant_us(value) if isinstance(value, datetime) else value
 
