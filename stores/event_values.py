@@ -57,7 +57,9 @@ class Encoder:
         if each >= _ENOUGH and width_us is not None:
             extent = pc.min_max(rows.column(TIME))
             each //= extent["max"].as_py() // width_us - extent["min"].as_py() // width_us + 1
-        columns = [_column(rows, field, each >= _MANY) for field in rows.schema if each >= _ENOUGH]
+        # What is joined of small values is read by each small step: bytes would take more time than they save.
+        narrow = width_us is not None and each >= _MANY
+        columns = [_column(rows, field, narrow) for field in rows.schema if each >= _ENOUGH]
         self._how = bytes(column.how for column in columns)
         self.kept = rows
         if any(self._how):
@@ -206,6 +208,8 @@ def together(values: Sequence[Value], columns: Collection[str] | None = None) ->
     if not all(value.one.schema.equals(schema) for value in values[1:]):
         return concat([together([value], columns) for value in values])
     fields = [field for field in schema if columns is None or field.name in columns]
+    if all(value.kept is value.one for value in values):  # in full
+        return pa.concat_tables([value.kept for value in values]).select([field.name for field in fields])
     try:
         times = _read(values, TIME)
         found = [
