@@ -83,7 +83,11 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # what is collected stays: to look through it again and again is a sixth of what it costs
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = tempfile.mkdtemp(prefix="windrow-run-")
-        if "SPARK_HOME" not in os.environ and (home := classes.home()) is not None:
+        home = Path(os.environ[RUN], "spark")  # executors write there
+        if "SPARK_HOME" not in os.environ and (shared := classes.home()) is not None:
+            home.mkdir()
+            for name in classes.HOME:
+                (home / name).symlink_to(shared / name)
             os.environ["SPARK_HOME"] = str(home)
 
 

@@ -74,7 +74,10 @@ def main() -> None:
     if place is None or place.exists():
         return
     written = place.with_suffix(f".{os.getpid()}")
-    told = {"PYSPARK_SUBMIT_ARGS": f"--driver-java-options -XX:ArchiveClassesAtExit={written} {READING}"}
+    told = {
+        "PYSPARK_SUBMIT_ARGS": f"--driver-java-options -XX:ArchiveClassesAtExit={written} {READING}",
+        "SPARK_HOME": str(home()),  # where the jars still are when the archive is used
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-n", "0", "-p", "no:cacheprovider", LOADS]
     # The JVM outlives who has started it: what it says has come to its end when it has.
     done = subprocess.run(command, env=os.environ | told, capture_output=True, check=False)
