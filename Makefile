@@ -55,19 +55,18 @@ tools:
 .venv: .venv/stamp
 
 # The lock names all there is: nothing is resolved, only checked. Unpacked once for all clones of a user, files are linked into
-# each; pip would unpack Spark anew for each, and does so where uv does not find what pip is told where to find. Of thousands of
-# modules some hundreds are ever imported, and compiled then.
-.venv/stamp: requirements.lock pyproject.toml setup.py | tools $(UV)/bin/uv
+# each; pip would unpack Spark anew for each, and does so where uv is not to be had, or does not find what pip is told where to
+# find. Of thousands of modules some hundreds are ever imported, and compiled then.
+.venv/stamp: requirements.lock pyproject.toml setup.py | tools $(UV)/bin/pip
 	$(PYTHON) -m venv --without-pip .venv
-	$(UV)/bin/uv pip install --quiet --python $(BIN)/python --no-deps -r requirements.lock || \
-	  $(UV)/bin/pip --python $(BIN)/python install --quiet --no-deps --no-compile -r requirements.lock
-	$(UV)/bin/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
-	$(UV)/bin/uv pip check --quiet --python $(BIN)/python
+	@with() { "$$@" install --quiet --no-deps -r requirements.lock && \
+	  "$$@" install --quiet --no-deps --no-build-isolation -e . && "$$@" check --quiet; }; \
+	  UV_PYTHON=$(BIN)/python with $(UV)/bin/uv pip || with $(UV)/bin/pip --python $(BIN)/python
 	touch $@
 
-$(UV)/bin/uv: | tools
+$(UV)/bin/pip: | tools
 	$(PYTHON) -m venv $(UV)
-	$(UV)/bin/pip install --quiet uv==$(UV_VERSION)
+	-$(UV)/bin/pip install --quiet uv==$(UV_VERSION)
 
 demo: .venv/stamp
 	$(BIN)/python examples/flights.py

@@ -16,6 +16,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 _BESIDE = 64
 #: Of so many rows it is looked whether texts are of one length, and up to which.
 _MANY, _WIDEST = 1 << 12, 256
+#: So many bytes of texts an array of Arrow has at most.
+_LARGEST = (1 << 31) - 1
 #: What numpy calls values of so many bits.
 _ITEMS = {8: "u1", 16: "u2", 32: "u4", 64: "u8"}
 
@@ -96,8 +98,8 @@ def _taken(column: pa.ChunkedArray, places: IntArray, index: pa.Array) -> pa.Arr
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     valid = _valid(column)
     width = _width(array, valid)
-    if width is None:
-        return array.take(index)
+    if width is None or n * width > _LARGEST:
+        return column.take(index)
     letters = letters_of(array, width, len(array) - array.null_count).view(f"V{width}")[:, 0]
     if valid is None:
         found, ends = letters[places], np.arange(0, (n + 1) * width, width, dtype=np.int32)
