@@ -6,6 +6,7 @@ store only ever holds committed segments (log first, apply later), so it never r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -231,6 +232,14 @@ class Shard:
                 destroy(path)
             raise
         return shard
+
+    def set_aside(self) -> None:
+        """The store is damaged: closed and moved out of the way, since it is a cache of what was committed. Who opens the shard
+        next builds it anew."""
+        with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
+            self.kv.close()
+        with contextlib.suppress(FileNotFoundError):  # somebody else was first
+            os.rename(self.kv.path, f"{self.kv.path}.aside-{time.time_ns()}")
 
     def catch_up(self, records: Iterable[Commit]) -> None:
         """Apply committed segments in the order of their commits, small ones of several together."""

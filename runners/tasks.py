@@ -18,7 +18,7 @@ from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, ST
 from windrow.checkpoint.resting import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.errors import BadLocation
+from windrow.core.errors import BadLocation, CorruptState
 from windrow.core.location import local_path
 from windrow.core.positions import Partition
 from windrow.operators.operator import Definition, Logic
@@ -155,7 +155,12 @@ def run(
                 shard.close()
             shard = _open(plan, number)
         if isinstance(shard, Shard):
-            answer = run_shard(plan, shard, _all(held, came))
+            try:
+                answer = run_shard(plan, shard, _all(held, came))
+            except CorruptState:  # rows have gone by: the next attempt finds no store, and builds one
+                shard.set_aside()
+                shard = None
+                raise
             answer.width = max(widths)
         else:
             answer = _lost(number, shard)

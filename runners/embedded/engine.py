@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -22,7 +21,7 @@ from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.pane_files import PaneFiles, Sink, mapped_rows
 from windrow.connectors.sinks import as_sink
 from windrow.core.clock import Clock, clock_of
-from windrow.core.errors import CorruptState, Fenced, StateError
+from windrow.core.errors import CorruptState, Fenced
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
 from windrow.core.positions import Partition
@@ -143,12 +142,9 @@ class Engine:
             return read()
         except CorruptState as error:
             damage = error.with_traceback(None)
-        path = self.shard.kv.path
-        logger.warning("the store is damaged and built anew", path=path, error=str(damage))
+        logger.warning("the store is damaged and built anew", path=self.shard.kv.path, error=str(damage))
         with self.whole:
-            with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
-                self.shard.kv.close()
-            os.rename(path, f"{path}.aside-{time.time_ns()}")
+            self.shard.set_aside()
             self.shard = self._open_shard()
             overlay = self.shard.overlay()
             overlay.batch = self.staged.overlay.batch
