@@ -195,6 +195,6 @@ def test_a_file_is_synced_before_it_gets_its_name_and_its_name_after(
 
 
 def test_syncing_a_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     sync_directory(str(tmp_path))
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Threads of stores that earlier tests left open and close files of theirs meanwhile.
+    assert str(tmp_path) not in map(os.path.realpath, Path("/proc/self/fd").iterdir())
