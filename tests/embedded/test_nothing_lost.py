@@ -259,6 +259,8 @@ def fed(op: Any, first: int, total: int) -> Iterator[Callable[[], object]]:
 
 
 @pytest.mark.proves("Embedded: a call that raises, or is interrupted, loses and doubles nothing")
+# A tracer can raise where no Ctrl-C can: between the last line under a `with` and the close of its file.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("job", JOBS)
 def test_interrupts_at_any_line_lose_nothing_and_double_nothing(location: str, job: str) -> None:
     chance, total, hits = random.Random(job), 0, 0
@@ -280,6 +282,8 @@ def test_interrupts_at_any_line_lose_nothing_and_double_nothing(location: str, j
         op.close()
         gc.collect()
         op = definition.open(location, clock=ManualClock())
+    op.close()
+    op = definition.open(location, clock=ManualClock())  # the last interrupt may have torn it
     for call in fed(op, op.next_offsets().get(("s", 0), 0), total):
         call()
     assert hits > 5
