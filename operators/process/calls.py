@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
@@ -112,6 +112,10 @@ class Calls:
     def _rows(self, found: Any, key: Key, time_us: int) -> pa.Table:
         """What the function gave, as rows with key and event time. Raises where it is none of `emits`."""
         emits = self.definition.emits.names
+        if isinstance(found, str) or not isinstance(found, Iterable | None):
+            raise TypeError(
+                f"{found!r:.100} is no row: return a dict, a list of dicts, or None, or yield dicts"
+            )
         rows = [] if found is None else [found] if isinstance(found, Mapping) else list(found)
         for row in rows:
             if not isinstance(row, Mapping):
@@ -120,10 +124,10 @@ class Calls:
             if unknown:
                 raise ValueError(f"column {unknown[0]!r} is none of emits={emits}")
             for column in self._whole:
-                _check_whole(row.get(column.name), column)
+                _check_whole(row.get(column.name), column.name, column.type)
         columns = [[v] * len(rows) for v in (*key.values, time_us)]
         columns += [[row.get(name) for row in rows] for name in emits]
-        arrays = [pa.array(c, field.type) for c, field in zip(columns, self.made, strict=True)]
+        arrays = [_column(c, field) for c, field in zip(columns, self.made, strict=True)]
         return pa.table(arrays, schema=self.made)
 
     # -- how long a key lives ---------------------------------------------------------------------------------------
@@ -183,20 +187,26 @@ class Calls:
         self.kv.delete(self.cfs.keys, encoded)
 
 
-def _check_whole(value: Any, column: pa.Field) -> None:
+def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"column {field.name!r} is to be {field.type}: {error}") from error
+
+
+def _check_whole(value: Any, column: str, kind: pa.DataType) -> None:
     """Refuse what Arrow would cut to fit an integer, also inside lists and structs, and fields that a struct has not."""
-    kind = column.type
     if value is None:
         return
     if pa.types.is_integer(kind):
         if isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
-            raise ValueError(f"column {column.name!r} is {value!r}, and {kind} holds no fractions")
+            raise ValueError(f"column {column!r} is {value!r}, and {kind} holds no fractions")
     elif pa.types.is_struct(kind) and isinstance(value, Mapping):
         unknown = [name for name in value if kind.get_field_index(name) < 0]
         if unknown:
-            raise ValueError(f"column {column.name!r} has a field {unknown[0]!r}, which {kind} has not")
+            raise ValueError(f"column {column!r} has a field {unknown[0]!r}, which {kind} has not")
         for field in kind:
-            _check_whole(value.get(field.name), field)
+            _check_whole(value.get(field.name), f"{column}.{field.name}", field.type)
     elif pa.types.is_list(kind) and isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         for one in value:
-            _check_whole(one, kind.value_field)
+            _check_whole(one, column, kind.value_type)

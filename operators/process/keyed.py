@@ -29,6 +29,21 @@ def unpacked(value: bytes) -> Any:
     return msgpack.unpackb(value, strict_map_key=False, timestamp=3)
 
 
+def _packed(name: str, value: Any, kept: bytes | None) -> bytes:
+    """A value as it is stored; `kept`: what is. What would be written and could not be read back (a list as the key of a map, a
+    time before the year 1 in UTC) is refused here: else no call could look at it ever again."""
+    try:
+        packed = bytes(msgpack.packb(value, use_bin_type=True, datetime=True))
+        if packed != kept:
+            unpacked(packed)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"state[{name!r}], of type {type(value).__name__}, is nothing that msgpack keeps ({error}): use numbers of 64 "
+            "bits, text, bytes, lists, maps, None, booleans and aware times"
+        ) from error
+    return packed
+
+
 class State(MutableMapping[str, Any]):
     """The values of one key, by name. Values are what msgpack takes: numbers, text, bytes, lists, maps, None, booleans,
     aware times."""
@@ -80,8 +95,9 @@ class State(MutableMapping[str, Any]):
         for name in self._gone:
             self._kv.delete(self._cf, self._key(name))
         for name, value in self._held.items():
-            packed = bytes(msgpack.packb(value, use_bin_type=True, datetime=True))
-            if self._kv.get(self._cf, self._key(name)) != packed:
+            kept = self._kv.get(self._cf, self._key(name))
+            packed = _packed(name, value, kept)
+            if packed != kept:
                 self._kv.put(self._cf, self._key(name), packed)
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, to_datetime
+from windrow.operators.plain.arrow import of_type
 from windrow.operators.plain.cells import Key
 from windrow.operators.plain.one_input import OneInputOracle
 from windrow.operators.process.definition import ProcessDefinition
@@ -30,7 +31,7 @@ class PlainTimers:
         self.watermark = None if reached == START_OF_TIME_US else to_datetime(reached)
 
     def set(self, at: Instant, of: str = "event") -> None:
-        at_us = instant_us(at)
+        at_us = _checked(at, of)
         if self._fired is not None and self._fired[0] == of and at_us <= self._fired[1]:
             raise ValueError("a timer sets one that is not later")
         if of == "event" and self._ended:
@@ -38,7 +39,7 @@ class PlainTimers:
         self.set_timers[of, at_us, self._key] = self._time_us
 
     def cancel(self, at: Instant, of: str = "event") -> None:
-        self.set_timers.pop((of, instant_us(at), self._key), None)
+        self.set_timers.pop((of, _checked(at, of), self._key), None)
 
 
 class ProcessOracle(OneInputOracle):
@@ -104,6 +105,8 @@ class ProcessOracle(OneInputOracle):
         try:
             found = method(key[0] if len(key) == 1 else key, what, state, timers)
             rows = [] if found is None else [found] if isinstance(found, Mapping) else list(found)
+            rows = [self._row(row) for row in rows]
+            state = {_name(name): _kept(value) for name, value in state.items()}
         except Exception:
             return False
         self.timers = timers.set_timers
@@ -115,7 +118,61 @@ class ProcessOracle(OneInputOracle):
             **dict(zip(self.definition.by, key, strict=True)),
             self.definition.event_time: to_datetime(time_us),
         }
-        nothing = dict.fromkeys(self.definition.emits.names)
         for row in rows:
-            self.tell(timing, {**ours, **nothing, **row})
+            self.tell(timing, {**ours, **row})
         return True
+
+    def _row(self, row: Any) -> dict[str, Any]:
+        """A row with all columns of `emits`, in their types. Raises where it is none."""
+        emits = self.definition.emits
+        if not isinstance(row, Mapping) or not set(row) <= set(emits.names):
+            raise ValueError("no row")
+        told = {field.name: of_type(row.get(field.name), field.type) for field in emits}
+        if any(_is_cut(row.get(name), value) for name, value in told.items()):
+            raise ValueError("it does not fit")
+        return told
+
+
+def _checked(at: Instant, of: str) -> int:
+    """A timer's time, of the years that there are."""
+    if of not in ("event", "now"):
+        raise ValueError("no such kind")
+    at_us = instant_us(at)
+    if instant_us(to_datetime(at_us)) != at_us:
+        raise ValueError("no such year")
+    return at_us
+
+
+def _is_cut(given: Any, made: Any) -> bool:
+    """True if Arrow took a fraction for a whole number, or left out a field that a struct has not."""
+    if isinstance(made, dict):
+        return not set(given) <= set(made) or any(_is_cut(given.get(name), one) for name, one in made.items())
+    if isinstance(made, list):
+        return any(map(_is_cut, given, made))
+    return isinstance(made, int) and made != given
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError("values are named by text")
+    return str(_kept(name))
+
+
+def _kept(value: Any) -> Any:
+    """A value as it is read back; raises where it is not kept."""
+    match value:
+        case None | bool() | float() | bytes():
+            return value
+        case str():
+            return value.encode().decode()
+        case int() if -(2**63) <= value < 2**64:
+            return value
+        case bytearray():
+            return bytes(value)
+        case list() | tuple():
+            return [_kept(one) for one in value]
+        case dict():
+            return {_kept(name): _kept(one) for name, one in value.items()}
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC)
+    raise TypeError(f"{value!r} is not kept")

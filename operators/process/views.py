@@ -71,7 +71,17 @@ class ProcessView(OneInputView):
 
 
 def _shown(value: bytes) -> str:
-    return json.dumps(unpacked(value), default=str, ensure_ascii=False)
+    return json.dumps(_named(unpacked(value)), default=str, ensure_ascii=False)
+
+
+def _named(value: Any) -> Any:
+    """With text for those keys of maps that JSON does not take: bytes, times."""
+    if isinstance(value, list):
+        return [_named(one) for one in value]
+    if isinstance(value, dict):
+        plain = (str, int, float, bool, type(None))
+        return {k if isinstance(k, plain) else str(k): _named(v) for k, v in value.items()}
+    return value
 
 
 def _rows(
