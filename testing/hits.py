@@ -7,6 +7,7 @@ at a call it raises before the call is made, or when it has been made and only i
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -50,7 +51,8 @@ class Hit:
 
     error: makes what is raised. nth: from 1. calls: count calls into the operating system and the store instead of lines.
     answered: with calls, raise after the call. strikes: False to only find the place. What debuggers and coverage
-    have set is put aside meanwhile.
+    have set is put aside meanwhile, and no garbage is collected: a store that nobody has closed flushes itself then, and what
+    strikes it there is told to nobody.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Hit:
         return self.nth - self._left
 
     def __enter__(self) -> Hit:
+        self._collects = gc.isenabled()
+        gc.disable()
         if self.calls:
             self._before: Any = sys.getprofile()
             sys.setprofile(self._profile)
@@ -79,6 +83,8 @@ class Hit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         (sys.setprofile if self.calls else sys.settrace)(self._before)
+        if self._collects:
+            gc.enable()
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         return self._line if _struck(frame) else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from windrow.checkpoint.job import Job
 from windrow.connectors.pane_files import DEAD_LETTERS
 from windrow.core.errors import ConfigurationError
 from windrow.runners.publishing import Publisher
+from windrow.stores.rocks import RocksKV
 from windrow.testing import SeedFailed, interrupt
 from windrow.testing.hits import Hit, disk_full
 from windrow.testing.interruptions import play, shrink
@@ -118,6 +121,16 @@ def test_a_hit_strikes_once_and_only_the_library(calls: bool) -> None:
     with hit:
         assert sorted(range(3)) == [0, 1, 2]
     assert hit.at is None
+
+
+def test_what_earlier_jobs_left_to_be_collected_is_not_struck(tmp_path: Path) -> None:
+    left: list[Any] = [RocksKV(tmp_path, ("k",))]
+    left.append(left)
+    del left
+    with Hit(disk_full, 1) as hit:
+        kept: list[list[int]] = [[] for _ in range(2 * gc.get_threshold()[0])]
+    assert hit.at is None and kept
+    gc.collect()
 
 
 def test_a_job_of_ones_own_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:

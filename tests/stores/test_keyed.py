@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -444,14 +445,14 @@ def test_a_process_that_was_forked_waits_for_no_thread_of_its_parent() -> None:
     def hold() -> None:
         with DECODED.lock:
             taken.set()
-            let_go.wait(10)
+            let_go.wait()
 
     holds = threading.Thread(target=hold)
     holds.start()
-    taken.wait(10)
+    taken.wait()
     child = os.fork()
     if not child:
-        signal.alarm(5)
+        signal.alarm(60)
         DECODED.of("store").begin()
         os._exit(0)
     try:
@@ -483,6 +484,7 @@ def test_an_interrupt_anywhere_leaves_what_is_held_usable() -> None:
                 raise KeyboardInterrupt
             return interrupt
 
+        gc.disable()  # what earlier tests left is not to be collected, and interrupted, here
         sys.settrace(interrupt)
         try:
             for digest in (b"a", b"b", b"c", b"a", b"d"):
@@ -494,6 +496,7 @@ def test_an_interrupt_anywhere_leaves_what_is_held_usable() -> None:
             pass
         finally:
             sys.settrace(None)
+            gc.enable()
         for _ in range(2 * READS + 1):  # nobody asks for anything
             held.begin()
         assert len(process) == 0 and held.has_room(2 * TABLE_BYTES)
