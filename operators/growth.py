@@ -33,7 +33,8 @@ class Growth:
     """since_us: by aggregation, the first start of windows in which it has seen all messages. gone: those that went.
 
     recomputed_us: those that were computed of kept messages, with the first start of windows that did not need it. parts: of a
-    graph, by operator. gap_us: the first gap that sessions had, where it has grown since.
+    graph, by operator. gap_us: the first gap that sessions had, where it has grown since. keeps_messages: True where all that
+    needs messages has gone from a state that has them.
     """
 
     since_us: Mapping[str, int] = field(default_factory=dict)
@@ -41,17 +42,20 @@ class Growth:
     recomputed_us: Mapping[str, int] = field(default_factory=dict)
     parts: Mapping[str, Growth] = field(default_factory=dict)
     gap_us: int | None = None
+    keeps_messages: bool = False
 
     def __bool__(self) -> bool:
         parts = any(self.parts.values())
-        return bool(self.since_us or self.gone or self.recomputed_us or parts or self.gap_us)
+        kept = self.gap_us or self.keeps_messages
+        return bool(self.since_us or self.gone or self.recomputed_us or parts or kept)
 
     def dump(self) -> str:
         return json.dumps(self._listed(), sort_keys=True)
 
     def _listed(self) -> list[Any]:
         parts = {name: part._listed() for name, part in self.parts.items()}
-        further = [dict(self.recomputed_us), parts, *([] if self.gap_us is None else [self.gap_us])]
+        last = [self.gap_us, True] if self.keeps_messages else [] if self.gap_us is None else [self.gap_us]
+        further = [dict(self.recomputed_us), parts, *last]
         return [dict(self.since_us), dict(self.gone), *(further if any(further) else [])]
 
     @classmethod
@@ -60,9 +64,10 @@ class Growth:
 
     @classmethod
     def _of(cls, listed: list[Any]) -> Growth:
-        defaults: list[Any] = [{}, {}, {}, {}, None]
-        since, gone, recomputed, parts, gap_us = listed + defaults[len(listed) :]
-        return cls(since, gone, recomputed, {name: cls._of(part) for name, part in parts.items()}, gap_us)
+        defaults: list[Any] = [{}, {}, {}, {}, None, False]
+        since, gone, recomputed, parts, gap_us, keeps = listed + defaults[len(listed) :]
+        of_parts = {name: cls._of(part) for name, part in parts.items()}
+        return cls(since, gone, recomputed, of_parts, gap_us, keeps)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -135,8 +136,12 @@ class Steps(Logic):
 
     def _owes(self, kv: KV) -> bool:
         """True until the first step in which aggregations of kept messages are there, and were not before."""
-        own = repr(self.definition.recomputed_us).encode()
-        return bool(self.definition.recomputed_us) and kv.get(self.aux_cf, RECOMPUTED) != own
+        own = self.definition.recomputed_us
+        if not own:
+            return False
+        noted = kv.get(self.aux_cf, RECOMPUTED)
+        # Where one has gone since, nothing is owed for the others.
+        return noted is None or not set(own) <= set(literal_eval(noted.decode()))
 
     def _note_recomputed(self, kv: KV) -> None:
         batch = Batch()

@@ -78,6 +78,8 @@ class AggregateDefinition(Definition):
     recomputed_us: tuple[tuple[str, int], ...] = ()
     #: True if what comes is computed of them.
     recompute: bool = False
+    #: True if a state goes on keeping messages, though all that needs them has gone from it.
+    keeps_messages: bool = False
     #: In a graph: that it takes messages back, and that it hands on what its panes stand in place of.
     takes_back: bool = False
     hands_back: bool = False
@@ -97,7 +99,9 @@ class AggregateDefinition(Definition):
         """True if some aggregation needs the window's messages: the second design of seed 003. What takes messages back keeps
         the values that stand in their place; of sessions, the messages, whose times say where one falls apart.
         """
-        return self.session if self.takes_back else any(a.full_state for a in self.agg.values())
+        if self.takes_back:
+            return self.session
+        return self.keeps_messages or growing.needs_messages(self)
 
     @property
     def tells_what_goes(self) -> bool:
@@ -144,7 +148,7 @@ class AggregateDefinition(Definition):
             "event_time": self.event_time,
             "window": repr(self.window),
             "agg": {name: a.describe() for name, a in self.agg.items()},
-            "design": "full-state" if any(a.full_state for a in self.agg.values()) else "incremental",
+            "design": "full-state" if growing.needs_messages(self) else "incremental",
             "mode": "discarding" if self.emit.mode == "discarding" else "accumulating",
             "null_keys": self.null_keys,
             "time_zone": self.time_zone,
@@ -176,7 +180,7 @@ class AggregateDefinition(Definition):
     def grown(self, growth: Growth) -> Self:
         since, recomputed = (tuple(sorted(us.items())) for us in (growth.since_us, growth.recomputed_us))
         grown = {"since_us": since, "recomputed_us": recomputed, "gap_before_us": growth.gap_us}
-        return self._changed(**grown, recompute=False)
+        return self._changed(**grown, keeps_messages=growth.keeps_messages, recompute=False)
 
     def recomputing(self) -> Self:
         return self._changed(recompute=True)

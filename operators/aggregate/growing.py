@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _GAP = re.compile(r"wr\.session\('([^']*)'")
 #: Of logs that keep fingerprints only: so many definitions with fewer aggregations are tried.
 _MOST = 10_000
+_NONE_KEPT = "it needs every message of a window, and this state keeps none"
 
 
 def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
@@ -38,8 +39,10 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     gap_us = _smaller_gap(definition, described)
     if gap_us is not None and list(_others(own, described)) == ["window"] and old == new:
         return replace(before.growth, gap_us=before.growth.gap_us or gap_us)
-    if changed or list(_others(own, described)) or (fixed and old != new):
-        return "".join(f"\n  - {change}" for change in _changes(own, described, former, fixed, gap_us))
+    lacks = _lacks(definition, described, before)
+    if changed or list(_others(own, described)) or lacks or (fixed and old != new):
+        changes = _changes(definition, own, described, former, gap_us, lacks=lacks)
+        return "".join(f"\n  - {change}" for change in changes)
     whole_us = before.reached_us + 1
     since = {alias: us for alias, us in before.growth.since_us.items() if alias in new}
     since |= dict.fromkeys((alias for alias in new if alias not in old), whole_us)
@@ -47,13 +50,29 @@ def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     recomputed = {
         alias: us for alias, us in before.growth.recomputed_us.items() if alias in new and alias in old
     }
-    of_kept = definition.full_state and not (fixed or definition.numbered)
+    keeps = not needs_messages(definition) and _kept(described, before) and not definition.takes_back
+    of_kept = (definition.full_state or keeps) and not (fixed or definition.numbered)
     if definition.recompute and of_kept and definition.emit.mode != "discarding":
         kept = {alias: definition.kept_since_us(alias, since) for alias in since}
         better = {alias: us for alias, us in kept.items() if us < since[alias]}
         recomputed |= dict.fromkeys(better, whole_us)
         since = {alias: us for alias, us in {**since, **better}.items() if us > START_OF_TIME_US}
-    return Growth(since, gone, recomputed, gap_us=before.growth.gap_us)
+    return Growth(since, gone, recomputed, gap_us=before.growth.gap_us, keeps_messages=keeps)
+
+
+def needs_messages(definition: AggregateDefinition) -> bool:
+    """True if some aggregation needs every message of a window."""
+    return any(a.full_state for a in definition.agg.values())
+
+
+def _kept(described: Mapping[str, Any], before: Before) -> bool:
+    """True if the state has the messages of its windows."""
+    return before.growth.keeps_messages or described.get("design") == "full-state"
+
+
+def _lacks(definition: AggregateDefinition, described: Mapping[str, Any], before: Before) -> bool:
+    """True if aggregations need messages that the state has not; what takes messages back has what it needs beside a window."""
+    return needs_messages(definition) and not (definition.takes_back or _kept(described, before))
 
 
 def kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[str, int]) -> int:
@@ -77,20 +96,23 @@ def kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[st
 
 
 def _changes(
+    definition: AggregateDefinition,
     own: Mapping[str, Any],
     described: Mapping[str, Any],
     former: Mapping[str, str],
-    fixed: bool,
     gap_us: int | None,
+    *,
+    lacks: bool,
 ) -> Iterator[str]:
     """What has changed, and whether state could be opened with that change alone."""
-    comes_and_goes = "not on such windows" if fixed else ALONE
+    comes_and_goes = "not on such windows" if definition.inherited else ALONE
     old, new = described.get("agg", {}), own["agg"]
     for alias, text in new.items():
         if former.get(alias, text) != text:
             yield f"{alias!r} was {former[alias]}, and is {text}: give the new one a name that there was not"
         elif alias not in old:
-            yield f"{alias!r} has come, {text}: {comes_and_goes}"
+            late = lacks and definition.agg[alias].full_state
+            yield f"{alias!r} has come, {text}: {_NONE_KEPT if late else comes_and_goes}"
     for alias, text in old.items():
         if alias not in new:
             yield f"{alias!r} has gone, {text}: {comes_and_goes}"
@@ -111,9 +133,9 @@ def _smaller_gap(definition: AggregateDefinition, described: Mapping[str, Any]) 
 
 
 def _others(own: Mapping[str, Any], described: Mapping[str, Any]) -> Iterator[str]:
-    """What differs beside the aggregations."""
+    """What differs beside the aggregations, and the design, which follows from them."""
     for key in sorted({*own, *described}):
-        if key != "agg" and own.get(key) != described.get(key):
+        if key not in ("agg", "design") and own.get(key) != described.get(key):
             yield key
 
 

@@ -138,7 +138,7 @@ class AggregateOracle(PlainIntake):
     def _corrections(self, watermark_us: int) -> list[Pane]:
         """What was told of windows that still take messages, again, where aggregations of kept messages have come."""
         recomputed, emit, panes = self.definition.recomputed_us, self.definition.emit, list[Pane]()
-        if not recomputed or recomputed == self._recomputed:
+        if set(recomputed) <= set(self._recomputed):
             return []
         self._recomputed = recomputed
         for cell in self._sorted():

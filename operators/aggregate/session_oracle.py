@@ -143,7 +143,7 @@ class SessionOracle(AggregateOracle):
     def _corrected(self, watermark_us: int) -> list[Pane]:
         """What was told of sessions that still take messages, again, where aggregations of kept messages have come."""
         recomputed, panes = self.definition.recomputed_us, list[Pane]()
-        if recomputed == self._recomputed:
+        if set(recomputed) <= set(self._recomputed):
             return panes
         self._recomputed = recomputed
         for cell in self._sorted():

@@ -19,6 +19,7 @@ from windrow.core.show import call
 from windrow.core.time import Duration, show_duration
 from windrow.core.windows import WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys, default_lateness
+from windrow.operators.aggregate.growing import needs_messages
 from windrow.operators.cogroup import handing
 from windrow.operators.cogroup.given import normalise_cogroup
 from windrow.operators.operator import Logic, Taker
@@ -140,7 +141,7 @@ class CoGroupDefinition(AggregateDefinition):
             ],
             "window": repr(self.window),
             "agg": {name: a.describe() for name, a in self.agg.items()},
-            "design": "full-state" if self.full_state else "incremental",
+            "design": "full-state" if needs_messages(self) else "incremental",
             "mode": "discarding" if self.emit.mode == "discarding" else "accumulating",
             "null_keys": self.null_keys,
             "scale": self.scale,

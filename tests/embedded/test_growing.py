@@ -108,8 +108,6 @@ def test_a_definition_that_changed_otherwise_is_refused_and_told_what_could_be_o
     assert "'high' has come, wr.max(multiply_checked(w, 2)): alone it could be opened" in told
     assert "'total' has gone, wr.sum('v'): alone it could be opened" in told
     assert "window was \"wr.tumbling('10 seconds')\"" in told and "not on this state" in told
-    with pytest.raises(DefinitionChanged, match="design was 'incremental', and is 'full-state'"):
-        sums("n", "total", "middle").open(str(tmp_path))
 
 
 def test_of_a_log_that_keeps_fingerprints_alone_what_has_come_is_found(tmp_path: Path) -> None:
@@ -387,3 +385,116 @@ def test_whatever_comes_and_goes_the_oracle_says_what_is_told(data: st.DataObjec
             job.act(kind, value)
         job.driver.drain()
         job.check()
+
+
+@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
+@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds"), wr.tuples(3)])
+def test_the_last_aggregation_that_needs_messages_may_go_and_messages_are_kept_on(
+    window: Any, tmp_path: Path
+) -> None:
+    kind: dict[str, Any] = {"window": window}
+    if isinstance(window, type(wr.tuples(3))):
+        kind["retention"] = wr.Retain(windows=9)
+    with TestDriver(sums("n", "total", "middle", **kind), tmp_path) as driver:
+        driver.feed([row(1, 0), row(2, 1)])
+        driver.next_offsets()
+        driver.restart(sums("n", "total", **kind))
+        driver.feed([row(4, 2)])
+        assert driver.panes()[-1].values == {"n": 3, "total": 7}
+        with wr.read_state(str(tmp_path)) as state:
+            assert [m.payload["v"] for m in state.get_messages()] == [1, 2, 4]
+            assert state.get_windows()[0].values == {"n": 3, "total": 7}
+        driver.restart()
+        driver.feed([row(5, 3)])
+        if kind.keys() == {"window"}:
+            assert driver.panes()[-1].values == {"n": 4, "total": 12}
+            driver.restart(sums("n", "total", "middle", **kind).recomputing())
+            driver.feed([row(6, 4)])
+            assert driver.panes()[-1].values == {"n": 5, "total": 18, "middle": 4.0}
+            driver.restart(sums("n", **kind))  # and goes again, with another
+            driver.feed([row(7, 5)])
+            assert driver.panes()[-1].values == {"n": 6}
+        driver.check()
+
+
+def test_an_aggregation_that_needs_messages_cannot_come_where_none_are_kept(tmp_path: Path) -> None:
+    with sums("n").open(str(tmp_path)) as op:
+        op.add_messages([row(1, 0)])
+    with pytest.raises(DefinitionChanged) as refused:
+        sums("n", "total", "middle").open(str(tmp_path))
+    told = str(refused.value)
+    assert (
+        "'middle' has come, wr.median('v'): it needs every message of a window, and this state keeps none"
+        in told
+    )
+    assert "'total' has come, wr.sum('v'): alone it could be opened" in told and "design" not in told
+
+
+@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds")])
+def test_behind_corrected_panes_medians_come_and_go(window: Any, tmp_path: Path) -> None:
+    """No messages are kept for medians there, and those of sessions are kept in any case."""
+
+    def busy(*names: str) -> wr.Chain:
+        agg = {"n": wr.sum("n"), "middle": wr.median("n")}
+        second = wr.Aggregate(
+            by="k", event_time="window_time", window=window, agg={name: agg[name] for name in names},
+            retention="1 hour", emit=wr.Emit(early=wr.every_batch), name="second",
+        )  # fmt: skip
+        return sums("n", name="first", window=wr.tumbling("2 seconds")).then(second)
+
+    with TestDriver(busy("n"), tmp_path) as driver:
+        driver.feed([row(1, 0)])
+        driver.next_offsets()
+        driver.restart(busy("n", "middle"))
+        driver.feed([row(1, 1), row(41, 2), row(43, 3), row(43, 4)])
+        assert [p.values for p in driver.panes()][-2:] == [
+            {"n": 2, "middle": None},
+            {"n": 3, "middle": 1.5},
+        ]
+        driver.restart(busy("n"))
+        driver.feed([row(41, 5)])
+        assert driver.panes()[-1].values == {"n": 4}
+        driver.check()
+
+
+def test_of_several_inputs_the_last_aggregation_that_needs_messages_may_go(tmp_path: Path) -> None:
+    def accounts(*names: str) -> wr.CoGroup:
+        agg = {"n": wr.count(), "middle": wr.median("v").of("o"), "paid": wr.sum("v").of("p")}
+        return wr.CoGroup(
+            inputs=[wr.Input(name, event_time="t", watermark=wr.explicit()) for name in "op"], by="k",
+            window=wr.session("10 seconds"), agg={name: agg[name] for name in names}, retention="1 hour",
+            emit=wr.Emit(early=wr.every_batch, mode="retracting"),
+        )  # fmt: skip
+
+    with TestDriver(accounts("n", "middle", "paid"), tmp_path) as driver:
+        driver.feed({"o": [row(1, 0)], "p": [row(2, 0)]})
+        driver.next_offsets()
+        driver.restart(accounts("n", "paid"))
+        driver.feed({"p": [row(3, 1)]})
+        assert driver.panes()[-1].values == {"n": 3, "paid": 5}
+        driver.restart(accounts("n", "paid", "middle"))
+        driver.feed({"o": [row(4, 1), row(40, 2)]})
+        assert [p.values for p in driver.panes()][-2:] == [
+            {"n": 4, "paid": 5, "middle": None},
+            {"n": 1, "paid": 0, "middle": 40.0},
+        ]
+        driver.check()
+
+
+@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds")])
+def test_where_one_that_was_computed_goes_nothing_is_told_again(window: Any, tmp_path: Path) -> None:
+    more = {"window": window, "emit": wr.Emit(early=wr.every_batch)}
+    with TestDriver(sums("middle", **more), tmp_path) as driver:
+        driver.feed([row(1, 0)])
+        driver.next_offsets()
+        driver.restart(sums("middle", "n", "total", **more).recomputing())
+        driver.feed([row(2, 1)])
+        driver.panes()
+        for left in (("middle", "n"), ("middle",)):
+            driver.restart(sums(*left, **more))
+            driver.advance_clock(S)
+            driver.timeout()
+            assert driver.panes() == []
+        driver.feed([row(3, 2)])
+        assert [p.values for p in driver.panes()][-1] == {"middle": 2.0}
+        driver.check()
