@@ -13,6 +13,7 @@ import pytest
 
 from tests.golden.jobs import KINDS, go_on, known
 from tests.golden.on_spark import SPARK, go_on_on_spark, state_of
+from tests.operators.folders import FOLDERS
 
 HERE = Path(__file__).parent
 #: What is gone of a job that opens all the same: its store is at hand, or comes from snapshots, or from all segments.
@@ -87,14 +88,5 @@ def test_no_kind_of_operator_is_without_a_job(written: Path) -> None:
 
     made = [kind.make() for kind in KINDS.values()]
     found = {type(part) for definition in made for part in definition.parts}
-    assert {kind.__name__ for kind in found} == {
-        "Aggregate",
-        "CoGroup",
-        "Deduplicate",
-        "Delivery",
-        "Join",
-        "JoinWindow",
-        "Over",
-        "Process",
-    }
+    assert {kind.__name__.lower() for kind in found} == {name.replace("_", "") for name in FOLDERS}
     assert all(isinstance(definition, Definition) for definition in made)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import windrow as wr
 from tests.deep import examples
 from tests.operators.contract import PUBLISHED, Case, Drawn, Operator, S, life
+from tests.operators.folders import FOLDERS
 from windrow.core.messages import Timing
 from windrow.testing import CommitPoint
 from windrow.testing.ledger import values_equal
@@ -28,6 +29,10 @@ OPERATORS: dict[str, Operator] = {
 DEATHS = [None, PUBLISHED, *CommitPoint]
 #: Where a commit is made, and stays.
 COMMITTED = (PUBLISHED, CommitPoint.BEFORE_APPLY, CommitPoint.BEFORE_PUBLISH)
+
+
+def test_no_operator_is_without_cases() -> None:
+    assert set(FOUND) >= FOLDERS
 
 
 def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
