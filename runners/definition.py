@@ -29,6 +29,7 @@ from windrow.operators.aggregate.given import normalise
 from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
 from windrow.operators.delivery.definition import DeliveryDefinition
+from windrow.operators.graph.beside import several
 from windrow.operators.join.definition import How, JoinDefinition, Where
 from windrow.operators.join.given import normalise_join
 from windrow.operators.join_window.definition import JoinWindowDefinition
@@ -276,8 +277,8 @@ def writeStream(
 
 def _opened(definitions: Sequence[Definition], recompute: bool) -> list[Definition]:
     """The definitions, as a job is opened with them."""
-    again = check.flag(recompute, "recompute")
-    return [definition.recomputing() if again else definition for definition in definitions]
+    again, listed = check.flag(recompute, "recompute"), several(definitions)
+    return [one.recomputing() for one in listed] if again else listed
 
 
 def together(definitions: Sequence[Definition], **frames: DataFrame) -> DataFrame:
@@ -291,7 +292,7 @@ def together(definitions: Sequence[Definition], **frames: DataFrame) -> DataFram
     """
     from windrow.runners.spark.inputs import together
 
-    return together(definitions, frames)[0]
+    return together(several(definitions), frames)[0]
 
 
 class Deduplicate(DeduplicateDefinition, Verbs): ...

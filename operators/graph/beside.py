@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from windrow.core import check
 from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.operators.graph.definition import ChainDefinition, Feed, check_inputs, check_names
@@ -53,10 +54,22 @@ class Beside(ChainDefinition):
         return ChainOperator(self, {*tell, *(d.name for d in self.definitions)})
 
 
+def several(definitions: Iterable[Definition]) -> list[Definition]:
+    """What the verbs of several operators are given, as a list. Raises `ConfigurationError` where it is none."""
+    if not isinstance(definitions, Iterable) or isinstance(definitions, str):
+        raise ConfigurationError(
+            f"definitions={definitions!r:.200}: give operators in a list, [first, second]; one alone has these verbs itself, "
+            "such as definition.open(folder)"
+        )
+    remedy = "give operators, such as wr.Aggregate(...)"
+    listed = [check.of_type(one, Definition, "an operator of a job", remedy) for one in definitions]
+    if not listed:
+        raise ConfigurationError("no operators: give one or several")
+    return listed
+
+
 def beside(definitions: Sequence[Definition]) -> Definition:
     """These definitions as one: the only one, or all of them side by side."""
-    if not definitions:
-        raise ConfigurationError("no operators: give one or several")
     if len(definitions) == 1:
         return definitions[0]
     return Beside(tuple(part for d in definitions for part in d.parts), tuple(definitions))

@@ -113,6 +113,28 @@ def test_inputs_that_have_names_go_to_whom_they_are_for(tmp_path: Path) -> None:
     assert sum(r["n"] for r in told["sums"] if r.timing == "ON_TIME") == 10
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda given: wr.open(given, "nowhere"),
+        lambda given: wr.foreach_batch(given, "nowhere"),
+        wr.writeStream,
+        lambda given: wr.together(given, o=None),
+    ],
+    ids=["open", "foreach_batch", "writeStream", "together"],
+)
+def test_what_is_no_list_of_operators_says_what_is(verb: Any) -> None:
+    for given in (FIVES, "fives", None):
+        with pytest.raises(
+            wr.ConfigurationError, match=r"give operators in a list, \[first, second\]; one alone"
+        ):
+            verb(given)
+    with pytest.raises(wr.ConfigurationError, match="no operators: give one or several"):
+        verb([])
+    with pytest.raises(wr.ConfigurationError, match=r"an operator of a job='fives': give operators"):
+        verb([FIVES, "fives"])
+
+
 def test_what_cannot_stand_side_by_side_is_refused(tmp_path: Path) -> None:
     def refused(*definitions: Any) -> str:
         with pytest.raises(wr.ConfigurationError) as error:
@@ -123,7 +145,6 @@ def test_what_cannot_stand_side_by_side_is_refused(tmp_path: Path) -> None:
     assert "has one event time and one watermark" in refused(FIVES, aggregate("other", watermark="1 second"))
     assert "give it input='o'" in refused(aggregate("named", input="o"), FIVES)
     assert "knows messages by" in refused(FIVES, aggregate("ids", ids="v"))
-    assert "no operators" in refused()
     with pytest.raises(e.UnknownOption, match=r"open has no option 'clok': did you mean 'clock'\?"):
         wr.open([FIVES], str(tmp_path), clok=None)  # type: ignore[call-arg]
 
