@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +48,22 @@ Made = tuple[TaskPlan, Callable[[], list[bytes]]]
 BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
 
 
+@dataclass(frozen=True)
+class Given:
+    """What an attempt at a batch is given.
+
+    positioned: its rows say where they stand. rows: what `df` was made of, where that is done alike with all such rows.
+    letters: rows that are too late are to come as dead letters
+    """
+
+    spark: SparkSession
+    df: DataFrame
+    plan: Plan
+    positioned: bool
+    rows: DataFrame | None
+    letters: bool
+
+
 class Action:
     """Runs the batches of one opening of a job."""
 
@@ -80,17 +97,17 @@ class Action:
     def run(
         self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool, rows: DataFrame | None = None
     ) -> list[Answer]:
-        """The answers of one attempt that counts. rows: what `df` was made of, where that is done alike with all such rows."""
-        letters = plan.commit <= self._letters_until
-        answers = self._act(spark, df, plan, positioned, letters, rows)
+        """The answers of one attempt that counts."""
+        given = Given(spark, df, plan, positioned, rows, letters=plan.commit <= self._letters_until)
+        answers = self._act(given)
         uncounted = any(a.uncounted_rows for a in answers)
         if uncounted:
             # There are rows too late for all of their windows, or too far ahead of now. Nothing of the attempt counts; the next
             # one brings them as dead letters, and so do the batches after it, as long as some come.
-            letters = True
-            answers = self._act(spark, df, plan, positioned, letters, rows)
+            given = replace(given, letters=True)
+            answers = self._act(given)
         if uncounted or (
-            letters
+            given.letters
             and any(
                 c in a.result.counters for a in answers for c in ("dead.too_late", "dead.out_of_retention")
             )
@@ -99,81 +116,53 @@ class Action:
         return answers
 
     def _act(
-        self,
-        spark: SparkSession,
-        df: DataFrame,
-        plan: Plan,
-        positioned: bool,
-        letters: bool,
-        rows: DataFrame | None,
-        *,
-        messages_back: bool = False,
-        may_be_nothing: bool = False,
+        self, given: Given, *, messages_back: bool = False, may_be_nothing: bool = False
     ) -> list[Answer]:
         """may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
-        job, streams = self._job, of_stream(spark) and not may_be_nothing
+        job, streams = self._job, of_stream(given.spark) and not may_be_nothing
         keyed = self._reads is not None and self._reads.keyed
-        what = None if keyed else self._groups(df, letters, streams)
-        alike = self._alike(rows, what, positioned, letters) if streams and rows is not None else None
-        before = self._as_before(spark, df, plan, what, alike, rows)
-        task, told = before or self._anew(spark, df, plan, positioned, letters, streams, what, alike, rows)
-        answers = self._collected(spark, df, told, plan, is_planned=before is not None, redo=not positioned)
+        what = None if keyed else self._groups(given, streams)
+        alike = self._alike(given, what) if streams else None
+        before = self._as_before(given, what, alike)
+        task, told = before or self._anew(given, what, alike, streams)
+        answers = self._collected(given, told, is_planned=before is not None)
         if streams and len(answers) < job.shards:
-            return self._act(
-                spark, df, plan, positioned, letters, rows, messages_back=messages_back, may_be_nothing=True
-            )
+            return self._act(given, messages_back=messages_back, may_be_nothing=True)
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
             # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
             if not messages_back:
-                self._bring_back(spark, task, lost)
-                return self._act(spark, df, plan, positioned, letters, rows, messages_back=True)
+                self._bring_back(given.spark, task, lost)
+                return self._act(given, messages_back=True)
             again = next(a.lost for a in answers if a.lost is not None)
-            raise StateError(f"commit {plan.commit}: shards {lost} have lost their messages again: {again}")
-        check_answers(plan, answers, job.shards)
+            raise StateError(
+                f"commit {given.plan.commit}: shards {lost} have lost their messages again: {again}"
+            )
+        check_answers(given.plan, answers, job.shards)
         self._width = max(a.width for a in answers) or self._width
         self._nonce.forget()
         return answers
 
-    def _as_before(
-        self,
-        spark: SparkSession,
-        df: DataFrame,
-        plan: Plan,
-        what: Pushdown | None,
-        alike: Alike | None,
-        rows: DataFrame | None,
-    ) -> Made | None:
+    def _as_before(self, given: Given, what: Pushdown | None, alike: Alike | None) -> Made | None:
         """The commit as tasks see it, and what they answer, as it was planned for rows alike; None where it was not."""
-        ready = self._planned.get(alike) if alike is not None else None
+        rows, ready = given.rows, self._planned.get(alike) if alike is not None else None
         if ready is None or rows is None or not ready.is_of(rows):
             return None
         parts = None if what is None else tuple(what.parts)
-        task = self._task(spark, df, plan, parts, self._columns[df.schema, parts])
+        task = self._task(given, parts, self._columns[given.df.schema, parts])
         function = calls.function_of(rows, partial(run_on_partition, task), routes.ANSWER)
         return None if function is None else (task, partial(ready.answers, rows, function))
 
-    def _anew(
-        self,
-        spark: SparkSession,
-        df: DataFrame,
-        plan: Plan,
-        positioned: bool,
-        letters: bool,
-        streams: bool,
-        what: Pushdown | None,
-        alike: Alike | None,
-        rows: DataFrame | None,
-    ) -> Made:
+    def _anew(self, given: Given, what: Pushdown | None, alike: Alike | None, streams: bool) -> Made:
         """The same, planned for this batch, and kept for those that are alike."""
-        job, control, columns = self._job, None, b""
-        frame = self._prepare(df, plan, positioned, letters, streams, what)
+        job, control, columns, rows = self._job, None, b"", given.rows
+        frame = self._prepare(given, what, streams)
         parts = None if what is None else tuple(what.parts)
         if streams:
-            columns = self._travelling(df.schema, parts, frame)
+            columns = self._travelling(given.df.schema, parts, frame)
         else:
-            control = self._control = self._control or routes.control_rows(spark, job.shards)
-        task = self._task(spark, df, plan, parts, columns)
+            control = self._control = self._control or routes.control_rows(given.spark, job.shards)
+        task = self._task(given, parts, columns)
         on_shards = routes.on_shards(frame, job.shards, control, partial(run_on_partition, task))
 
         def answers() -> list[bytes]:
@@ -189,12 +178,10 @@ class Action:
             self._columns[given, parts] = routes.travelling_schema(frame).serialize().to_pybytes()
         return self._columns[given, parts]
 
-    def _task(
-        self, spark: SparkSession, df: DataFrame, plan: Plan, parts: tuple[str, ...] | None, columns: bytes
-    ) -> TaskPlan:
+    def _task(self, given: Given, parts: tuple[str, ...] | None, columns: bytes) -> TaskPlan:
         """The commit, as a task sees it."""
-        job, keyed = self._job, self._reads is not None and self._reads.keyed
-        schema = self._reads.schema if self._reads is not None and keyed else routes.arrow_schema(df)
+        job, plan, keyed = self._job, given.plan, self._reads is not None and self._reads.keyed
+        schema = self._reads.schema if self._reads is not None and keyed else routes.arrow_schema(given.df)
         logics = [d.logic() for d in self._definitions]
         return TaskPlan(
             ShardSpec(
@@ -203,7 +190,7 @@ class Action:
                 -1,
                 tuple(cf for logic in logics for cf in logic.metadata_cfs),
                 tuple(cf for logic in logics for cf in logic.message_cfs),
-                self._local(spark),
+                self._local(given.spark),
                 replayable=all(replayable(d) for d in self._definitions),
                 transport=job.transport,
             ),
@@ -223,34 +210,24 @@ class Action:
             columns=columns,
         )
 
-    def _collected(
-        self,
-        spark: SparkSession,
-        df: DataFrame,
-        told: Callable[[], list[bytes]],
-        plan: Plan,
-        *,
-        is_planned: bool,
-        redo: bool,
-    ) -> list[Answer]:
-        """What the shards answer. redo: where a stage ran twice nobody can say that both runs saw the same rows."""
+    def _collected(self, given: Given, told: Callable[[], list[bytes]], *, is_planned: bool) -> list[Answer]:
+        """What the shards answer."""
+        df, commit = given.df, given.plan.commit
         width = None if self._few else self._width
         if width is not None and self._reads is None and calls.has_python(df):
             width = None  # nobody knows how wide rows are that go to the user's own functions
         for _ in range(REDO_ATTEMPTS):
             with (
-                Tagged(spark, f"windrow-{self._job.job}-{plan.commit}") as tagged,
+                Tagged(given.spark, f"windrow-{self._job.job}-{commit}") as tagged,
                 FixedStages(df, self._job.shards, width, is_planned=is_planned),
             ):
                 answers = told()
-            if not redo or not tagged.second_attempts():
+            if given.positioned or not tagged.second_attempts():
                 return [pickle.loads(answer) for answer in answers]
             # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
-            logger.warning(
-                "redoing a commit of which a stage ran twice", job=self._job.job, commit=plan.commit
-            )
+            logger.warning("redoing a commit of which a stage ran twice", job=self._job.job, commit=commit)
         raise StateError(
-            f"commit {plan.commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
+            f"commit {commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
             "told to be the same; see why tasks fail, and start the query again"
         )
 
@@ -270,42 +247,37 @@ class Action:
             return self._few or _rows_of(commit) < ROWS_A_GROUP * groups
         return False
 
-    def _groups(self, df: DataFrame, letters: bool, streams: bool) -> Pushdown | None:
+    def _groups(self, given: Given, streams: bool) -> Pushdown | None:
         """How groups are made of the rows before they cross; None where rows do."""
-        what = None if streams and self._rows_cross() else self._pushdown(df)
-        return what if what is not None and (what.late_rows or not letters) else None
+        what = None if streams and self._rows_cross() else self._pushdown(given.df)
+        return what if what is not None and (what.late_rows or not given.letters) else None
 
-    def _prepare(
-        self,
-        df: DataFrame,
-        plan: Plan,
-        positioned: bool,
-        letters: bool,
-        streams: bool,
-        what: Pushdown | None,
-    ) -> DataFrame:
+    def _prepare(self, given: Given, what: Pushdown | None, streams: bool) -> DataFrame:
         if self._reads is not None and self._reads.keyed:
-            return routes.prepare_ranges(df, self._job.shards)
+            return routes.prepare_ranges(given.df, self._job.shards)
         if what is None:
-            return self._inputs.on_shards(df, routes.sharding_of(self._job))
+            return self._inputs.on_shards(given.df, routes.sharding_of(self._job))
+        watermarks_us = given.plan.watermarks_us
         return routes.prepare_partials(
-            self._inputs.alone(df),
+            self._inputs.alone(given.df),
             what,
             routes.sharding_of(self._job),
-            positions=positioned,
+            positions=given.positioned,
             streams=streams,
-            now_us=plan.now_us,
-            watermark_us=plan.watermarks_us[self._definitions[0].name] if letters else None,
+            now_us=given.plan.now_us,
+            watermark_us=watermarks_us[self._definitions[0].name] if given.letters else None,
         )
 
-    def _alike(self, rows: DataFrame, what: Pushdown | None, positioned: bool, letters: bool) -> Alike | None:
+    def _alike(self, given: Given, what: Pushdown | None) -> Alike | None:
         """What makes a batch cross as others did; None where its plan has something of its own."""
-        if what is not None and letters:
-            return None  # the numbers that say which rows are late
-        most = None if what is None or positioned else routes.FEW_TIMES * self._job.shards
-        if not are_there(rows, most):
+        if given.rows is None:
             return None
-        return rows.schema, self._job.progress.commit > 0, what is not None
+        if what is not None and given.letters:
+            return None  # the numbers that say which rows are late
+        most = None if what is None or given.positioned else routes.FEW_TIMES * self._job.shards
+        if not are_there(given.rows, most):
+            return None
+        return given.rows.schema, self._job.progress.commit > 0, what is not None
 
     def _pushdown(self, df: DataFrame) -> Pushdown | None:
         """What Spark may do of a batch before rows cross: of frames of one schema the same."""

@@ -114,19 +114,13 @@ def same(left: list[Any], right: list[Any]) -> bool:
 def grouped_batches(monkeypatch: Any) -> list[int]:
     """Gets the commits of batches that SQL groups."""
     made: list[int] = []
-    groups, act = Action._groups, Action._act
-    commits: list[int] = []
+    groups = Action._groups
 
-    def acted(self: Any, spark: Any, df: Any, plan: Any, *given: Any, **named: Any) -> Any:
-        commits.append(plan.commit)
-        return act(self, spark, df, plan, *given, **named)
-
-    def chosen(self: Any, *given: Any) -> Any:
-        what = groups(self, *given)
+    def chosen(self: Any, given: Any, *more: Any) -> Any:
+        what = groups(self, given, *more)
         if what is not None:
-            made.append(commits[-1])
+            made.append(given.plan.commit)
         return what
 
-    monkeypatch.setattr(Action, "_act", acted)
     monkeypatch.setattr(Action, "_groups", chosen)
     return made
