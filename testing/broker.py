@@ -183,7 +183,8 @@ class KafkaBroker:
             container.with_bind_ports(9092, port)
             listeners = _listeners(self._kafka.servers, 9092, 9093, 19092)
         else:  # an engine without a network of its own: the broker is one of the host's processes
-            inside, control = (p for p in random.sample(_PORTS, 2))
+            others = (p for p in random.sample(_PORTS, len(_PORTS)) if p != port and _free(p))
+            inside, control = next(others), next(others)
             kwargs["network_mode"] = "host"
             listeners = _listeners(self._kafka.servers, port, control, inside)
         settings = {**listeners, **self.config}
@@ -264,7 +265,7 @@ def _remove_leftovers(client: Any) -> None:
     """The brokers of runs that were killed: nobody else would remove them."""
     from docker.errors import APIError, NotFound
 
-    for container in client.containers.list(all=True, filters={"label": _OWNER}):
+    for container in client.containers.list(all=True, ignore_removed=True, filters={"label": _OWNER}):
         if not _is_leftover(container.labels[_OWNER]):
             continue
         try:

@@ -12,7 +12,7 @@ import pytest
 
 from windrow.core import arrays
 
-CHANCE = random.Random(5)
+CHANCE = random.Random()
 KINDS: list[tuple[pa.DataType, Callable[[], Any]]] = [
     (pa.int64(), lambda: CHANCE.randrange(99)),
     (pa.int32(), lambda: CHANCE.randrange(9)),
@@ -33,11 +33,17 @@ KINDS: list[tuple[pa.DataType, Callable[[], Any]]] = [
 ]
 
 
+def decoded(column: Any) -> Any:
+    """Of nulls alone Arrow keeps the texts that none of them is, or does not."""
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+
+
 @pytest.mark.parametrize(("kind", "value"), KINDS, ids=[str(kind) for kind, _ in KINDS])
 def test_it_is_what_arrow_gives(
     monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, value: Callable[[], Any]
 ) -> None:
     monkeypatch.setattr(arrays, "_MANY", 1)
+    CHANCE.seed(str(kind))  # whatever was tried before
     for _ in range(150):
         nulls = CHANCE.choice([0.0, 0.2, 1.0])
         chunks = []
@@ -51,9 +57,10 @@ def test_it_is_what_arrow_gives(
         rows = pa.table({"a": column})
         found = arrays.taken(rows, places)
         found.validate(full=True)
-        assert found.equals(rows.take(pa.array(places)))
+        assert found.schema == rows.schema
+        assert decoded(found["a"]).equals(decoded(rows.take(pa.array(places))["a"]))
         if column.num_chunks:
             one = arrays.whole(column)
             one.validate(full=True)
             assert one.type == kind
-            assert one.equals(pa.concat_arrays(column.chunks))
+            assert decoded(one).equals(decoded(pa.concat_arrays(column.chunks)))

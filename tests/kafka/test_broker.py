@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from windrow.connectors.kafka.cluster import topic_partitions
 from windrow.connectors.kafka.ready import brokers
 from windrow.core.errors import KafkaFailed
 from windrow.testing import KafkaBroker
-from windrow.testing.broker import _OWNER, _is_leftover, _variable
+from windrow.testing.broker import _OWNER, _is_leftover, _remove_leftovers, _variable
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,8 @@ def test_the_broker_of_a_run_that_was_killed_is_removed_by_the_next(kafka_image:
     client = docker.from_env()
     try:
         broker._run()
-        names = {c.name for c in client.containers.list(all=True, filters={"label": _OWNER})}
+        there = client.containers.list(all=True, ignore_removed=True, filters={"label": _OWNER})
+        names = {c.name for c in there}
         assert left and left not in names and broker.name in names
     finally:
         client.close()
@@ -148,6 +150,18 @@ broker._run()
 print(broker.name, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def test_a_broker_that_another_process_removes_while_leftovers_are_looked_for_is_none() -> None:
+    import docker
+
+    def gone(_: str) -> Any:
+        raise docker.errors.NotFound("No such container")
+
+    with closing(docker.DockerClient("tcp://127.0.0.1:1", version="1.41")) as client:
+        client.api.containers = lambda **_: [{"Id": "its-id"}]
+        client.api.inspect_container = gone
+        _remove_leftovers(client)
 
 
 def test_only_containers_of_ended_processes_of_this_machine_are_leftovers() -> None:

@@ -17,7 +17,7 @@ from windrow.testing.simulated_kafka import Outcome, SimulatedKafka
 Scene = tuple[Any, str]
 
 
-@pytest.fixture(params=["simulated", "broker"])
+@pytest.fixture(params=["simulated", pytest.param("broker", marks=pytest.mark.kafka)])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     """A cluster and a new topic of one partition."""
     topic = f"t-{uuid4().hex[:12]}"
