@@ -22,10 +22,11 @@ from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
 from windrow.checkpoint.observed import applied_in, facts_of, look, missing_after, newest_base
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.recovery import ShardAction, ShardDecision, StoreFound, on_shard_open
+from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
+from windrow.stores.files import inode_of
 from windrow.stores.kv import Batch, Changes, LocalStore, Overlay
 from windrow.stores.recent import RecentKV
 from windrow.stores.rocks import RocksKV, destroy
@@ -96,8 +97,21 @@ class MessagesLost(StateLost):
     """Of a shard only the messages are lost: a replay can bring them back from the source."""
 
 
+class StoreDamaged(CorruptState):
+    """A shard's store is damaged, as showed in use, and was moved aside: who opens the shard builds it anew."""
+
+
 class _SnapshotDamaged(Exception):
     """The snapshot that was to be restored cannot be."""
+
+
+def _raise_if_refused(decision: ShardDecision, facts: ShardFacts) -> None:
+    try:
+        decision.raise_if_refused()
+    except StateLost as error:
+        if on_shard_open(replace(facts, can_replay=True)).replay_messages:
+            raise MessagesLost(error.message) from None
+        raise
 
 
 class Shard:
@@ -108,6 +122,7 @@ class Shard:
         self.kv = kv
         self.applied = applied
         self._digests: Digests = {}
+        self._inode = inode_of(kv.path) if os.path.isdir(kv.path) else None
 
     # -- 3.1: open and catch up -------------------------------------------------------------------------------------
 
@@ -130,7 +145,10 @@ class Shard:
         if kv is not None and marker is not None and is_of(kv, marker, by_number):
             missing = missing_after(marker, committed, by_number)
             if missing is not None and all(map(spec.files.has, missing)):
-                return cls._led_on(spec, kv, marker.commit, missing)
+                try:
+                    return cls._led_on(spec, kv, marker.commit, missing)
+                except StoreDamaged:
+                    kv, found, marker = None, StoreFound.ABSENT, None
         known = {c.commit: c for c in commits()}
         known.update(by_number)
         past = marker is not None and marker.commit <= committed
@@ -144,14 +162,10 @@ class Shard:
             facts = facts_of(spec, committed, known, found, applied, replay is not None, damaged)
             decision = on_shard_open(facts)
             try:
-                decision.raise_if_refused()
-            except StateError as error:
+                _raise_if_refused(decision, facts)
+            except StateError:
                 if kv is not None:
                     kv.close()  # or nobody else could open it as long as this process lives
-                if not isinstance(error, StateLost):
-                    raise
-                if on_shard_open(replace(facts, can_replay=True)).replay_messages:
-                    raise MessagesLost(error.message) from None
                 raise
             try:
                 return cls._carry_out(spec, decision, known, kv, replay)
@@ -160,6 +174,10 @@ class Shard:
                     raise
                 # Somebody has opened it since we looked.
                 kv, found, applied = None, StoreFound.LOCKED, None
+            except StoreDamaged:
+                if kv is None:
+                    raise  # what was just built
+                kv, found, applied = None, StoreFound.ABSENT, None
             except _SnapshotDamaged as error:
                 # The next best way, or a refusal; by now the local store is out of the way.
                 logger.warning("snapshot is damaged", commit=decision.base, error=str(error.__cause__))
@@ -238,8 +256,18 @@ class Shard:
         next builds it anew."""
         with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
             self.kv.close()
-        with contextlib.suppress(FileNotFoundError):  # somebody else was first
-            os.rename(self.kv.path, f"{self.kv.path}.aside-{time.time_ns()}")
+        with contextlib.suppress(FileNotFoundError):  # somebody else was first, or has built it anew
+            if inode_of(self.kv.path) == self._inode:
+                os.rename(self.kv.path, f"{self.kv.path}.aside-{time.time_ns()}")
+
+    def _write(self, batch: Batch) -> None:
+        """Into the store. What RocksDB finds as it rewrites its files it tells whoever writes next, in each process anew."""
+        try:
+            self.kv.write(batch)
+        except CorruptState as error:
+            logger.warning("the store is damaged and moved aside", path=self.kv.path, error=str(error))
+            self.set_aside()
+            raise StoreDamaged(error.message) from error
 
     def catch_up(self, records: Iterable[Commit]) -> None:
         """Apply committed segments in the order of their commits, small ones of several together."""
@@ -250,7 +278,7 @@ class Shard:
                 if batch.nbytes + part.nbytes > PART_BYTES and not apart:
                     held, last = self._let_go(held, last), None
                     batch.put(MARKER_CF, BEGUN, self.marker(record.commit, record))
-                    self.kv.write(batch)
+                    self._write(batch)
                     batch, begun = Batch(), True
                 batch.extend(part)
             if begun or apart:
@@ -278,10 +306,10 @@ class Shard:
         else:  # in parts; one that was begun and did not end is begun again
             for part in changes.parts(PART_BYTES):
                 part.put(MARKER_CF, BEGUN, marker)
-                self.kv.write(part)
+                self._write(part)
             batch.delete(MARKER_CF, BEGUN)
         batch.put(MARKER_CF, MARKER, marker)
-        self.kv.write(batch)
+        self._write(batch)
         self.applied = commit
 
     def _key_by_key(self, changes: Batch) -> Batch:
@@ -301,7 +329,7 @@ class Shard:
     def _mark(self, commit: int, record: Commit | None = None) -> None:
         batch = Batch()
         batch.put(MARKER_CF, MARKER, self.marker(commit, record))
-        self.kv.write(batch)
+        self._write(batch)
         self.applied = commit
 
     def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
@@ -386,6 +414,10 @@ class Shard:
         return whole(self.preserve())
 
     def close(self) -> None:
-        self.kv.close()
+        try:
+            self.kv.close()
+        except CorruptState as error:  # what was read of it was whole
+            logger.warning("the store is damaged and moved aside", path=self.kv.path, error=str(error))
+            self.set_aside()
         if ".private-" in self.kv.path:
             shutil.rmtree(self.kv.path, ignore_errors=True)

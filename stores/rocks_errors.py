@@ -80,7 +80,8 @@ def translate(error: Exception, path: str) -> Exception:
     text = str(error)
     if text.startswith("Corruption") or "No such file or directory" in text:
         return CorruptState(f"the store {path} is damaged: {text}")
-    for number in _OF_THE_DISK if text.startswith("IO error") else ():
-        if os.strerror(number) in text:
+    for number in _OF_THE_DISK:
+        of_rocksdict = text.endswith(f"(os error {number})")  # of the file that it writes itself
+        if of_rocksdict or (text.startswith("IO error") and os.strerror(number) in text):
             return disk_failed(f"the store {path}", text, number)
     return StateError(f"the store {path} failed: {text}")

@@ -15,7 +15,7 @@ from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import Commit, Mark
 from windrow.checkpoint.replay import STEP_OF
-from windrow.checkpoint.shard import Replay, Shard, ShardSpec
+from windrow.checkpoint.shard import Replay, Shard, ShardSpec, StoreDamaged
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.pane_files import PaneFiles, Sink, mapped_rows
@@ -343,7 +343,10 @@ class Engine:
                 counters=staged.counters,
                 meta=staged.meta(now_us, filing),
             )
-            self.shard.apply(number, changes, record)
+            try:
+                self.shard.apply(number, changes, record)
+            except StoreDamaged:
+                self.shard = self._open_shard()
             for name, rows in () if self.sinks else panes.items():
                 self.unflushed.add(name, [rows])
             self.owes = self._gives

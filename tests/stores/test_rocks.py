@@ -16,7 +16,7 @@ import rocksdict
 
 from tests.bare import BARE
 from tests.deep import usually
-from windrow.core.errors import CorruptState, StateError, StateLocked
+from windrow.core.errors import CorruptState, DiskFailed, StateError, StateLocked
 from windrow.stores import rocks, rocks_errors
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV, destroy
@@ -164,6 +164,15 @@ HOLDER = (
     "kv = RocksKV(sys.argv[1], ('data', 'extra')); print('open', flush=True)\n"
     "sys.stdin.readline(); kv.close()"
 )
+
+
+def test_a_full_disk_is_told_as_one_whoever_meets_it() -> None:
+    """RocksDB says so in its words; rocksdict, of the file that it writes itself, in those of Rust."""
+    for text in (
+        "IO error: No space left on device: While appending",
+        "No space left on device (os error 28)",
+    ):
+        assert isinstance(rocks_errors.translate(Exception(text), "store"), DiskFailed), text
 
 
 def test_a_store_of_another_process_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
